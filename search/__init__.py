@@ -1,0 +1,1 @@
+"""Chooses plans; imports simulator, never the reverse."""

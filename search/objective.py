@@ -1,0 +1,53 @@
+"""What is a good plan? One number a plan, lower is better, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.errors import InputError, did_you_mean
+from plan3d.simulator.step import Costs
+
+Value = NDArray[np.float64]
+
+
+def _step_time(costs: Costs) -> Value:
+    return costs.step
+
+
+def _memory(costs: Costs) -> Value:
+    return costs.memory_total
+
+
+def _cost(costs: Costs) -> Value:
+    """GPU-seconds a step: what is paid for, at any price."""
+    out: Value = costs.step * costs.task.gpus
+    return out
+
+
+OBJECTIVES: dict[str, Callable[[Costs], Value]] = {
+    "step-time": _step_time,
+    "memory": _memory,
+    "cost": _cost,
+}
+"""Scores by name."""
+
+
+def objective(name: str) -> Callable[[Costs], Value]:
+    """The score of that name; InputError when it is unknown or not modelled."""
+    if name == "time-to-accuracy":
+        raise InputError(
+            "objective time-to-accuracy is not modelled: it needs iterations as well as step "
+            f"time; known: {', '.join(OBJECTIVES)}"
+        )
+    if name not in OBJECTIVES:
+        raise InputError(f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)}")
+    return OBJECTIVES[name]
+
+
+def score(costs: Costs, name: str, limit: float) -> Any:
+    """The objective where the memory limit holds, infinity elsewhere."""
+    return np.where(costs.memory_total <= limit, objective(name)(costs), np.inf)

@@ -1,0 +1,253 @@
+"""Which plans are there? Axes of values, expanded into tables of legal plans.
+
+Axes are expanded one after another; each rule prunes as soon as the fields it reads are known,
+and counts what it removed. Tables come in chunks that fit a cache, in an order that keeps plans
+with equal stages next to each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
+from plan3d.simulator.rules import RULES, Rule, supported_precisions
+from plan3d.simulator.task import Task
+
+Column = NDArray[np.int64]
+
+CHUNK = 16384
+"""Rows of a table: its columns fit a second-level cache."""
+
+ORDER = (
+    "tp",
+    "cp",
+    "pp",
+    "dp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "virtual_stages",
+    "schedule",
+    "first_stage_layers",
+    "last_stage_layers",
+    "sequence_parallel",
+    "recompute",
+    "overlap_tp",
+    "precision",
+    "optimizer",
+    "zero",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "overlap_p2p",
+)
+"""Axes from the outermost in: what decides the stages comes before what synchronises them."""
+
+DISTINCT = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule")
+"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
+    """Every value worth trying on each axis; dp and the schedule follow from the others.
+
+    Virtual stages are the divisors of the layer count and 2, 3, 4: other counts leave chunks of
+    unequal size without making them smaller.
+    """
+    layers = task.model.layers
+    experts = [kind.experts for kind in task.model.kinds if kind.experts]
+    ranks = divisors(task.gpus)
+    virtual = sorted({*divisors(layers), *range(1, min(4, layers) + 1)})
+    return {
+        "tp": ranks,
+        "cp": ranks,
+        "pp": tuple(d for d in ranks if d <= layers),
+        "dp": (AUTO,),
+        "ep": divisors(experts[0].count) if experts else (1,),
+        "etp": tuple(d for d in ranks if d <= task.cluster.fast.gpus) if experts else (1,),
+        "micro_batch": divisors(task.global_batch),
+        "virtual_stages": tuple(virtual),
+        "schedule": (AUTO,),
+        "first_stage_layers": (0,),
+        "last_stage_layers": (0,),
+        "sequence_parallel": (0, 1),
+        "recompute": (0, 1, 2),
+        "overlap_tp": (0, 1),
+        "precision": (0,),
+        "optimizer": (0,),
+        "zero": (0, 1, 2, 3),
+        "overlap_grad_reduce": (0, 1),
+        "overlap_param_gather": (0, 1),
+        "overlap_p2p": (0, 1),
+    }
+
+
+def parse_layout(value: Any) -> tuple[int, ...]:
+    """layers_per_stage from '11,12,12' or a sequence."""
+    words = value.split(",") if isinstance(value, str) else list(value)
+    try:
+        return tuple(int(w) for w in words)
+    except (TypeError, ValueError):
+        raise InputError(f"layers_per_stage={value} must be whole numbers, 11,12,12") from None
+
+
+@dataclass
+class Space:
+    """The legal plans of a task under constraints, and the count of what rules removed."""
+
+    task: Task
+    axes: dict[str, tuple[int, ...]]
+    layers_per_stage: tuple[int, ...] = ()
+    removed: Counter[str] = field(default_factory=Counter)
+    """Candidates that each rule removed, once the space was walked."""
+
+    @classmethod
+    def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
+        """The default space with some axes replaced; InputError for an unknown field or value."""
+        axes, layout = default_axes(task), ()
+        if 0 not in supported_precisions(task):
+            axes["precision"] = tuple(sorted(supported_precisions(task)))[:1]
+        for name, values in (choose or {}).items():
+            check_field(name)
+            if name == "layers_per_stage":
+                layout = parse_layout(values[0] if len(values) == 1 else values)
+                continue
+            if not values:
+                raise InputError(f"--choose {name} needs at least one value")
+            axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))
+        return cls(task, axes, layout)
+
+    @property
+    def candidates(self) -> int:
+        """Combinations of the axes' values, dp and schedule derived."""
+        return prod(len(values) for values in self.axes.values())
+
+    def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
+        """Tables of legal plans of at most `rows` rows; `removed` is complete at the end."""
+        self.removed.clear()
+        levels = _levels(self)
+        start: dict[str, Any] = {name: v[0] for name, v in self.axes.items() if len(v) == 1}
+        start["layers_per_stage"] = self.layers_per_stage
+        yield from self._walk(start, 1, levels, 0, rows)
+
+    def _walk(
+        self,
+        columns: dict[str, Any],
+        length: int,
+        levels: list[_Level],
+        depth: int,
+        rows: int,
+    ) -> Iterator[Plan]:
+        if depth == len(levels):
+            yield _table(columns, length)
+            return
+        level = levels[depth]
+        width = len(level.values)
+        piece = max(rows // width, 1)
+        for at in range(0, length, piece):
+            part = _slice(columns, at, min(at + piece, length), length)
+            size = min(piece, length - at)
+            part, size = _expand(part, size, level)
+            part, size = self._prune(part, size, level)
+            if size:
+                yield from self._walk(part, size, levels, depth + 1, rows)
+
+    def _prune(
+        self, columns: dict[str, Any], length: int, level: _Level
+    ) -> tuple[dict[str, Any], int]:
+        for rule in level.rules:
+            ok = np.broadcast_to(rule.ok(SimpleNamespace(**columns), self.task), (length,))
+            kept = int(np.count_nonzero(ok))
+            if kept < length:
+                self.removed[rule.name] += (length - kept) * level.inner
+                columns = {
+                    name: c[ok] if isinstance(c, np.ndarray) else c for name, c in columns.items()
+                }
+                length = kept
+            if not length:
+                break
+        return columns, length
+
+
+@dataclass
+class _Level:
+    """One axis to expand, and the rules that can be decided after it."""
+
+    name: str
+    values: Column
+    gpus: int
+    rules: list[Rule]
+    inner: int
+    """Combinations of the axes still to come: what one removed row stands for."""
+
+
+def _levels(space: Space) -> list[_Level]:
+    names = [name for name in ORDER if len(space.axes[name]) > 1 or _derived(space, name)]
+    names = names or ["tp"]
+    known = {name for name in ORDER if name not in names}
+    waiting = list(RULES)
+    levels = []
+    for i, name in enumerate(names):
+        known.add(name)
+        ready = [rule for rule in waiting if known >= set(rule.fields)]
+        waiting = [rule for rule in waiting if rule not in ready]
+        inner = prod(len(space.axes[later]) for later in names[i + 1 :])
+        values = np.array(space.axes[name], np.int64)
+        levels.append(_Level(name, values, space.task.gpus, ready, inner))
+    return levels
+
+
+def _derived(space: Space, name: str) -> bool:
+    return space.axes[name] == (AUTO,)
+
+
+def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[str, Any]:
+    if stop - start == length:
+        return columns
+    return {n: c[start:stop] if isinstance(c, np.ndarray) else c for n, c in columns.items()}
+
+
+def _expand(columns: dict[str, Any], length: int, level: _Level) -> tuple[dict[str, Any], int]:
+    """Every row once with each value of the axis; dp and schedule are worked out instead."""
+    at = SimpleNamespace(**columns)
+    if level.values.size == 1 and level.values[0] == AUTO:
+        if level.name == "dp":
+            derived = np.maximum(level.gpus // (at.tp * at.cp * at.pp), 1)
+        elif level.name == "schedule":
+            derived = np.where(
+                np.asarray(at.virtual_stages) > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B
+            )
+        else:
+            raise InputError(f"{level.name}=auto cannot be searched; give its values")
+        column = np.broadcast_to(np.asarray(derived, np.int64), (length,))
+        return {**columns, level.name: column}, length
+    width = level.values.size
+    repeated = {
+        name: np.repeat(c, width) if isinstance(c, np.ndarray) else c
+        for name, c in columns.items()
+    }
+    repeated[level.name] = np.tile(level.values, length)
+    return repeated, length * width
+
+
+def _table(columns: dict[str, Any], length: int) -> Plan:
+    full = {
+        name: columns[name]
+        if isinstance(columns[name], np.ndarray)
+        else np.full(length, columns[name], np.int64)
+        for name in AXES
+    }
+    return from_columns(full, columns["layers_per_stage"])

@@ -1,0 +1,1 @@
+"""Predicts time and memory of training steps; knows nothing of search."""

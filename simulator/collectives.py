@@ -1,0 +1,137 @@
+"""How long do ranks talk? All-reduce, all-gather, reduce-scatter, all-to-all and send.
+
+Legend: n ranks of a group, `stride` ranks between neighbours (1 innermost), D GPUs of a fast
+domain, r ranks of the group in one domain, k domains it spans, x bytes one rank sends.
+`size` is the whole buffer: gathered, or before scattering. Every function broadcasts.
+Source of the forms: fits to nccl-tests runs (root form inside a domain, per-node latency across).
+Neglected: contention of different kinds of collectives, congestion in the fabric.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .hardware import Cluster, CollectiveTime
+
+Value = NDArray[np.float64]
+
+NVLS_RANKS = 4
+"""A switch reduces for groups larger than this (NCCL's threshold on Hopper)."""
+TREE_HOPS_PER_DOUBLING = 5.6
+"""Latency of a doubling of nodes in a tree over that of one more node in a ring
+(256 MB on 2-64 nodes of 8 H100: 1,660 us against 295 us)."""
+
+
+class Group(NamedTuple):
+    """Where the ranks of a group sit."""
+
+    ranks: Value
+    in_domain: Value
+    """Ranks of the group that share a fast domain."""
+    domains: Value
+    """Fast domains the group spans; 1 when it never leaves one."""
+
+
+def place(ranks: ArrayLike, stride: ArrayLike, cluster: Cluster) -> Group:
+    """The group of `ranks` ranks, `stride` apart; groups are aligned to domains."""
+    n = np.asarray(ranks, float)
+    apart = np.asarray(stride, float)
+    size = float(cluster.fast.gpus)
+    inside = n * apart <= size
+    together = np.where(inside, n, np.minimum(np.maximum(np.floor(size / apart), 1.0), n))
+    return Group(n, together, np.ceil(n / together))
+
+
+def _inside(time: CollectiveTime, sent: Value, steps: Value) -> Value:
+    """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW."""
+    out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
+    out += sent / time.bandwidth
+    return out
+
+
+def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:
+    """t = a_fabric + b_node hops + g sqrt(x) + x / BW."""
+    net = cluster.network
+    out: Value = net.latency + hops * net.latency_per_node + net.root * np.sqrt(sent)
+    out += sent / bandwidth
+    return out
+
+
+def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
+    """What the NICs of a group's ranks in one domain carry; other groups use the others."""
+    out: Value = group.in_domain * (cluster.network.bandwidth * cluster.network.efficiency)
+    return out
+
+
+def _ring(size: ArrayLike, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
+    steps = group.ranks - 1
+    sent = steps / group.ranks * size
+    bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
+    local = _inside(time, sent, steps)
+    remote = _across(cluster, sent, group.domains - 1, bandwidth)
+    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+
+
+def all_gather(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+    """Seconds until every rank has all `size` bytes: (n-1)/n size sent by each."""
+    return _ring(size, group, cluster, cluster.fast.all_gather)
+
+
+def reduce_scatter(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+    """Seconds until every rank has its share of the sum of `size` bytes."""
+    return _ring(size, group, cluster, cluster.fast.reduce_scatter)
+
+
+def all_reduce(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+    """Seconds until every rank has the sum: 2 (n-1)/n size sent by each.
+
+    In a domain the faster of ring and switch (NVLS); across, the faster of ring and tree, with
+    twice the NIC rate on exactly two domains, where each NIC sends only half.
+    """
+    steps = 2 * (group.ranks - 1)
+    sent = steps / group.ranks * size
+    fast = cluster.fast
+    local = _inside(fast.all_reduce, sent, steps)
+    if fast.switch_all_reduce:
+        switch = _inside(fast.switch_all_reduce, sent, np.zeros_like(steps))
+        local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
+    doubled = 1 + (group.domains == 2)
+    bandwidth = np.minimum(fast.all_reduce.bandwidth, doubled * _nic_bandwidth(group, cluster))
+    hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
+    remote = _across(cluster, sent, hops, bandwidth)
+    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+
+
+def all_to_all(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+    """Seconds to exchange `size` bytes a rank with every other: (n-1)/n of it is sent.
+
+    Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
+    """
+    n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
+    local = _inside(fast, (n - 1) / n * size, n - 1)
+    leaving = (n - group.in_domain) / n * size
+    rate = np.full_like(n, net.bandwidth * net.efficiency)
+    remote = _across(cluster, leaving, np.zeros_like(n), rate) + (n - 1) * fast.latency_per_step
+    return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
+
+
+def send(size: ArrayLike, crosses: ArrayLike, cluster: Cluster) -> Value:
+    """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
+    bytes_sent = np.asarray(size, float)
+    one = np.ones_like(bytes_sent)
+    local = _inside(cluster.fast.send, bytes_sent, one)
+    net = cluster.network
+    remote = net.latency + net.root * np.sqrt(bytes_sent)
+    remote = remote + bytes_sent / (net.bandwidth * net.efficiency)
+    return np.where(crosses, remote, local)
+
+
+def wire_bytes(operation: str, size: ArrayLike, ranks: ArrayLike) -> Value:
+    """Bytes one rank sends: all-reduce 2 (n-1)/n size, the others (n-1)/n size, send all."""
+    n = np.asarray(ranks, float)
+    factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones_like(n)}
+    out: Value = factors.get(operation, (n - 1) / n) * np.asarray(size, float)
+    return out

@@ -1,0 +1,33 @@
+"""Which mistakes are the user's? Each has one class, one line of text and one exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Plan3dError(Exception):
+    """A mistake that can be explained in one line; never shown as a traceback."""
+
+    exit_code = 1
+
+
+class InputError(Plan3dError):
+    """Something the user typed or a file the user gave is wrong."""
+
+    exit_code = 2
+
+
+class NoFeasiblePlanError(Plan3dError):
+    """The question is valid and no plan satisfies it."""
+
+    exit_code = 3
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error line: the nearest known names, or all of them when none is near."""
+    known = list(known)
+    near = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {', '.join(near)}?"
+    return f"; known: {', '.join(known)}" if known else ""

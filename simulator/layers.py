@@ -1,0 +1,423 @@
+"""What does one layer cost under a local strategy? Seconds, parameters and activation bytes.
+
+`layer_costs` makes a table [strategy, layer kind, Cost] once for the distinct strategies of many
+plans; everything above gathers rows of it. Seconds are per micro-batch on one rank.
+Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1, e bytes of an
+element. Kinds are the model's blocks, then the ends: embedding, head and MTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import collectives, kernels, operators
+from .model import Block, Experts, Model
+from .operators import Strategy, Work
+from .plan import Recompute
+from .precision import Recipe
+from .task import Task
+
+Value = NDArray[np.float64]
+
+
+class Cost(IntEnum):
+    """Columns of a layer's cost; all of them add up over the layers of a stage."""
+
+    MATMUL = 0
+    ATTENTION = 1
+    MEMORY_BOUND = 2
+    RECOMPUTE = 3
+    TENSOR_COMM = 4
+    CONTEXT_COMM = 5
+    EXPERT_COMM = 6
+    LAUNCH = 7
+    FORWARD = 8
+    """Seconds of the forward pass alone, contained in the parts above."""
+    DENSE_PARAMETERS = 9
+    EXPERT_PARAMETERS = 10
+    ACTIVATIONS = 11
+    """Bytes kept per micro-batch in flight."""
+    UNITS = 12
+    """Layers that gather and scatter their parameters on their own."""
+    LOGITS = 13
+    """Bytes of logits and their gradients while the loss is computed."""
+
+
+SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
+"""The columns that are seconds and add up to a micro-batch's time."""
+
+LAUNCH_SHARPNESS = 8.0
+"""Exponent of the smooth maximum of a layer's work and its launch floor."""
+
+
+class Kind(NamedTuple):
+    """A layer kind of the cost table: a block of the model, or one of its ends."""
+
+    name: str
+    block: Block | None = None
+
+
+def layer_kinds(model: Model) -> tuple[Kind, ...]:
+    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank."""
+    kinds = [Kind(f"block {i}", block) for i, block in enumerate(model.kinds)]
+    kinds += [Kind("embedding"), Kind("head")]
+    if model.tied:
+        kinds.append(Kind("shared head"))
+    if model.mtp_layers:
+        last = model.kinds[model.order[-1]]
+        kinds += [Kind("mtp", last), Kind("shared mtp", last)]
+    return tuple(kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """Costs [strategy, kind, Cost], and what recompute and sharding need of one layer."""
+
+    table: Value
+    working: Value
+    """Bytes alive while one layer of a kind is recomputed or its input gathered [strategy, kind]."""
+    unit_parameters: Value
+    """Parameters of one layer on a rank [strategy, kind]."""
+    boundary: Value
+    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Communication:
+    """Exposed seconds of one layer's collectives, forward and backward."""
+
+    tensor: Value
+    tensor_backward: Value
+    expert: Value
+    """All-to-alls of one direction; the backward repeats them."""
+
+
+class _Rooms(NamedTuple):
+    """What every helper below needs: the question, the strategies and their groups."""
+
+    task: Task
+    recipe: Recipe
+    s: Strategy
+    tokens: Value
+    split: Value
+    tensor: collectives.Group
+    expert: collectives.Group
+    expert_tensor: collectives.Group
+
+
+def _rooms(task: Task, recipe: Recipe, s: Strategy) -> _Rooms:
+    cluster = task.cluster
+    return _Rooms(
+        task,
+        recipe,
+        s,
+        s.tokens(task.sequence),
+        s.norm_split,
+        collectives.place(s.tp, 1, cluster),
+        collectives.place(s.ep, s.etp, cluster),
+        collectives.place(s.etp, 1, cluster),
+    )
+
+
+def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
+    """The cost table of the task's layer kinds for strategies of equal length."""
+    kinds = layer_kinds(task.model)
+    rooms = _rooms(task, recipe, s)
+    works = [_work(kind, rooms) for kind in kinds]
+    seconds = _gemm_seconds(works, rooms)
+    n = s.tp.size
+    table = np.zeros((n, len(kinds), len(Cost)))
+    working = np.zeros((n, len(kinds)))
+    hidden_bytes = rooms.tokens * (task.model.hidden * recipe.activation)
+    for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
+        column = table[:, i]
+        _fill_seconds(column, kind, work, seconds[i], rooms, hidden_bytes)
+        dense, expert = _parameters(kind, rooms)
+        column[:, Cost.DENSE_PARAMETERS] = dense
+        column[:, Cost.EXPERT_PARAMETERS] = expert
+        column[:, Cost.UNITS] = 1.0
+        column[:, Cost.ACTIVATIONS], working[:, i] = _activations(kind, rooms)
+        if "head" in kind.name or "mtp" in kind.name:
+            logits = rooms.tokens * _vocabulary(rooms) / s.tp
+            column[:, Cost.LOGITS] = task.software.logit_bytes * logits
+    split = s.tp if task.software.scatter_gather else rooms.split
+    parameters = table[:, :, Cost.DENSE_PARAMETERS] + table[:, :, Cost.EXPERT_PARAMETERS]
+    return LayerCosts(table, working, parameters, hidden_bytes / split)
+
+
+def _vocabulary(rooms: _Rooms) -> Value:
+    """The vocabulary padded to a multiple that every tensor rank shares."""
+    multiple = rooms.task.software.vocabulary_multiple * rooms.s.tp
+    padded: Value = np.ceil(rooms.task.model.vocabulary / multiple) * multiple
+    return padded
+
+
+def _work(kind: Kind, rooms: _Rooms) -> Work:
+    task, s = rooms.task, rooms.s
+    if kind.name == "embedding":
+        return operators.embedding_work(task.model.hidden, s, task.sequence)
+    parts = []
+    if kind.block:
+        parts.append(
+            operators.block_work(
+                kind.block, task.model.hidden, s, task.sequence, task.software.selective
+            )
+        )
+    if "mtp" in kind.name:
+        parts += operators.mtp_work(task.model, _vocabulary(rooms), s, task.sequence)
+    if "head" in kind.name:
+        vocabulary = _vocabulary(rooms)
+        parts.append(operators.head_work(task.model.hidden, vocabulary, s, task.sequence))
+    return operators.add(parts)
+
+
+def _gemm_seconds(works: list[Work], rooms: _Rooms) -> list[tuple[Value, Value]]:
+    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns."""
+    every = [g for w in works for g in (*w.gemms, *w.selective_gemms)]
+    accelerator, sustained = rooms.task.cluster.accelerator, rooms.task.software.sustained
+    seconds = kernels.gemm_seconds(every, rooms.s.tp.size, accelerator, rooms.recipe, sustained)
+    out, at = [], 0
+    for work in works:
+        middle = at + len(work.gemms)
+        end = middle + len(work.selective_gemms)
+        out.append((seconds[at:middle].sum(axis=0), seconds[middle:end].sum(axis=0)))
+        at = end
+    return out
+
+
+def _fill_seconds(
+    column: Value,
+    kind: Kind,
+    work: Work,
+    gemm: tuple[Value, Value],
+    rooms: _Rooms,
+    hidden_bytes: Value,
+) -> None:
+    task, s, software = rooms.task, rooms.s, rooms.task.software
+    accelerator = task.cluster.accelerator
+    matmul, again = gemm
+    weight_gradient = matmul / software.wgrad_rate
+    accumulate = software.accumulation_bytes * sum(_parameters(kind, rooms))
+    moved = kernels.memory_bound_seconds(work.moved_bytes, accelerator)
+    moved_back = moved * software.backward_bytes_ratio
+    moved_back = moved_back + kernels.streaming_seconds(accumulate, accelerator)
+    core = core_back = context = context_back = np.zeros_like(matmul)
+    if work.attention:
+        core, core_back = kernels.attention_seconds(
+            work.attention, accelerator, rooms.recipe, software
+        )
+        context, context_back = _context_exposed(kind, core, core_back, rooms)
+    comm = _communication(kind, rooms, matmul, hidden_bytes)
+    forward = matmul + core + moved + comm.tensor + comm.expert + context
+    backward = matmul + weight_gradient + core_back + moved_back
+    backward = backward + comm.tensor_backward + comm.expert + context_back
+    floor = software.layer_floor if kind.block else 0.0
+    launch = _floor_excess(forward, floor)
+    launch_back = _floor_excess(backward, floor * software.backward_floor_ratio)
+
+    full = s.recompute == Recompute.FULL if kind.block else np.zeros_like(s.tp, bool)
+    selective = (s.recompute == Recompute.SELECTIVE) * float(kind.block is not None)
+    rerun = again + kernels.memory_bound_seconds(work.selective_bytes, accelerator)
+    if not software.flash_attention:
+        rerun = rerun + core
+    column[:, Cost.MATMUL] = 2 * matmul + weight_gradient
+    column[:, Cost.ATTENTION] = core + core_back
+    column[:, Cost.MEMORY_BOUND] = moved + moved_back
+    column[:, Cost.RECOMPUTE] = full * (matmul + core + moved) + selective * rerun
+    column[:, Cost.TENSOR_COMM] = (1 + full) * comm.tensor + comm.tensor_backward
+    column[:, Cost.CONTEXT_COMM] = (1 + full) * context + context_back
+    column[:, Cost.EXPERT_COMM] = (2 + full) * comm.expert
+    column[:, Cost.LAUNCH] = (1 + full) * launch + launch_back
+    column[:, Cost.FORWARD] = forward + launch
+
+
+def _floor_excess(seconds: Value, floor: float) -> Value:
+    """What the launch floor adds: the smooth maximum of work and floor, minus the work."""
+    return kernels.smooth_maximum(seconds, np.full_like(seconds, floor), LAUNCH_SHARPNESS) - seconds
+
+
+def _context_exposed(
+    kind: Kind, core: Value, core_back: Value, rooms: _Rooms
+) -> tuple[Value, Value]:
+    """Ring attention: what of passing keys and values round is longer than the attention it
+    hides behind; the backward passes their gradients too (Liu et al. 2023, Ring Attention)."""
+    assert kind.block is not None
+    attn, s, cluster = kind.block.attention, rooms.s, rooms.task.cluster
+    width = operators.kv_heads_per_rank(attn, s.tp) * (attn.head_dim + attn.value_dim)
+    size = rooms.tokens * width * rooms.recipe.activation
+    crosses = s.cp * s.tp > cluster.fast.gpus
+    steps = s.cp - 1
+    forward = np.maximum(collectives.send(size, crosses, cluster) - core / s.cp, 0.0)
+    backward = np.maximum(collectives.send(2 * size, crosses, cluster) - core_back / s.cp, 0.0)
+    return steps * forward, steps * backward
+
+
+def _communication(
+    kind: Kind, rooms: _Rooms, matmul: Value, hidden_bytes: Value
+) -> _Communication:
+    """Tensor-parallel collectives of a layer and the all-to-alls of its experts.
+
+    Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
+    parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
+    the second gather of the backward hides behind the weight gradient).
+    """
+    s, cluster = rooms.s, rooms.task.cluster
+    sharded = s.sequence_parallel
+    gather = collectives.all_gather(hidden_bytes, rooms.tensor, cluster)
+    scatter = collectives.reduce_scatter(hidden_bytes, rooms.tensor, cluster)
+    reduce = collectives.all_reduce(hidden_bytes, rooms.tensor, cluster)
+    region = np.where(sharded > 0, gather + scatter, reduce)
+    # The embedding only reduces forward and gathers backward, the head the other way round.
+    end_in = np.where(sharded > 0, scatter, reduce)
+    end_out = np.where(sharded > 0, gather, 0.0)
+    regions, forward, backward = _tensor_regions(kind), 0 * region, 0 * region
+    if kind.name == "embedding":
+        forward, backward = end_in, end_out
+    if "head" in kind.name or "mtp" in kind.name:
+        forward, backward = end_out, end_in
+    forward = forward + regions * region
+    backward = backward + regions * region
+    hidden_share = rooms.task.software.tp_overlap_share * s.overlap_tp
+    forward = forward - np.minimum(hidden_share * forward, matmul)
+    backward = backward - np.minimum(hidden_share * backward, matmul)
+    experts = kind.block.experts if kind.block else None
+    exchange = _expert_exchange(experts, rooms) if experts else np.zeros_like(s.tp)
+    return _Communication(forward, backward, exchange)
+
+
+def _tensor_regions(kind: Kind) -> int:
+    """Regions between a split and its reduction: attention, then MLP or shared experts."""
+    if not kind.block:
+        return 0
+    second = kind.block.mlp or (kind.block.experts and kind.block.experts.shared)
+    return 1 if kind.block.parallel or not second else 2
+
+
+def _expert_exchange(experts: Experts, rooms: _Rooms) -> Value:
+    """Dispatch and combine of one direction: two all-to-alls over ep; within a tensor-parallel
+    expert the tokens are gathered and scattered as well."""
+    s, cluster = rooms.s, rooms.task.cluster
+    assigned = rooms.tokens * experts.top_k / s.tp
+    size = assigned * (rooms.task.model.hidden * rooms.recipe.activation)
+    dispatch = collectives.all_to_all(size, rooms.expert, cluster)
+    gather = collectives.all_gather(size * s.etp, rooms.expert_tensor, cluster)
+    scatter = collectives.reduce_scatter(size * s.etp, rooms.expert_tensor, cluster)
+    return 2 * dispatch + gather + scatter
+
+
+def _parameters(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
+    """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
+
+    Norms, routers and MLA down-projections are whole on every tensor rank.
+    """
+    model, s = rooms.task.model, rooms.s
+    zero = np.zeros_like(s.tp)
+    table = _vocabulary(rooms) * model.hidden / s.tp
+    if kind.name == "embedding":
+        whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
+        return table + whole, zero
+    dense, expert = zero, zero
+    if kind.block:
+        dense, expert = _block_parameters(kind.block, model, s)
+    if "head" in kind.name:
+        own = zero if kind.name == "shared head" else table
+        dense = own + model.norm_width + model.head_bias * table / model.hidden
+    if "mtp" in kind.name:
+        # Embedding and head are those of the main model; off the first rank they are a copy.
+        copy = zero if kind.name == "shared mtp" else table
+        dense = dense + copy + 2 * model.hidden**2 + 3 * model.norm_width
+    return dense, expert
+
+
+def _block_parameters(block: Block, model: Model, s: Strategy) -> tuple[Value, Value]:
+    counts = block.parameters(model.hidden, model.norm_width)
+    attn = block.attention
+    down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
+    repeated_kv = operators.qkv_width(attn, s.tp) - operators.qkv_width(attn, np.ones(1)) / s.tp
+    extra = 0.0 if attn.kv_rank else repeated_kv * model.hidden
+    split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
+    whole = down + counts["norms"] + counts["router"]
+    return split / s.tp + extra + whole, counts["experts"] / (s.ep * s.etp)
+
+
+def _activations(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
+    """Bytes kept per micro-batch, and bytes alive while one layer is run again."""
+    s, software = rooms.s, rooms.task.software
+    hidden = rooms.tokens * rooms.task.model.hidden * rooms.recipe.activation
+    gathered = software.gather_buffers * hidden * (s.tp > 1)
+    if not kind.block:
+        # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
+        mask = hidden / rooms.recipe.activation * software.dropout
+        kept = mask if kind.name == "embedding" else 2 * hidden
+        return kept / rooms.split, gathered
+    everything, dropped = block_activations(kind.block, rooms.task, rooms.recipe, s)
+    full = s.recompute == Recompute.FULL
+    kept = everything - (s.recompute == Recompute.SELECTIVE) * dropped
+    kept = np.where(full, hidden / rooms.split, kept)
+    if "mtp" in kind.name:
+        kept = kept + 6 * hidden / rooms.split
+    return kept, gathered + full * software.working_sets * everything
+
+
+def block_activations(
+    block: Block, task: Task, recipe: Recipe, s: Strategy
+) -> tuple[Value, Value]:
+    """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
+
+        dense, flash, fused:  e T [ (2 norms h) / u + (q + k + v + o + w f) / t ],
+        w = 3 gated, 2 not; unfused activations keep one f more when gated;
+        materialised scores add (2 + 3 dropout) a s T / t, dropout masks 2 h T / u.
+
+    Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
+    """
+    software, attn, tokens = task.software, block.attention, s.tokens(task.sequence)
+    element, u = recipe.activation, s.norm_split
+    hidden = tokens * task.model.hidden
+    norms = element * block.norms * hidden / u
+    heads = attn.heads * attn.value_dim / s.tp
+    cores = element * tokens * (operators.qkv_width(attn, s.tp) + heads)
+    kept, dropped = 2 * norms + cores, np.zeros_like(tokens)
+    if "layernorm" in software.selective:
+        dropped = dropped + norms
+    if attn.kv_rank:
+        kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
+        if "mla_up_proj" in software.selective:
+            dropped = dropped + element * tokens * operators.qkv_width(attn, s.tp)
+    if not software.flash_attention:
+        scores = (2 + 3 * software.dropout) * attn.heads * task.sequence * tokens / s.tp
+        kept = kept + scores
+        dropped = dropped + scores * ("core_attn" in software.selective)
+    kept = kept + 2 * software.dropout * hidden / u
+    if block.mlp:
+        kept = kept + element * tokens * block.mlp.ffn * _kept_widths(block.mlp.gated, task) / s.tp
+    if block.experts:
+        routed, activation = _expert_activations(block.experts, task, element, s)
+        kept = kept + routed
+        dropped = dropped + activation * ("moe_act" in software.selective)
+    return kept, dropped
+
+
+def _kept_widths(gated: bool, task: Task) -> int:
+    """Tensors of ffn width kept: GEMM output (two when gated), and the product; unfused gated
+    activations keep the activated gate as well."""
+    return (1 + gated) + 1 + (gated and not task.software.fused_activation)
+
+
+def _expert_activations(
+    experts: Experts, task: Task, element: int, s: Strategy
+) -> tuple[Value, Value]:
+    """Bytes that routed and shared experts keep, and those of the activation product alone."""
+    tokens = s.tokens(task.sequence)
+    routed = operators.expert_assignments(experts, s, task.sequence)
+    product = element * routed * experts.ffn / s.etp
+    kept = _kept_widths(experts.gated, task) * product + element * routed * 2 * task.model.hidden
+    kept = kept + 4 * tokens * experts.count / s.norm_split
+    if experts.shared:
+        widths = _kept_widths(experts.shared.gated, task)
+        kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
+    return kept, product

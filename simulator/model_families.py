@@ -1,0 +1,212 @@
+"""What does each Hugging Face model_type mean beyond the sizes that its config.json states?
+
+One record a model_type: biases, norms, which layers are experts or windowed, and what the file
+must state because only the model's code knows its default. Facts of the model classes of
+transformers 5.23; all but cohere2, deepseek_v32, granite, olmo3 and olmoe, which differ little
+from a neighbour, are checked by exact parameter counts (tests/simulator/hf_configs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """What a model_type means beyond the sizes in its config; switches in the file overrule it."""
+
+    gated: bool = True
+    tied: bool = False
+    parallel: bool = False
+    norms: int = 2
+    """Norms a layer, after one another ..."""
+    parallel_norms: int = 2
+    """... and when attention and MLP are parallel."""
+    norm_bias: bool = False
+    embedding_norm: bool = False
+    query_key_norm: str = ""
+    normed: bool = True
+    """Queries and keys are normed, in the way of query_key_norm."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    sinks: bool = False
+    multi_query: bool = False
+    latent: bool = False
+    """Multi-head latent attention (kv_lora_rank)."""
+    positions: str = ""
+    """Key of the learned position table's rows; none for rotary and ALiBi."""
+    extra_positions: int = 0
+    ffn: tuple[str, ...] = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+    ffn_of_hidden: int = 0
+    """Width of the MLP over hidden when the file does not say."""
+    windows: str = ""
+    """Layers with a window: 'all', 'upper' (from max_window_layers), 'interval' (but every nth)."""
+    window_key: str = "sliding_window"
+    window: int | None = None
+    """The window when the key is absent: 0 for none; None where the file must state it."""
+    optional_window: bool = False
+    """There are windows only with use_sliding_window."""
+    full_every: int = 0
+    experts: bool = False
+    expert_ffn: str = "intermediate_size"
+    expert_bias: bool = False
+    """Of the routed experts and of the router."""
+    shared: str = ""
+    """Key of the shared experts' number (n_shared_experts) or total width."""
+    shared_gate: bool = False
+    required: tuple[str, ...] = ()
+    """Keys whose absence would mean a size that only the model's code knows."""
+    fixed: tuple[tuple[str, object], ...] = ()
+    """The only values modelled."""
+
+
+SWITCHES = {
+    "tie_word_embeddings": ("tied",),
+    "attention_bias": ("qkv_bias", "out_bias"),
+    "mlp_bias": ("mlp_bias",),
+    "bias": ("qkv_bias", "out_bias", "mlp_bias"),
+    "use_bias": ("qkv_bias", "out_bias", "mlp_bias"),
+    "enable_bias": ("qkv_bias", "out_bias", "mlp_bias"),
+    "qkv_bias": ("qkv_bias",),
+    "use_qkv_bias": ("qkv_bias",),
+    "lm_head_bias": ("head_bias",),
+    "use_parallel_residual": ("parallel",),
+    "parallel_attn": ("parallel",),
+    "use_qk_norm": ("normed",),
+    "qk_layernorm": ("normed",),
+    "multi_query": ("multi_query",),
+}
+"""Booleans of a config and the Family fields they set."""
+
+NONE_WHEN_NULL = (
+    "n_shared_experts",
+    "num_key_value_heads",
+    "q_lora_rank",
+)
+"""Required keys in which null is a statement: no shared experts, no grouping, no compression."""
+
+_KV = ("num_key_value_heads",)
+_KV_DIM = (*_KV, "head_dim")
+_LLAMA = Family()
+_BIASED = Family(gated=False, norm_bias=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+_GPT = replace(_BIASED, tied=True, ffn_of_hidden=4)
+_GPTJ = Family(gated=False, norm_bias=True, mlp_bias=True, head_bias=True, parallel=True)
+_OPT_FORM = (("do_layer_norm_before", True), ("layer_norm_elementwise_affine", True))
+_QWEN = Family(windows="upper", optional_window=True, required=_KV)
+_QWEN_EXPERTS = replace(_QWEN, experts=True, expert_ffn="moe_intermediate_size")
+_GEMMA = Family(tied=True, required=_KV_DIM)
+_GEMMA2 = replace(_GEMMA, norms=4, windows="interval")
+_OLMO2 = Family(query_key_norm="full")
+_COHERE = replace(_OLMO2, tied=True, parallel=True, parallel_norms=1, normed=False)
+_MIXTRAL = Family(experts=True, windows="all", window=0, required=_KV)
+_DEEPSEEK = Family(
+    latent=True,
+    experts=True,
+    expert_ffn="moe_intermediate_size",
+    shared="n_shared_experts",
+    required=("q_lora_rank", "n_shared_experts", "first_k_dense_replace"),
+    fixed=(("attention_bias", False),),
+)
+_DEEPSEEK_SPARSE = replace(
+    _DEEPSEEK,
+    required=(*_DEEPSEEK.required, "index_n_heads"),
+    fixed=(*_DEEPSEEK.fixed, ("index_topk_freq", 1), ("index_topk_pattern", None)),
+)
+
+FAMILIES = {
+    "bloom": replace(_GPT, embedding_norm=True),
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, windows="interval", full_every=4),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _DEEPSEEK_SPARSE,
+    "falcon": Family(
+        gated=False,
+        tied=True,
+        norm_bias=True,
+        parallel=True,
+        parallel_norms=1,
+        multi_query=True,
+        ffn_of_hidden=4,
+    ),
+    "gemma": _GEMMA,
+    "gemma2": replace(_GEMMA2, full_every=2),
+    "gemma3_text": replace(_GEMMA2, full_every=6, query_key_norm="head"),
+    "glm_moe_dsa": _DEEPSEEK_SPARSE,
+    "gpt2": replace(_GPT, positions="n_positions"),
+    "gpt_bigcode": replace(_GPT, positions="n_positions", multi_query=True),
+    "gpt_neox": replace(_BIASED, parallel=True),
+    "gpt_oss": replace(
+        _MIXTRAL,
+        qkv_bias=True,
+        out_bias=True,
+        sinks=True,
+        expert_bias=True,
+        windows="interval",
+        window=None,
+        full_every=2,
+        required=_KV_DIM,
+    ),
+    "gptj": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
+    "granite": _LLAMA,
+    "kimi_k2": _DEEPSEEK,
+    "llama": _LLAMA,
+    "llama4_text": Family(
+        ffn=("intermediate_size_mlp",),
+        windows="interval",
+        window_key="attention_chunk_size",
+        full_every=4,
+        experts=True,
+        shared="intermediate_size",
+        required=(*_KV, "interleave_moe_layer_step"),
+    ),
+    "minimax_m2": Family(
+        query_key_norm="full",
+        experts=True,
+        required=_KV_DIM,
+        fixed=(("shared_intermediate_size", 0),),
+    ),
+    "mistral": Family(windows="all", window=4096, required=_KV),
+    "mixtral": _MIXTRAL,
+    "nemotron": Family(gated=False, norm_bias=True),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, windows="interval", full_every=4),
+    "olmoe": replace(_OLMO2, experts=True),
+    "opt": replace(
+        _BIASED,
+        tied=True,
+        positions="max_position_embeddings",
+        extra_positions=2,
+        fixed=(*_OPT_FORM, ("_remove_final_layer_norm", False)),
+    ),
+    "phi": replace(
+        _BIASED, head_bias=True, parallel=True, parallel_norms=1, fixed=(("qk_layernorm", False),)
+    ),
+    "phi3": Family(windows="all", window=0),
+    "qwen2": replace(_QWEN, qkv_bias=True),
+    "qwen2_moe": replace(
+        _QWEN_EXPERTS, qkv_bias=True, shared="shared_expert_intermediate_size", shared_gate=True
+    ),
+    "qwen3": replace(_QWEN, query_key_norm="head", required=_KV_DIM),
+    "qwen3_moe": replace(_QWEN_EXPERTS, windows="all", query_key_norm="head", required=_KV_DIM),
+    "stablelm": Family(
+        norm_bias=True, parallel_norms=1, query_key_norm="full", normed=False, required=_KV
+    ),
+    "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required=_KV),
+}
+
+LINEAR = "state-space (Mamba) or linear-attention layers"
+_LINEAR_TYPES = (
+    "bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 mamba mamba2 minimax "
+    "nemotron_h plamo2 qwen3_5 qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
+)
+_ENCODER_TYPES = (
+    "albert bart bert blenderbot clip deberta distilbert electra longt5 mbart modernbert mt5 "
+    "pegasus roberta siglip t5 t5gemma umt5 vit whisper xlm-roberta"
+)
+UNSUPPORTED = dict.fromkeys(_LINEAR_TYPES.split(), LINEAR) | dict.fromkeys(
+    _ENCODER_TYPES.split(), "an encoder"
+)
+"""Known model types that a decoder-only transformer cannot describe, and what they have."""

@@ -1,0 +1,350 @@
+"""What is chosen? A plan is a row of small integers; a table of plans is the same with columns.
+
+Every field is an int or a one-dimensional int64 array; names such as 'full' or '1f1b' are codes
+of an enumeration. AUTO (-1) in a field means "what a current training stack does"; `resolve`
+replaces it, once the number of GPUs is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError, did_you_mean
+
+Column = NDArray[np.int64]
+AUTO = -1
+
+
+class Schedule(IntEnum):
+    """Order in which a pipeline rank runs forward and backward passes."""
+
+    ONE_F_ONE_B = 0
+    INTERLEAVED = 1
+    GPIPE = 2
+
+
+class Recompute(IntEnum):
+    """Which activations are thrown away and computed again in the backward pass."""
+
+    NONE = 0
+    SELECTIVE = 1
+    FULL = 2
+
+
+class Precision(IntEnum):
+    """Number formats of weights, gradients and optimizer state; see precision.RECIPES."""
+
+    BF16 = 0
+    FP16 = 1
+    FP8 = 2
+    FP32 = 3
+    MIXED = 4
+    PURE_BF16 = 5
+
+
+class Optimizer(IntEnum):
+    """Adam keeps two moments a parameter, SGD one (momentum)."""
+
+    ADAM = 0
+    SGD = 1
+
+
+NAMES: dict[str, dict[str, int]] = {
+    "schedule": {
+        "1f1b": Schedule.ONE_F_ONE_B,
+        "interleaved": Schedule.INTERLEAVED,
+        "gpipe": Schedule.GPIPE,
+    },
+    "recompute": {r.name.lower(): r for r in Recompute},
+    "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
+    "optimizer": {o.name.lower(): o for o in Optimizer},
+}
+"""Spelled-out values of the fields that are enumerations."""
+
+BOOLEAN = (
+    "sequence_parallel",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "overlap_p2p",
+    "overlap_tp",
+)
+_TRUTH = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
+
+
+def _axis(default: int, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """How a model is spread over GPUs: one row, or a table with equally long columns.
+
+    Raises InputError for a field, name or number that no plan can have.
+    """
+
+    tp: Any = _axis(1, "tensor-parallel size")
+    pp: Any = _axis(1, "pipeline-parallel size (stages)")
+    dp: Any = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
+    cp: Any = _axis(1, "context-parallel size; divides the sequence")
+    ep: Any = _axis(1, "expert-parallel size; folds into the data ranks")
+    etp: Any = _axis(1, "tensor-parallel size of the experts")
+    virtual_stages: Any = _axis(1, "model chunks a pipeline rank holds (interleaving)")
+    micro_batch: Any = _axis(1, "sequences in one micro-batch")
+    schedule: Any = _axis(AUTO, "1f1b, interleaved or gpipe")
+    sequence_parallel: Any = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
+    zero: Any = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
+    recompute: Any = _axis(Recompute.NONE, "none, selective or full activation recompute")
+    overlap_grad_reduce: Any = _axis(AUTO, "gradient reduction hides behind the backward pass")
+    overlap_param_gather: Any = _axis(AUTO, "parameter gathers hide behind the forward pass")
+    overlap_p2p: Any = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
+    overlap_tp: Any = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
+    precision: Any = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
+    optimizer: Any = _axis(Optimizer.ADAM, "adam or sgd")
+    first_stage_layers: Any = _axis(0, "layers of the first pipeline rank; 0 = balanced")
+    last_stage_layers: Any = _axis(0, "layers of the last pipeline rank; 0 = balanced")
+    layers_per_stage: tuple[int, ...] = field(
+        default=(), metadata={"help": "layers of every stage, first chunk of each rank first"}
+    )
+
+    def __post_init__(self) -> None:
+        lengths = set()
+        for name in AXES:
+            value = _coded(name, getattr(self, name))
+            object.__setattr__(self, name, value)
+            if isinstance(value, np.ndarray):
+                lengths.add(value.size)
+        if len(lengths) > 1:
+            raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
+        layout = tuple(int(n) for n in self.layers_per_stage)
+        if any(n < 0 for n in layout):
+            raise InputError(f"layers_per_stage {layout} has a negative number of layers")
+        object.__setattr__(self, "layers_per_stage", layout)
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """A plan from 'tp=8 pp=8 recompute=full layers_per_stage=11,12,12,11'."""
+        values: dict[str, Any] = {}
+        for word in text.split():
+            name, equals, value = word.partition("=")
+            name = name.replace("-", "_")
+            if not equals or not value:
+                raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
+            if name in values:
+                raise InputError(f"plan gives {name} twice")
+            check_field(name)
+            values[name] = (
+                tuple(_integer(name, n) for n in value.split(","))
+                if name == "layers_per_stage"
+                else value
+            )
+        return cls(**values)
+
+    @property
+    def rows(self) -> int:
+        """Plans in the table; 1 for a plan of plain numbers."""
+        return max(np.size(getattr(self, name)) for name in AXES)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether this is one plan of plain numbers rather than a table."""
+        return not any(isinstance(getattr(self, name), np.ndarray) for name in AXES)
+
+    def table(self) -> Plan:
+        """The same plans with every field a column of equal length."""
+        if isinstance(self.tp, np.ndarray) and all(
+            isinstance(getattr(self, name), np.ndarray) for name in AXES
+        ):
+            return self
+        n = self.rows
+        columns = {
+            name: np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int64), (n,)))
+            for name, value in self.columns().items()
+        }
+        return _unchecked(columns, self.layers_per_stage)
+
+    def columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in AXES}
+
+    def take(self, rows: Any) -> Plan:
+        """The chosen rows: an index, a slice, an index array or a mask."""
+        if isinstance(rows, (int, np.integer)):
+            chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
+            return _unchecked(chosen, self.layers_per_stage)
+        columns = {name: column[rows] for name, column in self.table().columns().items()}
+        return _unchecked(columns, self.layers_per_stage)
+
+    def __iter__(self) -> Iterator[Plan]:
+        return (self.take(i) for i in range(self.rows))
+
+    def to_dict(self) -> dict[str, Any]:
+        """One plan as names and plain values, the form of the JSON contract."""
+        out: dict[str, Any] = {
+            name: spell(name, int(np.ravel(getattr(self, name))[0])) for name in AXES
+        }
+        if self.layers_per_stage:
+            out["layers_per_stage"] = list(self.layers_per_stage)
+        return out
+
+    def __str__(self) -> str:
+        """The row as `parse` reads it, defaults left out."""
+        shown = []
+        for name, value in self.to_dict().items():
+            if isinstance(value, list):
+                shown.append(f"{name}={','.join(map(str, value))}")
+            elif value not in (_DEFAULTS[name], "auto"):
+                text = str(int(value)) if isinstance(value, bool) else value
+                shown.append(f"{name}={text}")
+        return " ".join(shown) or "tp=1"
+
+
+AXES = tuple(f.name for f in fields(Plan) if f.name != "layers_per_stage")
+"""The columns of a plan."""
+HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
+"""One line about every field; the command line shows the same."""
+_POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch")
+_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4])
+_LIMIT = 2**31
+
+
+def spell(name: str, code: int) -> Any:
+    """A field's value as people write it."""
+    if code == AUTO and name in _MAY_BE_AUTO:
+        return "auto"
+    if name in NAMES:
+        return next(text for text, value in NAMES[name].items() if value == code)
+    return bool(code) if name in BOOLEAN else code
+
+
+_DEFAULTS = {f.name: spell(f.name, f.default) for f in fields(Plan) if f.name in AXES}
+
+
+def check_field(name: str) -> None:
+    """Raise InputError, with the nearest names, when no plan has this field."""
+    if name not in HELP:
+        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, HELP)}")
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise InputError(f"{name}={value} must be a whole number") from None
+    if abs(number) >= _LIMIT:
+        raise InputError(f"{name}={value} is larger than any plan needs")
+    return number
+
+
+def code(name: str, value: Any) -> int:
+    """The integer of one value of a field: 'full' -> 2, True -> 1, '8' -> 8."""
+    text = str(value).strip().lower()
+    if text == "auto" and name in _MAY_BE_AUTO:
+        return AUTO
+    if name in NAMES and text in NAMES[name]:
+        return int(NAMES[name][text])
+    if name in BOOLEAN and text in _TRUTH:
+        return _TRUTH[text]
+    if isinstance(value, str) and name in NAMES:
+        raise InputError(
+            f"{name}={value} is not modelled{did_you_mean(text, NAMES[name])}"
+            f"{'' if len(NAMES[name]) > 3 else ' (' + ', '.join(NAMES[name]) + ')'}"
+        )
+    number = _integer(name, int(value) if isinstance(value, (bool, IntEnum)) else value)
+    _check_range(name, np.asarray(number))
+    return number
+
+
+def _check_range(name: str, values: NDArray[Any]) -> None:
+    low = 1 if name in _POSITIVE else 0
+    bad = values < low
+    if name in _MAY_BE_AUTO:
+        bad &= values != AUTO
+    if name == "dp":
+        bad |= values == 0
+    if bad.any():
+        raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
+    highest = {"zero": 3, **dict.fromkeys(BOOLEAN, 1)}
+    highest |= {enum: max(names.values()) for enum, names in NAMES.items()}
+    if name in highest and (values > highest[name]).any():
+        wrong = values[values > highest[name]].flat[0]
+        raise InputError(f"{name}={wrong} must be at most {highest[name]}")
+
+
+def _coded(name: str, value: Any) -> Any:
+    if isinstance(value, (np.ndarray, list, tuple)):
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+            column = value.astype(np.int64, copy=False).ravel()
+            _check_range(name, column)
+            return column
+        return np.array([code(name, v) for v in np.asarray(value).tolist()], np.int64)
+    return code(name, value)
+
+
+def _unchecked(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...]) -> Plan:
+    """A Plan from columns that are known to be right: no checks in the hot path."""
+    plan = object.__new__(Plan)
+    for name, column in columns.items():
+        object.__setattr__(plan, name, column)
+    object.__setattr__(plan, "layers_per_stage", layers_per_stage)
+    return plan
+
+
+def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] = ()) -> Plan:
+    """A table from columns that a search space made; missing fields take their defaults."""
+    n = max(np.size(c) for c in columns.values())
+    full = {
+        f.name: columns[f.name] if f.name in columns else np.full(n, int(f.default))
+        for f in fields(Plan)
+        if f.name in AXES
+    }
+    return _unchecked(full, layers_per_stage)
+
+
+def concat(tables: list[Plan]) -> Plan:
+    """One table of several; an explicit layout must be the same in all."""
+    if len({t.layers_per_stage for t in tables}) > 1:
+        raise InputError("plans with different layers_per_stage cannot share a table")
+    joined = {
+        name: np.concatenate([np.atleast_1d(getattr(t.table(), name)) for t in tables])
+        for name in AXES
+    }
+    return _unchecked(joined, tables[0].layers_per_stage)
+
+
+def resolve(plan: Plan, gpus: int) -> Plan:
+    """The plan with every AUTO replaced by what current training stacks do.
+
+    dp = gpus / (tp cp pp); interleaved where there are virtual stages; sequence parallelism
+    where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard;
+    overlapped sends where interleaved.
+    """
+    auto = {name: np.asarray(getattr(plan, name)) == AUTO for name in _MAY_BE_AUTO}
+    if not any(a.any() for a in auto.values()):
+        return plan
+    model_ranks = np.asarray(plan.tp) * plan.cp * plan.pp
+    dp = np.where(auto["dp"], np.maximum(gpus // model_ranks, 1), plan.dp)
+    sharded = dp * plan.cp > 1
+    zero = np.where(auto["zero"], sharded, plan.zero)
+    several = np.asarray(plan.virtual_stages) > 1
+    reduce = np.where(auto["overlap_grad_reduce"], sharded, plan.overlap_grad_reduce)
+    gather = reduce * (zero > 0) * sharded
+    values = {
+        "dp": dp,
+        "schedule": np.where(auto["schedule"], several, plan.schedule),
+        "sequence_parallel": np.where(
+            auto["sequence_parallel"], np.asarray(plan.tp) > 1, plan.sequence_parallel
+        ),
+        "zero": zero,
+        "overlap_grad_reduce": reduce,
+        "overlap_param_gather": np.where(
+            auto["overlap_param_gather"], gather, plan.overlap_param_gather
+        ),
+        "overlap_p2p": np.where(auto["overlap_p2p"], several, plan.overlap_p2p),
+    }
+    plain = {n: int(v) if plan.scalar else v.astype(np.int64) for n, v in values.items()}
+    return replace(plan, **plain)

@@ -1,0 +1,390 @@
+"""Which plans are legal? One table of named rules prunes, explains and is tested.
+
+A rule is a predicate over columns with a message for one row. It names the fields it reads, so
+that a search space can apply it as soon as those are chosen. Rules of frameworks in general are
+here; those of one framework belong to its exporter.
+Source: argument checks of Megatron-LM and torchtitan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+from .kernels import peak_flops
+from .plan import Plan, Precision, Schedule
+from .precision import RECIPES
+from .task import Task
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One condition that a plan must meet."""
+
+    name: str
+    fields: tuple[str, ...]
+    ok: Callable[[Any, Task], Any]
+    """Columns -> mask of legal rows."""
+    message: Callable[[Plan, Task], str]
+    """One illegal plan -> what is wrong with its numbers, and the nearest legal ones."""
+
+
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` on both sides of `wanted`, for a message."""
+    divisors = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    divisors += [number // d for d in divisors]
+    below = max((d for d in divisors if d <= wanted), default=None)
+    above = min((d for d in divisors if d >= wanted), default=None)
+    return ", ".join(str(d) for d in dict.fromkeys((below, above)) if d)
+
+
+def _heads(task: Task) -> tuple[int, ...]:
+    return tuple({kind.attention.heads for kind in task.model.kinds})
+
+
+def _kv_heads(task: Task) -> tuple[int, ...]:
+    return tuple({k.attention.kv_heads for k in task.model.kinds})
+
+
+def _widths(task: Task) -> tuple[int, ...]:
+    """Widths that tp splits: dense MLPs and shared experts."""
+    widths = {k.mlp.ffn for k in task.model.kinds if k.mlp}
+    widths |= {k.experts.shared_ffn for k in task.model.kinds if k.experts}
+    return tuple(widths - {0})
+
+
+def _expert_counts(task: Task) -> tuple[int, ...]:
+    return tuple({k.experts.count for k in task.model.kinds if k.experts})
+
+
+def _expert_widths(task: Task) -> tuple[int, ...]:
+    return tuple({k.experts.ffn for k in task.model.kinds if k.experts})
+
+
+def _divides(values: Iterable[int], by: Any) -> Any:
+    out: Any = True
+    for value in values:
+        out = out & (value % by == 0)
+    return out
+
+
+def _kv_fits(p: Any, task: Task) -> Any:
+    out: Any = True
+    for kv in _kv_heads(task):
+        out = out & ((kv % p.tp == 0) | (p.tp % kv == 0))
+    return out
+
+
+def _first_undivided(values: Iterable[int], by: int) -> int:
+    return next(value for value in values if value % by)
+
+
+def _micro_batches(p: Any, task: Task) -> Any:
+    return task.global_batch // (p.micro_batch * p.dp)
+
+
+def _layout_adds_up(p: Any, task: Task) -> Any:
+    layout = p.layers_per_stage
+    if not layout:
+        return p.pp > 0
+    fits = (p.pp == len(layout)) | (p.pp * p.virtual_stages == len(layout))
+    return fits & (sum(layout) == task.model.layers)
+
+
+def _ends_fit(p: Any, task: Task) -> Any:
+    """First and last stage leave at least one layer for each stage between them."""
+    first, last, layers = p.first_stage_layers, p.last_stage_layers, task.model.layers
+    free = p.pp - (first > 0) - (last > 0)
+    rest = layers - first - last
+    none = (first == 0) & (last == 0)
+    fits = (rest >= free * p.virtual_stages) & ((free > 0) | (rest == 0)) & (p.pp > 1)
+    return none | (fits & (len(p.layers_per_stage) == 0))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "tp-divides-heads",
+        ("tp",),
+        lambda p, t: _divides(_heads(t), p.tp),
+        lambda p, t: (
+            f"tensor size {p.tp} does not divide {_first_undivided(_heads(t), p.tp)} heads (tp); "
+            f"nearest: {nearest_divisors(_first_undivided(_heads(t), p.tp), p.tp)}"
+        ),
+    ),
+    Rule(
+        "tp-fits-kv-heads",
+        ("tp",),
+        _kv_fits,
+        lambda p, t: (
+            f"tensor size {p.tp} neither divides nor is a multiple of "
+            f"{', '.join(map(str, _kv_heads(t)))} key/value heads (tp)"
+        ),
+    ),
+    Rule(
+        "tp-divides-ffn",
+        ("tp",),
+        lambda p, t: _divides(_widths(t), p.tp),
+        lambda p, t: (
+            f"tensor size {p.tp} does not divide ffn width "
+            f"{_first_undivided(_widths(t), p.tp)} (tp); "
+            f"nearest: {nearest_divisors(_first_undivided(_widths(t), p.tp), p.tp)}"
+        ),
+    ),
+    Rule(
+        "cp-divides-sequence",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (t.sequence % (2 * p.cp) == 0),
+        lambda p, t: (
+            f"sequence {t.sequence} is not a multiple of 2 cp = {2 * p.cp} (cp): each rank takes "
+            "one chunk from either end to balance the causal mask"
+        ),
+    ),
+    Rule(
+        "world-size",
+        ("tp", "cp", "pp", "dp"),
+        lambda p, t: p.tp * p.cp * p.pp * p.dp == t.gpus,
+        lambda p, t: (
+            f"tp({p.tp}) x cp({p.cp}) x dp({p.dp}) x pp({p.pp}) = {p.tp * p.cp * p.dp * p.pp} "
+            f"!= {t.gpus} GPUs; nearest: {_nearest_world(p, t)}"
+        ),
+    ),
+    Rule(
+        "layers-fill-stages",
+        ("pp", "virtual_stages"),
+        lambda p, t: p.pp * p.virtual_stages <= t.model.layers,
+        lambda p, t: (
+            f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {p.pp * p.virtual_stages} chunks "
+            f"need at least one layer each, the model has {t.model.layers}"
+        ),
+    ),
+    Rule(
+        "batch-divides",
+        ("dp", "micro_batch"),
+        lambda p, t: t.global_batch % (p.micro_batch * p.dp) == 0,
+        lambda p, t: (
+            f"global batch {t.global_batch} is not a multiple of micro_batch({p.micro_batch}) x "
+            f"dp({p.dp}) = {p.micro_batch * p.dp}; nearest: "
+            f"{_nearest_batch(t.global_batch, p.micro_batch * p.dp)}"
+        ),
+    ),
+    Rule(
+        "virtual-stages-need-pipeline",
+        ("pp", "virtual_stages"),
+        lambda p, t: (p.virtual_stages == 1) | (p.pp > 1),
+        lambda p, t: f"virtual_stages={p.virtual_stages} needs pp > 1",
+    ),
+    Rule(
+        "schedule-matches-virtual-stages",
+        ("schedule", "virtual_stages"),
+        lambda p, t: (p.schedule == Schedule.INTERLEAVED) == (p.virtual_stages > 1),
+        lambda p, t: (
+            "the interleaved schedule needs virtual_stages >= 2"
+            if p.schedule == Schedule.INTERLEAVED
+            else f"virtual_stages={p.virtual_stages} needs schedule=interleaved"
+        ),
+    ),
+    Rule(
+        "pipeline-schedule-needs-pipeline",
+        ("schedule", "pp"),
+        lambda p, t: (p.pp > 1) | (p.schedule != Schedule.GPIPE),
+        lambda p, t: "schedule=gpipe needs pp > 1: without stages it is plain accumulation (1f1b)",
+    ),
+    Rule(
+        "interleaved-micro-batches",
+        ("pp", "virtual_stages", "dp", "micro_batch"),
+        lambda p, t: (p.virtual_stages == 1) | _whole_groups(_micro_batches(p, t), p.pp),
+        lambda p, t: (
+            f"{_micro_batches(p, t)} micro-batches are not a multiple of pp = {p.pp}, which the "
+            f"interleaved schedule needs; nearest: "
+            f"{max(_micro_batches(p, t) // p.pp, 1) * p.pp}"
+        ),
+    ),
+    Rule(
+        "p2p-overlap-needs-interleaving",
+        ("overlap_p2p", "virtual_stages"),
+        lambda p, t: (p.overlap_p2p == 0) | (p.virtual_stages > 1),
+        lambda p, t: "overlap_p2p needs virtual_stages >= 2",
+    ),
+    Rule(
+        "interleaving-two-ranks-needs-p2p-overlap",
+        ("overlap_p2p", "virtual_stages", "pp"),
+        lambda p, t: (p.overlap_p2p == 1) | (p.virtual_stages == 1) | (p.pp > 2),
+        lambda p, t: "virtual stages on two pipeline ranks need overlap_p2p",
+    ),
+    Rule(
+        "layout-adds-up",
+        ("pp", "virtual_stages"),
+        _layout_adds_up,
+        lambda p, t: (
+            f"layers_per_stage gives {len(p.layers_per_stage)} stages with "
+            f"{sum(p.layers_per_stage)} layers; pp = {p.pp}, virtual_stages = {p.virtual_stages} "
+            f"and the model's {t.model.layers} layers are needed"
+        ),
+    ),
+    Rule(
+        "end-stages-fit",
+        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
+        _ends_fit,
+        lambda p, t: (
+            f"first_stage_layers={p.first_stage_layers} and last_stage_layers="
+            f"{p.last_stage_layers} of {t.model.layers} must leave a layer for each chunk of the "
+            f"other stages of pp = {p.pp}, without layers_per_stage"
+        ),
+    ),
+    Rule(
+        "sequence-parallel-needs-tp",
+        ("sequence_parallel", "tp"),
+        lambda p, t: (p.sequence_parallel == 0) | (p.tp > 1),
+        lambda p, t: "sequence_parallel needs tp > 1",
+    ),
+    Rule(
+        "sequence-parallel-divides",
+        ("sequence_parallel", "tp", "cp"),
+        lambda p, t: (p.sequence_parallel == 0) | (t.sequence % (p.cp * p.tp) == 0),
+        lambda p, t: f"sequence {t.sequence} is not a multiple of cp x tp = {p.cp * p.tp}",
+    ),
+    Rule(
+        "tp-overlap-needs-sequence-parallel",
+        ("overlap_tp", "sequence_parallel"),
+        lambda p, t: (p.overlap_tp == 0) | (p.sequence_parallel == 1),
+        lambda p, t: "overlap_tp needs sequence_parallel",
+    ),
+    Rule(
+        "software-overlaps-tp",
+        ("overlap_tp",),
+        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0),
+        lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
+    ),
+    Rule(
+        "moe-tp-needs-sequence-parallel",
+        ("tp", "sequence_parallel"),
+        lambda p, t: (p.tp == 1) | (p.sequence_parallel == 1) | (not _expert_counts(t)),
+        lambda p, t: "a mixture of experts with tp > 1 needs sequence_parallel",
+    ),
+    Rule(
+        "expert-axes-need-experts",
+        ("ep", "etp"),
+        lambda p, t: (p.ep * p.etp == 1) | bool(_expert_counts(t)),
+        lambda p, t: f"ep={p.ep} etp={p.etp} need a model with experts",
+    ),
+    Rule(
+        "ep-divides-experts",
+        ("ep",),
+        lambda p, t: _divides(_expert_counts(t), p.ep),
+        lambda p, t: (
+            f"expert size {p.ep} does not divide {_expert_counts(t)[0]} experts (ep); "
+            f"nearest: {nearest_divisors(_expert_counts(t)[0], p.ep)}"
+        ),
+    ),
+    Rule(
+        "etp-divides-expert-ffn",
+        ("etp",),
+        lambda p, t: _divides(_expert_widths(t), p.etp),
+        lambda p, t: f"expert tensor size {p.etp} does not divide the expert ffn width (etp)",
+    ),
+    Rule(
+        "experts-fold-into-ranks",
+        ("tp", "cp", "dp", "ep", "etp"),
+        lambda p, t: p.tp * p.cp * p.dp % (p.ep * p.etp) == 0,
+        lambda p, t: (
+            f"etp({p.etp}) x ep({p.ep}) does not divide tp({p.tp}) x cp({p.cp}) x dp({p.dp}) = "
+            f"{p.tp * p.cp * p.dp}"
+        ),
+    ),
+    Rule(
+        "zero-needs-data-ranks",
+        ("zero", "dp", "cp"),
+        lambda p, t: (p.zero == 0) | (p.dp * p.cp > 1),
+        lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
+    ),
+    Rule(
+        "grad-overlap-needs-data-ranks",
+        ("overlap_grad_reduce", "dp", "cp"),
+        lambda p, t: (p.overlap_grad_reduce == 0) | (p.dp * p.cp > 1),
+        lambda p, t: "overlap_grad_reduce has nothing to reduce when dp x cp = 1",
+    ),
+    Rule(
+        "gather-overlap-needs-zero",
+        ("overlap_param_gather", "zero", "overlap_grad_reduce"),
+        lambda p, t: (p.overlap_param_gather == 0) | ((p.zero > 0) & (p.overlap_grad_reduce == 1)),
+        lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
+    ),
+    Rule(
+        "precision-on-accelerator",
+        ("precision",),
+        lambda p, t: np.isin(p.precision, supported_precisions(t)),
+        lambda p, t: _no_format(p, t),
+    ),
+)
+"""Every rule a plan must meet, cheapest fields first."""
+
+
+def _whole_groups(micro_batches: Any, group: Any) -> Any:
+    """Megatron's interleaved schedule runs micro-batches in whole groups of pp."""
+    return (micro_batches >= group) & (micro_batches % group == 0)
+
+
+def supported_precisions(task: Task) -> list[int]:
+    """Precision recipes whose formats the accelerator computes in."""
+    peaks = task.cluster.accelerator.peak
+    return [
+        int(p)
+        for p, recipe in RECIPES.items()
+        if recipe.gemm_format in peaks and recipe.attention_format in peaks
+    ]
+
+
+def _no_format(p: Plan, task: Task) -> str:
+    recipe = RECIPES[Precision(p.precision)]
+    for number_format in (recipe.gemm_format, recipe.attention_format):
+        try:
+            peak_flops(task.cluster.accelerator, number_format)
+        except InputError as error:
+            return f"{error} (precision)"
+    raise AssertionError("the rule holds")
+
+
+def _nearest_world(p: Plan, task: Task) -> str:
+    ranks = p.tp * p.cp * p.pp
+    if task.gpus % ranks == 0:
+        return f"dp = {task.gpus // ranks}"
+    return f"tp x cp x pp must divide {task.gpus}: {nearest_divisors(task.gpus, ranks)}"
+
+
+def _nearest_batch(batch: int, unit: int) -> str:
+    below = batch // unit * unit
+    return ", ".join(str(b) for b in (below, below + unit) if b > 0)
+
+
+def violated(plan: Plan, task: Task) -> list[tuple[Rule, str]]:
+    """The rules one plan breaks, each with its message; empty when it is legal."""
+    broken = []
+    for rule in RULES:
+        if not np.all(rule.ok(plan, task)):
+            broken.append((rule, rule.message(plan, task)))
+    return broken
+
+
+def legal(plans: Plan, task: Task) -> Mask:
+    """Which rows of a table break no rule."""
+    keep = np.ones(plans.rows, bool)
+    for rule in RULES:
+        keep &= rule.ok(plans, task)
+    return keep
+
+
+def check(plans: Plan, task: Task) -> None:
+    """Raise InputError for the first row that breaks a rule, saying which and why."""
+    keep = legal(plans, task)
+    if not keep.all():
+        row = int(np.argmin(keep))
+        _, message = violated(plans.take(row), task)[0]
+        where = f"row {row}: " if plans.rows > 1 else ""
+        raise InputError(where + message)

@@ -1,0 +1,172 @@
+"""Which rank holds which layers, how long does it idle, how much does it keep?
+
+Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers.
+Facts of a schedule have no seconds in them. Source of the closed forms: Huang et al. 2019
+(GPipe); Narayanan et al. 2021, sections 2.2 and 2.3 (1F1B, interleaved 1F1B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .plan import Schedule
+
+Value = NDArray[np.float64]
+
+
+class Layout(NamedTuple):
+    """Layers by rank; ranks with the same layers are one class, represented by its first rank.
+
+    The first rank of a class keeps the most micro-batches in flight and has the shortest
+    cool-down before it, so it is the worst of its class in every respect.
+    """
+
+    counts: Value
+    """Layers of each kind [class, kind]."""
+    rank: Value
+    """First rank of each class [class]."""
+    before: Value
+    """Layers of each kind on all earlier ranks [class, kind]."""
+    total: Value
+    """Layers of each kind on all ranks [kind]."""
+
+
+def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk, as equal as possible; the first and last chunk, which also hold the
+    embedding and the head, are the last to get one more."""
+    each, more = divmod(layers, chunks)
+    order = [*range(1, chunks - 1), 0, chunks - 1][:chunks] if chunks > 1 else [0]
+    extra = set(order[:more])
+    return tuple(each + (i in extra) for i in range(chunks))
+
+
+def chunk_layers(
+    layers: int, pp: int, virtual: int, first: int, last: int, explicit: Sequence[int]
+) -> tuple[int, ...]:
+    """Layers of each chunk in model order; chunk i runs on rank i mod pp.
+
+    `explicit` gives every chunk, or every rank (each rank's layers are then spread over its
+    chunks). `first` and `last` fix those of the first and last rank; 0 leaves them balanced.
+    """
+    chunks = pp * virtual
+    if len(explicit) == chunks:
+        return tuple(explicit)
+    if explicit:
+        per_rank = [balanced_layers(n, virtual) for n in explicit]
+        return tuple(per_rank[i % pp][i // pp] for i in range(chunks))
+    if not first and not last:
+        return balanced_layers(layers, chunks)
+    if pp == 1:
+        return balanced_layers(layers, chunks)
+    free = [r for r in range(pp) if not (first and r == 0) and not (last and r == pp - 1)]
+    middle = balanced_layers(layers - first - last, len(free) * virtual) if free else ()
+    fixed = {0: balanced_layers(first, virtual), pp - 1: balanced_layers(last, virtual)}
+    out = []
+    for i in range(chunks):
+        r, turn = i % pp, i // pp
+        if r in free:
+            out.append(middle[turn * len(free) + free.index(r)])
+        else:
+            out.append(fixed[r][turn])
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def rank_counts(
+    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+) -> Value:
+    """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, head
+    and MTP on the last."""
+    counts = np.zeros((pp, len(kinds)))
+    at = 0
+    for i, size in enumerate(chunks):
+        for kind in order[at : at + size]:
+            counts[i % pp, kind] += 1
+        at += size
+    last = (len(chunks) - 1) % pp
+    counts[0, kinds.index("embedding")] = 1
+    shared = "shared " if last == 0 else ""
+    head = shared + "head" if "shared head" in kinds else "head"
+    counts[last, kinds.index(head)] = 1
+    if "mtp" in kinds:
+        counts[last, kinds.index(shared + "mtp")] = 1
+    counts.flags.writeable = False
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def layout(
+    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+) -> Layout:
+    """The distinct ranks of a placement."""
+    counts = rank_counts(order, kinds, pp, chunks)
+    first: dict[bytes, int] = {}
+    for r, row in enumerate(counts):
+        first.setdefault(row.tobytes(), r)
+    ranks = list(first.values())
+    before = np.cumsum(counts, axis=0) - counts
+    return Layout(counts[ranks], np.array(ranks, float), before[ranks], counts.sum(axis=0))
+
+
+def every_rank(
+    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+) -> Layout:
+    """A placement with every rank on its own, for reports by stage."""
+    counts = rank_counts(order, kinds, pp, chunks)
+    before = np.cumsum(counts, axis=0) - counts
+    return Layout(counts, np.arange(pp, dtype=float), before, counts.sum(axis=0))
+
+
+def _in_flight_gpipe(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return m + 0 * r
+
+
+def _in_flight_1f1b(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, p - r)
+
+
+def _in_flight_interleaved(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, ((v - 1) * p + 2 * (p - r - 1) + 1) / v)
+
+
+_IN_FLIGHT = {
+    Schedule.GPIPE: _in_flight_gpipe,
+    Schedule.ONE_F_ONE_B: _in_flight_1f1b,
+    Schedule.INTERLEAVED: _in_flight_interleaved,
+}
+
+
+def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Value) -> Value:
+    """Micro-batches whose activations rank r keeps at its peak, in units of its whole share.
+
+        GPipe m;  1F1B min(m, p - r);  interleaved min(m, [(v-1) p + 2 (p-r-1) + 1] / v)
+
+    `r` may have a trailing axis of ranks [row, class]; the others are [row].
+    """
+    p, v, m = (x.reshape(x.shape + (1,) * (r.ndim - x.ndim)) for x in (p, v, m))
+    out = np.empty(np.broadcast_shapes(m.shape, r.shape))
+    for code in np.unique(schedule):
+        rows = schedule == code
+        out[rows] = _IN_FLIGHT[Schedule(code)](p[rows], v[rows], m[rows], r[rows])
+    return out
+
+
+def idle_slots(p: Value, v: Value) -> Value:
+    """Idle time of a rank with uniform stages, in units of its time per micro-batch: (p-1)/v."""
+    return (p - 1) / v
+
+
+def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value) -> Value:
+    """Sends on the critical path of a step, each one boundary tensor.
+
+    Warm-up and cool-down expose p-1 hops each. In the steady state the sends of both directions
+    run at once: one hop per micro-batch and chunk, none when overlapped. So the exposed volume
+    lies between one micro-batch's and the whole batch's boundary activations (ledger T8).
+    """
+    steady = (m - 1) * v * (1 - overlapped)
+    return (2 * (p - 1) + steady) * (p > 1)

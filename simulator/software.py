@@ -1,0 +1,106 @@
+"""What does a training stack do? Fused kernels, overlaps, buffers, launch overhead.
+
+A hardware profile says what a machine can reach; a software profile says how a framework uses
+it. Each value names its unit; sources are public descriptions of the frameworks and published
+training runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import InputError, did_you_mean
+from .units import GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """One training stack; seconds, bytes and shares."""
+
+    name: str
+    title: str
+    sustained: float
+    """Share of the isolated kernel rate that GEMMs keep in a training step (clocks, power)."""
+    flash_attention: bool
+    """Attention scores are never stored; otherwise they are materialised in memory."""
+    score_bytes: float = 0.0
+    """Bytes moved per attention score forward when materialised (softmax, mask, dropout)."""
+    dropout: bool = False
+    """Dropout masks are kept for the backward pass."""
+    fused_activation: bool = True
+    """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
+    selective: tuple[str, ...] = ()
+    """What selective recompute drops: 'core_attn', 'layernorm', 'moe_act', 'mla_up_proj'."""
+    layer_floor: float
+    """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""
+    backward_floor_ratio: float = 1.5
+    """The backward floor over the forward floor."""
+    wgrad_rate: float = 0.951
+    """Rate of weight-gradient GEMMs over forward ones (measured on A100 and B200)."""
+    backward_bytes_ratio: float = 1.6
+    """Bytes moved by memory-bound operations backward over forward."""
+    accumulation_bytes: float = 0.0
+    """Bytes moved per parameter and micro-batch to add a gradient into its buffer."""
+    tp_overlap_share: float = 0.7
+    """Share of tensor-parallel communication that overlap_tp hides."""
+    contention: float = 0.0
+    """Share of the shorter of two overlapped times that is lost; 0 none, 1 no gain at all."""
+    bucket_parameters: float = 40e6
+    """Parameters in one gradient bucket when its reduction is overlapped."""
+    scatter_gather: bool = True
+    """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
+    vocabulary_multiple: int = 128
+    """The vocabulary is padded to this times tp."""
+    logit_bytes: float = 14.0
+    """Peak bytes per logit on the last stage: 16-bit and fp32 logits, softmax, gradients."""
+    working_sets: float = 2.0
+    """Full recompute: layers' worth of activations alive while one layer is run again."""
+    gather_buffers: float = 5.0
+    """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
+    boundary_buffers: float = 2.0
+    """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
+    context_bytes: float = 0.5 * GIB
+    """CUDA context and libraries."""
+    communicator_bytes: float = 0.375 * GIB
+    """NCCL buffers of one kind of process group."""
+    allocator_slack: float = 0.06
+    """Reserved over allocated memory, minus one."""
+
+
+SOFTWARE = {
+    profile.name: profile
+    for profile in (
+        Software(
+            name="megatron-core",
+            title="Megatron-Core / NeMo with flash attention",
+            sustained=0.94,
+            flash_attention=True,
+            selective=("core_attn", "layernorm", "moe_act", "mla_up_proj"),
+            layer_floor=300e-6,
+        ),
+        Software(
+            name="megatron-lm-2021",
+            title="Megatron-LM of the SC'21 paper: materialised attention, dropout",
+            sustained=0.94,
+            flash_attention=False,
+            score_bytes=9.0,
+            dropout=True,
+            fused_activation=False,
+            selective=("core_attn",),
+            layer_floor=300e-6,
+            accumulation_bytes=10.0,
+            tp_overlap_share=0.0,
+            working_sets=3.5,
+        ),
+    )
+}
+"""The shipped stacks by name."""
+
+DEFAULT_SOFTWARE = "megatron-core"
+
+
+def software_profile(name: str) -> Software:
+    """A shipped stack by name; InputError with the nearest names when unknown."""
+    if name not in SOFTWARE:
+        raise InputError(f"unknown software profile {name!r}{did_you_mean(name, SOFTWARE)}")
+    return SOFTWARE[name]

@@ -1,0 +1,226 @@
+"""What does a pipeline rank cost? Layer costs gathered over placements, before sharding.
+
+A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
+optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
+Arrays are [skeleton] or [skeleton, class], a class standing for all ranks with the same layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import collectives, schedules
+from .layers import SECONDS, Cost, LayerCosts, layer_costs, layer_kinds
+from .operators import Strategy
+from .plan import Plan
+from .precision import Recipe
+from .task import Task
+
+Value = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+STRATEGY = (
+    "tp",
+    "cp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "sequence_parallel",
+    "recompute",
+    "overlap_tp",
+)
+"""Fields of a plan that one layer can see."""
+SKELETON = (
+    *STRATEGY,
+    "pp",
+    "dp",
+    "virtual_stages",
+    "schedule",
+    "first_stage_layers",
+    "last_stage_layers",
+)
+"""Fields of a plan that decide its stages."""
+
+LayoutOf = Callable[
+    [tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the ranks of each skeleton do in one micro-batch, and what they hold."""
+
+    micro_batches: Value
+    ranks: Value
+    """Pipeline ranks p."""
+    virtual: Value
+    data_group: collectives.Group
+    """Ranks that hold the same dense weights: dp cp of them."""
+    expert_group: collectives.Group
+    """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    parts: Value
+    """Seconds per micro-batch by kind of the slowest rank [skeleton, part]."""
+    slowest: Value
+    """Seconds per micro-batch of the slowest rank."""
+    idle: Value
+    """Seconds that rank idles while the pipeline fills and drains."""
+    hop: Value
+    """Seconds to send one boundary tensor."""
+    end_sync: Value
+    """Seconds to reduce the gradients of a tied embedding held by first and last rank."""
+    forward: Value
+    backward: Value
+    """Seconds per micro-batch of each pass [skeleton, class]."""
+    forward_before: Value
+    backward_before: Value
+    """The same summed over all earlier ranks: how long a class waits for them."""
+    dense: Value
+    expert: Value
+    """Parameters on a rank [skeleton, class]."""
+    units: Value
+    """Layers on a rank."""
+    unit_parameters: Value
+    """Parameters of the largest layer on a rank."""
+    activations: Value
+    """Bytes of all micro-batches in flight [skeleton, class]."""
+    logits: Value
+    buffers: Value
+    rank: Value
+    """The rank that each class stands for [skeleton, class]."""
+    real: Value
+    """1 where a class exists, 0 where it pads the array."""
+
+
+def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
+    """Rows that differ from the row before in these fields, and each row's index among them."""
+    new = np.zeros(table.rows, bool)
+    new[0] = True
+    for name in names:
+        column = getattr(table, name)
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
+def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
+    """Rows that stand for the distinct tuples of several columns, and each row's index there."""
+    key = np.zeros_like(columns[0])
+    for column in columns:
+        values, codes = np.unique(column, return_inverse=True)
+        key = key * values.size + codes
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def strategy(plans: Plan) -> Strategy:
+    """The local strategy of each row as float columns."""
+    return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
+
+
+def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stages:
+    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
+    first, which = distinct([getattr(plans, name) for name in STRATEGY])
+    costs = layer_costs(task, recipe, strategy(plans.take(first)))
+    place = _Placements(task, plans, layout_of)
+    return _combine(task, plans, costs, which, place)
+
+
+class _Placements:
+    """The layouts of a table of skeletons, padded to one number of classes."""
+
+    def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
+        kinds = tuple(kind.name for kind in layer_kinds(task.model))
+        fields = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
+        columns = [getattr(plans, name) for name in fields]
+        first, self.which = distinct(columns)
+        layouts = [
+            layout_of(
+                task.model.order,
+                kinds,
+                pp,
+                schedules.chunk_layers(task.model.layers, pp, v, a, z, plans.layers_per_stage),
+            )
+            for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
+        ]
+        classes = max(layout.rank.size for layout in layouts)
+        shape = (len(layouts), classes)
+        self.counts = np.zeros((*shape, len(kinds)))
+        self.before = np.zeros((*shape, len(kinds)))
+        self.total = np.zeros((len(layouts), len(kinds)))
+        self.rank = np.zeros(shape)
+        self.real = np.zeros(shape)
+        for i, layout in enumerate(layouts):
+            n = layout.rank.size
+            self.counts[i, :n] = layout.counts
+            self.before[i, :n] = layout.before
+            self.rank[i, :n] = layout.rank
+            self.real[i, :n] = 1.0
+            self.total[i] = layout.total
+
+
+def _combine(
+    task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _Placements
+) -> Stages:
+    cluster = task.cluster
+    tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
+    v = plans.virtual_stages.astype(float)
+    m = task.global_batch / (dp * plans.micro_batch)
+    table = costs.table[which]
+    counts, before = place.counts[place.which], place.before[place.which]
+    stage = counts @ table
+    seconds = stage[:, :, SECONDS].sum(axis=2)
+    rows = np.arange(m.size)
+    slow = seconds.argmax(axis=1)
+    slowest = seconds[rows, slow]
+    layer_seconds = table[:, :, SECONDS].sum(axis=2)
+    total = np.einsum("uk,uk->u", place.total[place.which], layer_seconds)
+    forward = stage[:, :, Cost.FORWARD]
+    waiting = before @ np.stack([table[:, :, Cost.FORWARD], layer_seconds], axis=2)
+
+    boundary = costs.boundary[which]
+    stride = tp * cp * dp
+    crosses = pp * stride > cluster.fast.gpus
+    rank = place.rank[place.which]
+    flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
+    present = counts > 0
+    working = np.where(present, costs.working[which][:, None, :], 0.0).max(axis=2)
+    units = np.where(present, costs.unit_parameters[which][:, None, :], 0.0).max(axis=2)
+    ends = collectives.place(np.minimum(pp, 2.0), np.maximum(pp - 1, 1.0) * stride, cluster)
+    folded = plans.etp * plans.ep
+    return Stages(
+        micro_batches=m,
+        ranks=pp,
+        virtual=v,
+        data_group=collectives.place(dp * cp, tp, cluster),
+        expert_group=collectives.place(stride / folded, folded, cluster),
+        parts=stage[rows, slow, SECONDS],
+        slowest=slowest,
+        idle=(total - slowest) / v,
+        hop=collectives.send(boundary, crosses, cluster),
+        end_sync=collectives.all_reduce(_tied_bytes(task, costs, which), ends, cluster),
+        forward=forward,
+        backward=seconds - forward,
+        forward_before=waiting[:, :, 0],
+        backward_before=waiting[:, :, 1] - waiting[:, :, 0],
+        dense=stage[:, :, Cost.DENSE_PARAMETERS],
+        expert=stage[:, :, Cost.EXPERT_PARAMETERS],
+        units=stage[:, :, Cost.UNITS],
+        unit_parameters=units,
+        activations=flight * stage[:, :, Cost.ACTIVATIONS],
+        logits=stage[:, :, Cost.LOGITS],
+        buffers=working
+        + (task.software.boundary_buffers * boundary * (pp > 1))[:, None] * flight,
+        rank=rank,
+        real=place.real[place.which],
+    )
+
+
+def _tied_bytes(task: Task, costs: LayerCosts, which: Index) -> Value:
+    """Bytes of the embedding gradient that first and last rank add up when they share it."""
+    shared = task.model.tied or task.model.mtp_layers > 0
+    embedding = len(task.model.kinds)
+    parameters: Value = costs.unit_parameters[which][:, embedding]
+    return parameters * (4.0 * shared)

@@ -1,0 +1,292 @@
+"""How long is a step, and does it fit? The one function from a table of plans to costs.
+
+    step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
+
+m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank. This is the only room
+that adds seconds of different kinds, so overlap is decided here and in data_parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import data_parallel, kernels, memory, schedules, stages
+from .layers import Cost
+from .operators import model_flops_per_token
+from .plan import Plan, Precision, resolve
+from .precision import RECIPES
+from .rules import check
+from .stages import Index, LayoutOf, Stages
+from .task import Task
+
+Value = NDArray[np.float64]
+
+COMPUTE = {
+    "matmul": Cost.MATMUL,
+    "attention": Cost.ATTENTION,
+    "memory_bound": Cost.MEMORY_BOUND,
+    "recompute": Cost.RECOMPUTE,
+}
+"""What compute is made of."""
+COMMUNICATION = {
+    "tensor_comm": Cost.TENSOR_COMM,
+    "context_comm": Cost.CONTEXT_COMM,
+    "expert_comm": Cost.EXPERT_COMM,
+    "launch": Cost.LAUNCH,
+}
+"""The other parts of a micro-batch."""
+PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
+"""Parts of a step; they add up to step_seconds."""
+
+UNCALIBRATED = (0.75, 1.35)
+"""Bounds of the step over its prediction when nothing was calibrated on the user's machine:
+what about four of five published runs stay within (see the README's table of errors)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and bytes of a table of plans; floats where it was one plan of plain numbers.
+
+    Columns that a ranking does not need are computed when asked for.
+    """
+
+    task: Task
+    plans: Plan
+    groups: tuple[_Group, ...]
+    """Rows with one precision and optimizer each."""
+    step: Value
+    memory_total: Value
+    single: bool
+
+    def _out(self, column: Value) -> Any:
+        return float(column[0]) if self.single else column
+
+    def __len__(self) -> int:
+        return int(self.step.size)
+
+    @property
+    def step_seconds(self) -> Any:
+        """Seconds of one optimizer step."""
+        return self._out(self.step)
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Bytes of the worst rank."""
+        return self._out(self.memory_total)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes a process can allocate on one GPU."""
+        return self.task.cluster.accelerator.memory
+
+    @property
+    def margin(self) -> Any:
+        """Bytes left on the worst rank; negative when it does not fit."""
+        return self.capacity - self.memory_bytes
+
+    @property
+    def fits(self) -> Any:
+        return self.margin >= 0
+
+    @property
+    def interval(self) -> tuple[Any, Any]:
+        """Bounds that hold for about 80 % of published runs, uncalibrated."""
+        low, high = UNCALIBRATED
+        return low * self.step_seconds, high * self.step_seconds
+
+    @property
+    def seconds(self) -> dict[str, Any]:
+        """Seconds of each of PARTS; they add up to step_seconds."""
+        return self._gather({name: group.seconds(name) for name in PARTS} for group in self.groups)
+
+    @property
+    def compute_seconds(self) -> dict[str, Any]:
+        """Seconds of each kind of compute; they add up to seconds['compute']."""
+        return self._gather(
+            {name: group.part(cost) for name, cost in COMPUTE.items()} for group in self.groups
+        )
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
+        return self._gather(group.worst_memory() for group in self.groups)
+
+    @property
+    def worst_rank(self) -> Any:
+        """The pipeline rank with the largest memory."""
+        out = self._gather({"rank": group.worst_rank()} for group in self.groups)["rank"]
+        return int(out) if self.single else out.astype(int)
+
+    @property
+    def tokens_per_second(self) -> Any:
+        return self.task.tokens / self.step_seconds
+
+    @property
+    def peak_flops(self) -> Any:
+        """Dense datasheet FLOP/s of one GPU in the plan's GEMM format: the MFU's denominator."""
+        peaks = np.empty(len(self))
+        for group in self.groups:
+            peaks[group.rows] = group.peak
+        return self._out(peaks)
+
+    @property
+    def model_flops_per_second(self) -> Any:
+        """Model FLOP/s of one GPU, recompute not counted."""
+        per_token = model_flops_per_token(self.task.model, self.task.sequence)
+        return per_token * self.tokens_per_second / self.task.gpus
+
+    @property
+    def mfu(self) -> Any:
+        """Model FLOPs utilisation: attention over the full window, no recompute."""
+        return self.model_flops_per_second / self.peak_flops
+
+    def take(self, rows: Any) -> Costs:
+        """Costs of the chosen rows, evaluated again in full."""
+        return simulate(self.task, self.plans.take(rows))
+
+    def _gather(self, parts: Iterator[dict[str, Value]]) -> dict[str, Any]:
+        """Columns of all groups put back into the table's order."""
+        out: dict[str, Value] = {}
+        for group, columns in zip(self.groups, parts, strict=True):
+            for name, column in columns.items():
+                out.setdefault(name, np.empty(len(self)))[group.rows] = column
+        return {name: self._out(column) for name, column in out.items()}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: plan columns, step seconds, parts and memory."""
+        from .report import frame
+
+        return frame(self)
+
+    def _repr_html_(self) -> str:
+        from .report import html
+
+        return html(self)
+
+    def __str__(self) -> str:
+        from .report import text
+
+        return text(self)
+
+
+class _Group:
+    """Rows of one precision and optimizer, with what their columns are made of."""
+
+    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
+        self.task, self.plans, self.rows = task, plans, rows
+        self.optimizer = int(plans.optimizer[0])
+        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+        first, self.which = stages.first_of_runs(plans, stages.SKELETON)
+        self.stages: Stages = stages.build(task, self.recipe, plans.take(first), layout_of)
+        sync = data_parallel.synchronisation(task, self.recipe, self.stages)
+        self.data = data_parallel.seconds(task, sync, self.stages, plans, self.which)
+        self.update = optimizer_seconds(self)
+        self.bytes = memory.rank_bytes(
+            task, self.recipe, self.optimizer, self.stages, plans, self.which
+        )
+        self.total = sum(self.bytes[1:], self.bytes[0])
+
+    def step(self) -> Value:
+        s = self.stages
+        busy = (s.micro_batches * s.slowest + s.idle)[self.which]
+        out: Value = busy + self.pipeline_comm() + self.data + self.update
+        return out
+
+    def pipeline_comm(self) -> Value:
+        s = self.stages
+        pp, v, m = s.ranks[self.which], s.virtual[self.which], s.micro_batches[self.which]
+        out: Value = schedules.exposed_hops(pp, v, m, self.plans.overlap_p2p) * s.hop[self.which]
+        return out
+
+    def part(self, cost: Cost) -> Value:
+        """Seconds of one part of the slowest rank's micro-batches over the step."""
+        out: Value = (self.stages.micro_batches * self.stages.parts[:, cost])[self.which]
+        return out
+
+    def seconds(self, name: str) -> Value:
+        if name == "compute":
+            return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
+        if name in COMMUNICATION:
+            return self.part(COMMUNICATION[name])
+        if name == "pipeline_comm":
+            return self.pipeline_comm()
+        return {
+            "bubble": self.stages.idle[self.which],
+            "data_comm": self.data,
+            "optimizer": self.update,
+        }[name]
+
+    def worst_memory(self) -> dict[str, Value]:
+        rows, worst = np.arange(self.rows.size), self.total.argmax(axis=1)
+        return {
+            name: part[rows, worst] for name, part in zip(memory.PARTS, self.bytes, strict=True)
+        }
+
+    def worst_rank(self) -> Value:
+        out: Value = self.stages.rank[self.which, self.total.argmax(axis=1)]
+        return out
+
+
+def optimizer_seconds(group: _Group) -> Value:
+    """Seconds to update the weights a rank owns: every state byte is read and written.
+
+    ZeRO divides the work by the ranks that share the weights. Neglects the gradient norm.
+    """
+    s, plans, which, recipe = group.stages, group.plans, group.which, group.recipe
+    shards = np.where(plans.zero >= 1, s.data_group.ranks[which], 1.0)
+    expert_shards = np.where(plans.zero >= 1, s.expert_group.ranks[which], 1.0)
+    dense, expert = s.dense.max(axis=1)[which], s.expert.max(axis=1)[which]
+    moved = 2 * recipe.optimizer_bytes(group.optimizer) + recipe.gradient + recipe.weight
+    return kernels.streaming_seconds(
+        (dense / shards + expert / expert_shards) * moved, group.task.cluster.accelerator
+    )
+
+
+def _groups(plans: Plan) -> list[Index]:
+    """Rows by precision and optimizer; mostly one group."""
+    key = plans.precision * 16 + plans.optimizer
+    return [np.flatnonzero(key == code) for code in np.unique(key)]
+
+
+def simulate(
+    task: Task, plans: Plan, layout_of: LayoutOf = schedules.layout, single: bool = False
+) -> Costs:
+    """Costs of a table of legal plans with every AUTO resolved; no checks."""
+    table = plans if not plans.scalar else plans.table()
+    split = _groups(table)
+    if len(split) == 1:
+        groups = [_Group(task, table, split[0], layout_of)]
+        step, total = groups[0].step(), groups[0].total.max(axis=1)
+        return Costs(task, table, tuple(groups), step, total, single)
+    groups = [_Group(task, table.take(rows), rows, layout_of) for rows in split]
+    step, total = np.empty(table.rows), np.empty(table.rows)
+    for group in groups:
+        step[group.rows] = group.step()
+        total[group.rows] = group.total.max(axis=1)
+    return Costs(task, table, tuple(groups), step, total, single)
+
+
+def evaluate(task: Task, plan: Plan) -> Costs:
+    """Costs of one plan or of a table of them: seconds, bytes and their parts.
+
+    Raises InputError when a plan breaks a rule (rules.RULES), naming the first that does.
+    """
+    resolved = resolve(plan, task.gpus)
+    check(resolved, task)
+    return simulate(task, resolved.table(), single=plan.scalar)
+
+
+def by_stage(costs: Costs) -> dict[str, Value]:
+    """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'."""
+    detail = simulate(costs.task, costs.plans.take(0), schedules.every_rank)
+    (group,) = detail.groups
+    out = {name: part[0] for name, part in zip(memory.PARTS, group.bytes, strict=True)}
+    out["total"] = group.total[0]
+    out["seconds"] = (group.stages.forward + group.stages.backward)[0]
+    return out

@@ -1,0 +1,53 @@
+"""What is asked? A model, a cluster and a batch: what every plan of one question shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import InputError
+from .hardware import Cluster
+from .model import Model
+from .software import DEFAULT_SOFTWARE, Software, software_profile
+
+_LARGEST = 2**31
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
+        raise InputError(f"{name} must be a whole number from 1 to {_LARGEST - 1}, not {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    sequence: int
+    """Tokens in one sequence."""
+    global_batch: int
+    """Sequences in one optimizer step."""
+    software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
+
+
+@dataclass(frozen=True)
+class Task(_Question):
+    """Train `model` on `cluster` with `global_batch` sequences of `sequence` tokens a step."""
+
+    model: Model
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        _positive("sequence", self.sequence)
+        _positive("global_batch", self.global_batch)
+        rows = self.model.learned_positions
+        if rows and self.sequence > rows:
+            raise InputError(
+                f"sequence {self.sequence} is longer than the {rows} learned positions of "
+                f"{self.model.name}; at most {rows}"
+            )
+
+    @property
+    def gpus(self) -> int:
+        return self.cluster.gpus
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one optimizer step."""
+        return self.global_batch * self.sequence

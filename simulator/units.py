@@ -1,0 +1,151 @@
+"""How are bytes, rates and times written? The only room that parses or prints a unit.
+
+Inside the package everything is SI: seconds, bytes, bytes/s, FLOP/s, watts.
+GB = 10^9 bytes, GiB = 2^30 bytes; memory is printed in GiB, rates in GB/s.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .errors import InputError, did_you_mean
+
+GIB = 2.0**30
+
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+
+
+def _prefixed(symbol: str, scale: float = 1.0) -> dict[str, float]:
+    return {prefix + symbol: factor * scale for prefix, factor in _PREFIXES.items()}
+
+
+_BYTES = _prefixed("B") | {prefix + "B": factor for prefix, factor in _BINARY.items()}
+_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _prefixed("b/s", 1 / 8)
+_FLOPS = _prefixed("FLOP/s")
+_POWER = {"W": 1.0, "kW": 1e3}
+_COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_FRACTION = {"": 1.0, "%": 0.01}
+_DIMENSIONS: dict[str, dict[str, float]] = {
+    "memory": _BYTES,
+    "bandwidth": _BANDWIDTH,
+    "compute rate": _FLOPS,
+    "time": _TIME,
+    "power": _POWER,
+    "root latency": {
+        f"{time}/sqrt({size})": seconds / math.sqrt(bytes_)
+        for time, seconds in _TIME.items()
+        for size, bytes_ in _BYTES.items()
+    },
+    "ratio": {"1": 1.0, "%": 0.01},
+    "length": {"tokens": 1.0},
+    "count": {"GPUs": 1.0},
+}
+
+
+def convert(value: float, unit: str, dimension: str) -> float:
+    """SI value of a number whose unit is written beside it, as in a profile.
+
+    Dimensions: memory, bandwidth, compute rate, time, power, root latency (seconds per square
+    root of a byte), ratio, length, count. A ratio has the unit '1'.
+    """
+    known = _DIMENSIONS[dimension]
+    if unit not in known:
+        raise InputError(f"{unit!r} is not a unit of {dimension}{did_you_mean(unit, known)}")
+    try:
+        converted = value * known[unit]
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise InputError(f"the {dimension} must be a finite number")
+    return converted
+
+
+def _parse(text: str, units: dict[str, float], what: str, example: str) -> float:
+    match = _NUMBER.match(str(text))
+    if not match or match.group(2) not in units:
+        raise InputError(f"{what} {text!r} needs a number with a unit, for example {example}")
+    value = float(match.group(1).replace(",", "").replace("_", "")) * units[match.group(2)]
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{what} {text!r} must be finite and not negative, for example {example}")
+    return value
+
+
+def parse_bytes(text: str, what: str = "size") -> float:
+    """Bytes from '80 GB' (10^9) or '80 GiB' (2^30)."""
+    return _parse(text, _BYTES, what, "80 GiB")
+
+
+def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
+    """Bytes per second from '200 Gb/s' (bits) or '25 GB/s' (bytes)."""
+    return _parse(text, _BANDWIDTH, what, "200Gb/s or 25GB/s")
+
+
+def parse_flops(text: str, what: str = "rate") -> float:
+    """FLOP/s from '312 TFLOP/s'."""
+    return _parse(text, _FLOPS, what, "312 TFLOP/s")
+
+
+def parse_seconds(text: str, what: str = "time") -> float:
+    """Seconds from '5 us', '1.5 ms', '2 s'."""
+    return _parse(text, _TIME, what, "5us")
+
+
+def parse_watts(text: str, what: str = "power") -> float:
+    """Watts from '400 W'."""
+    return _parse(text, _POWER, what, "400 W")
+
+
+def parse_count(text: str, what: str = "count") -> float:
+    """A plain count, with k, M, B or T for 10^3, 10^6, 10^9 or 10^12: '300B' tokens."""
+    return _parse(text, _COUNT, what, "300B")
+
+
+def parse_fraction(text: str, what: str = "fraction") -> float:
+    """A share from '10%' or '0.1'; at least 0 and below 1."""
+    value = _parse(text, _FRACTION, what, "10% or 0.1")
+    if value >= 1:
+        raise InputError(f"{what} {text!r} must be below 100%, for example 10% or 0.1")
+    return value
+
+
+def _scaled(value: float, prefixes: list[tuple[float, str]], unit: str) -> str:
+    for factor, prefix in prefixes:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+_SI = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
+
+
+def format_bytes(value: float) -> str:
+    """Memory, in GiB."""
+    return f"{value / GIB:.1f} GiB"
+
+
+def format_bandwidth(value: float) -> str:
+    return _scaled(value, _SI, "B/s")
+
+
+def format_flops(value: float) -> str:
+    return f"{value / 1e12:.4g} TFLOP/s"
+
+
+def format_count(value: float) -> str:
+    """'174.6 B' parameters, '300 B' tokens."""
+    for factor, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g}{suffix}"
+    return f"{value:.4g}"
+
+
+def format_seconds(value: float) -> str:
+    """Time in the unit that leaves one to three digits before the point."""
+    for factor, unit in ((86400.0, "days"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms")):
+        if abs(value) >= (2 * factor if factor > 1 else factor):
+            return f"{value / factor:.3g} {unit}"
+    return f"{value * 1e6:.3g} us"
