@@ -8,7 +8,7 @@ with equal stages next to each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import SimpleNamespace
@@ -24,8 +24,8 @@ from plan3d.simulator.task import Task
 
 Column = NDArray[np.int64]
 
-CHUNK = 16384
-"""Rows of a table: its columns fit a second-level cache."""
+CHUNK = 65536
+"""Rows of a table: few enough for 100 MB of columns, enough to share what rows have in common."""
 
 ORDER = (
     "tp",
@@ -55,6 +55,24 @@ DISTINCT = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages"
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
 
+LARGEST_MICRO_BATCH = 64
+"""Sequences beyond which a micro-batch is not tried unless asked for."""
+FEWEST_TOKENS = 512
+"""Tokens of a sequence on a rank below which cp is not tried unless asked for."""
+MOST_DOMAINS = 2
+"""Fast domains (NVLink nodes) that a tensor-parallel group may span unless asked for."""
+
+DERIVED: dict[str, Callable[[Any, Task], Any]] = {
+    "dp": lambda p, task: np.maximum(task.gpus // (p.tp * p.cp * p.pp), 1),
+    "schedule": lambda p, task: np.where(
+        np.asarray(p.virtual_stages) > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B
+    ),
+    "overlap_param_gather": lambda p, task: p.overlap_grad_reduce * (np.asarray(p.zero) > 0),
+    "overlap_p2p": lambda p, task: np.asarray(p.virtual_stages) > 1,
+}
+"""Fields that follow from others where their axis is AUTO."""
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, ascending."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
@@ -62,36 +80,38 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
-    """Every value worth trying on each axis; dp and the schedule follow from the others.
+    """Every value worth trying on each axis; AUTO axes follow from the others (DERIVED).
 
-    Virtual stages are the divisors of the layer count and 2, 3, 4: other counts leave chunks of
-    unequal size without making them smaller.
+    tp, pp and cp are divisors of the GPUs. Virtual stages are the divisors of the layer count
+    and 2, 3, 4: other counts leave chunks of unequal size without making them smaller.
+    Micro-batches are powers of two and 3; experts are whole (etp 1). The
+    constants above end what grows without use; `choose` replaces any axis.
     """
-    layers = task.model.layers
+    layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
     ranks = divisors(task.gpus)
-    virtual = sorted({*divisors(layers), *range(1, min(4, layers) + 1)})
+    micro = {3, *(2**i for i in range(LARGEST_MICRO_BATCH.bit_length()))}
     return {
-        "tp": ranks,
-        "cp": ranks,
+        "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
+        "cp": tuple(d for d in ranks if d == 1 or task.sequence >= d * FEWEST_TOKENS),
         "pp": tuple(d for d in ranks if d <= layers),
         "dp": (AUTO,),
         "ep": divisors(experts[0].count) if experts else (1,),
-        "etp": tuple(d for d in ranks if d <= task.cluster.fast.gpus) if experts else (1,),
-        "micro_batch": divisors(task.global_batch),
-        "virtual_stages": tuple(virtual),
+        "etp": (1,),
+        "micro_batch": tuple(sorted(d for d in micro if task.global_batch % d == 0)),
+        "virtual_stages": tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)})),
         "schedule": (AUTO,),
         "first_stage_layers": (0,),
         "last_stage_layers": (0,),
-        "sequence_parallel": (0, 1),
+        "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
-        "overlap_tp": (0, 1),
+        "overlap_tp": (1, 0),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),
-        "overlap_grad_reduce": (0, 1),
-        "overlap_param_gather": (0, 1),
-        "overlap_p2p": (0, 1),
+        "overlap_grad_reduce": (1, 0),
+        "overlap_param_gather": (AUTO,),
+        "overlap_p2p": (AUTO,),
     }
 
 
@@ -132,7 +152,7 @@ class Space:
 
     @property
     def candidates(self) -> int:
-        """Combinations of the axes' values, dp and schedule derived."""
+        """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
 
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
@@ -173,8 +193,10 @@ class Space:
             kept = int(np.count_nonzero(ok))
             if kept < length:
                 self.removed[rule.name] += (length - kept) * level.inner
+                rows = np.flatnonzero(ok)
                 columns = {
-                    name: c[ok] if isinstance(c, np.ndarray) else c for name, c in columns.items()
+                    name: c.take(rows) if isinstance(c, np.ndarray) else c
+                    for name, c in columns.items()
                 }
                 length = kept
             if not length:
@@ -188,7 +210,7 @@ class _Level:
 
     name: str
     values: Column
-    gpus: int
+    task: Task
     rules: list[Rule]
     inner: int
     """Combinations of the axes still to come: what one removed row stands for."""
@@ -206,7 +228,7 @@ def _levels(space: Space) -> list[_Level]:
         waiting = [rule for rule in waiting if rule not in ready]
         inner = prod(len(space.axes[later]) for later in names[i + 1 :])
         values = np.array(space.axes[name], np.int64)
-        levels.append(_Level(name, values, space.task.gpus, ready, inner))
+        levels.append(_Level(name, values, space.task, ready, inner))
     return levels
 
 
@@ -221,18 +243,12 @@ def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[
 
 
 def _expand(columns: dict[str, Any], length: int, level: _Level) -> tuple[dict[str, Any], int]:
-    """Every row once with each value of the axis; dp and schedule are worked out instead."""
-    at = SimpleNamespace(**columns)
+    """Every row once with each value of the axis; an AUTO axis is worked out instead."""
     if level.values.size == 1 and level.values[0] == AUTO:
-        if level.name == "dp":
-            derived = np.maximum(level.gpus // (at.tp * at.cp * at.pp), 1)
-        elif level.name == "schedule":
-            derived = np.where(
-                np.asarray(at.virtual_stages) > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B
-            )
-        else:
+        if level.name not in DERIVED:
             raise InputError(f"{level.name}=auto cannot be searched; give its values")
-        column = np.broadcast_to(np.asarray(derived, np.int64), (length,))
+        derived = DERIVED[level.name](SimpleNamespace(**columns), level.task)
+        column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (length,)))
         return {**columns, level.name: column}, length
     width = level.values.size
     repeated = {

@@ -4,7 +4,7 @@ Plain data parallelism (ZeRO 0) all-reduces gradients; ZeRO 1 reduce-scatters th
 the updated weights; ZeRO 2 reduce-scatters after every micro-batch so that whole gradients never
 accumulate; ZeRO 3 (FSDP) also gathers each layer's weights just before use, twice a micro-batch.
 Source: Rajbhandari et al. 2020 (ZeRO), sections 5 and 7; Li et al. 2020 (DDP), section 3.2.
-Legend: m micro-batches, D ranks that share weights; arrays are [row, class].
+Legend: m micro-batches; arrays are [class, skeleton].
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
-from .plan import Plan
 from .precision import Recipe
-from .stages import Index, Stages
+from .stages import Stages
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -27,7 +26,7 @@ WHOLE, BUCKETS, UNITS = 0, 1, 2
 
 
 class Synchronisation(NamedTuple):
-    """Seconds of moving all gradients or weights of a rank once [cut, skeleton, class]."""
+    """Seconds of moving all gradients or weights of a rank once [cut, class, skeleton]."""
 
     all_reduce: Value
     reduce_scatter: Value
@@ -51,11 +50,10 @@ def synchronisation(task: Task, recipe: Recipe, stages: Stages) -> Synchronisati
     reduce = scatter = gather = np.zeros_like(pieces)
     for share, group in shares:
         piece = share / pieces
-        wide = collectives.Group(*(column[:, None] for column in group))
         gradient, weight = piece * recipe.gradient, piece * recipe.weight
-        reduce = reduce + pieces * collectives.all_reduce(gradient, wide, task.cluster)
-        scatter = scatter + pieces * collectives.reduce_scatter(gradient, wide, task.cluster)
-        gather = gather + pieces * collectives.all_gather(weight, wide, task.cluster)
+        reduce = reduce + pieces * collectives.all_reduce(gradient, group, task.cluster)
+        scatter = scatter + pieces * collectives.reduce_scatter(gradient, group, task.cluster)
+        gather = gather + pieces * collectives.all_gather(weight, group, task.cluster)
     return Synchronisation(reduce, scatter, gather, pieces)
 
 
@@ -66,120 +64,89 @@ def exposed(communication: Value, window: Value, tail: Value, contention: float)
     slow each other by w of the shorter. Never more than not overlapping at all.
     """
     shown = np.maximum(communication - window, tail)
-    shown = shown + contention * np.minimum(communication, window)
+    if contention:
+        shown = shown + contention * np.minimum(communication, window)
     return np.minimum(shown, communication)
 
 
 def seconds(
-    task: Task, sync: Synchronisation, stages: Stages, plans: Plan, which: Index
+    task: Task, sync: Synchronisation, stages: Stages, zeros: NDArray[np.int64]
 ) -> Value:
-    """Exposed seconds of data-parallel communication in one step [row].
+    """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
+
+    Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
+    whether the gather is.
+    """
+    out = np.empty((4, 2, 2, stages.slowest.size))
+    for zero in zeros:
+        out[zero] = _BY_ZERO[int(zero)](sync, stages, task.software.contention)
+    out += stages.end_sync
+    return out
+
+
+def _end(
+    sync: Synchronisation, times: Value, window: Value, waiting: Value, contention: float
+) -> Value:
+    """Exposed seconds of a collective at one end of the step, alone and overlapped [2, skeleton].
 
     A rank that finishes its last backward early reduces while earlier ranks still drain, and
-    one that starts late gathers meanwhile; only what is longer than that wait delays the step.
+    one that starts late gathers meanwhile: only what is longer delays the step.
     """
-    out = stages.end_sync[which]
-    for zero in np.unique(plans.zero):
-        rows = np.flatnonzero(plans.zero == zero)
-        at = which[rows]
-        reduced = plans.overlap_grad_reduce[rows, None] > 0
-        gathered = plans.overlap_param_gather[rows, None] > 0
-        out[rows] += _BY_ZERO[int(zero)](task, sync, stages, at, reduced, gathered)
+    tail = times[BUCKETS] / sync.pieces[BUCKETS]
+    hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
+    shown = np.stack([times[WHOLE], hidden]) - waiting
+    out: Value = np.maximum(shown.max(axis=1), 0.0)
     return out
 
 
-def _ends(
-    task: Task,
-    sync: Synchronisation,
-    stages: Stages,
-    at: Index,
-    overlapped: NDArray[np.bool_],
-    times: Value,
-    window: Value,
-    waiting: Value,
-) -> Value:
-    """Exposed seconds of a collective at one end of the step, less what a rank waits anyway."""
-    bucketed = times[BUCKETS][at]
-    tail = bucketed / sync.pieces[BUCKETS][at]
-    hidden = exposed(bucketed, window[at], tail, task.software.contention)
-    whole = times[WHOLE][at]
-    shown = np.where(overlapped, np.minimum(hidden, whole), whole)
-    out: Value = np.maximum(shown - waiting[at], 0.0).max(axis=1)
-    return out
+def _reduction(sync: Synchronisation, times: Value, s: Stages, contention: float) -> Value:
+    return _end(sync, times, s.backward, s.backward_before, contention)[:, None]
 
 
-def _zero_0(
-    task: Task,
-    sync: Synchronisation,
-    stages: Stages,
-    at: Index,
-    reduced: NDArray[np.bool_],
-    gathered: NDArray[np.bool_],
-) -> Value:
-    return _ends(
-        task, sync, stages, at, reduced, sync.all_reduce, stages.backward, stages.backward_before
-    )
+def _gather(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    """Gathering updated weights once a step."""
+    return _end(sync, sync.all_gather, s.forward, s.forward_before, contention)[None]
 
 
-def _gather_once(
-    task: Task, sync: Synchronisation, stages: Stages, at: Index, gathered: NDArray[np.bool_]
-) -> Value:
-    return _ends(
-        task, sync, stages, at, gathered, sync.all_gather, stages.forward, stages.forward_before
-    )
-
-
-def _zero_1(
-    task: Task,
-    sync: Synchronisation,
-    stages: Stages,
-    at: Index,
-    reduced: NDArray[np.bool_],
-    gathered: NDArray[np.bool_],
-) -> Value:
-    back, before = stages.backward, stages.backward_before
-    reduction = _ends(task, sync, stages, at, reduced, sync.reduce_scatter, back, before)
-    return reduction + _gather_once(task, sync, stages, at, gathered)
-
-
-def _every_slot(stages: Stages, at: Index, shown: Value) -> Value:
+def _every_slot(s: Stages, shown: Value) -> Value:
     """A delay of every micro-batch: it also stretches the filling and draining slots."""
-    slots = stages.micro_batches + (stages.ranks - 1) / stages.virtual
-    out: Value = shown.max(axis=1) * slots[at]
+    slots = s.micro_batches + (s.ranks - 1) / s.virtual
+    out: Value = shown.max(axis=0) * slots
     return out
 
 
-def _zero_2(
-    task: Task,
-    sync: Synchronisation,
-    stages: Stages,
-    at: Index,
-    reduced: NDArray[np.bool_],
-    gathered: NDArray[np.bool_],
-) -> Value:
-    times = sync.reduce_scatter[BUCKETS][at]
-    tail = times / sync.pieces[BUCKETS][at]
-    hidden = exposed(times, stages.backward[at], tail, task.software.contention)
-    delay = _every_slot(stages, at, np.where(reduced, hidden, times))
-    return delay + _gather_once(task, sync, stages, at, gathered)
+def _zero_0(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    return _reduction(sync, sync.all_reduce, s, contention)
 
 
-def _zero_3(
-    task: Task,
-    sync: Synchronisation,
-    stages: Stages,
-    at: Index,
-    reduced: NDArray[np.bool_],
-    gathered: NDArray[np.bool_],
-) -> Value:
-    gather, scatter = sync.all_gather[UNITS][at], sync.reduce_scatter[UNITS][at]
-    pieces, contention = sync.pieces[UNITS][at], task.software.contention
-    ahead = exposed(gather, stages.forward[at], gather / pieces, contention)
-    forward = np.where(gathered, ahead, gather)
-    hiding = np.where(gathered, gather, 0.0) + np.where(reduced, scatter, 0.0)
-    behind = exposed(hiding, stages.backward[at], hiding / pieces, contention)
-    backward = np.where(gathered, 0.0, gather) + np.where(reduced, 0.0, scatter) + behind
-    return _every_slot(stages, at, forward + backward)
+def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    reduction = _reduction(sync, sync.reduce_scatter, s, contention)
+    return reduction + _gather(sync, s, contention)
+
+
+def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    times = sync.reduce_scatter[BUCKETS]
+    hidden = exposed(times, s.backward, times / sync.pieces[BUCKETS], contention)
+    slots = np.stack([_every_slot(s, times), _every_slot(s, hidden)])
+    return slots[:, None] + _gather(sync, s, contention)
+
+
+def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
+    pieces = sync.pieces[UNITS]
+    ahead = exposed(gather, s.forward, gather / pieces, contention)
+
+    def behind(hiding: Value) -> Value:
+        return exposed(hiding, s.backward, hiding / pieces, contention)
+
+    return np.stack(
+        [
+            _every_slot(s, 2 * gather + scatter),
+            _every_slot(s, ahead + behind(gather) + scatter),
+            _every_slot(s, 2 * gather + behind(scatter)),
+            _every_slot(s, ahead + behind(gather + scatter)),
+        ]
+    ).reshape(2, 2, -1)
 
 
 _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}

@@ -44,7 +44,9 @@ class Cost(IntEnum):
     """Bytes kept per micro-batch in flight."""
     UNITS = 12
     """Layers that gather and scatter their parameters on their own."""
-    LOGITS = 13
+    TOTAL = 13
+    """Seconds of all parts."""
+    LOGITS = 14
     """Bytes of logits and their gradients while the loss is computed."""
 
 
@@ -234,6 +236,7 @@ def _fill_seconds(
     column[:, Cost.EXPERT_COMM] = (2 + full) * comm.expert
     column[:, Cost.LAUNCH] = (1 + full) * launch + launch_back
     column[:, Cost.FORWARD] = forward + launch
+    column[:, Cost.TOTAL] = column[:, SECONDS].sum(axis=1)
 
 
 def _floor_excess(seconds: Value, floor: float) -> Value:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Plan
 from .precision import Recipe
-from .stages import Index, Stages
+from .stages import Stages
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -33,41 +32,66 @@ PARTS = (
 
 
 def rank_bytes(
-    task: Task, recipe: Recipe, optimizer: int, stages: Stages, plans: Plan, which: Index
-) -> list[Value]:
-    """Bytes of each of PARTS [row, class]; classes that only pad are zero but for the reserve."""
-    dense, expert = stages.dense[which], stages.expert[which]
-    everything = dense + expert
-    zero = plans.zero[:, None]
-    shards = stages.data_group.ranks[which, None]
-    expert_shards = stages.expert_group.ranks[which, None]
-    sharded = dense / shards + expert / expert_shards
-    weights = np.where(zero >= 3, sharded, everything) * recipe.weight
-    gradients = np.where(zero >= 2, sharded, everything) * recipe.gradient
-    state = np.where(zero >= 1, sharded, everything) * recipe.optimizer_bytes(optimizer)
-    # ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one.
-    gathered = stages.unit_parameters[which] * (2 * recipe.weight + recipe.gradient)
-    bucket = np.minimum(everything, task.software.bucket_parameters) * recipe.gradient
-    buffers = stages.buffers[which] + np.where(zero == 3, gathered, bucket * (zero == 2))
-    parts = [
-        weights,
-        gradients,
-        state,
-        stages.activations[which],
-        stages.logits[which],
-        buffers,
-    ]
-    allocated = weights + gradients
-    for part in parts[2:]:
-        allocated = allocated + part
-    fixed = task.software.context_bytes + _communicators(task, plans)[:, None]
-    parts.append(fixed + task.software.allocator_slack * allocated)
+    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int
+) -> dict[str, Value]:
+    """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
+    dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
+    expert = _bytes_per_parameter(recipe, optimizer, zero, stages.expert_group.ranks)
+    parts = {
+        name: stages.dense * dense[name] + stages.expert * expert[name] for name in PARTS[:3]
+    }
+    parts["activations"], parts["logits"] = stages.activations, stages.logits
+    parts["buffers"] = stages.buffers + _sharding_buffers(task, recipe, stages, zero)
+    slack = task.software.allocator_slack
+    parts["reserve"] = _fixed(task, stages) + slack * sum(parts.values())
     return parts
 
 
-def _communicators(task: Task, plans: Plan) -> Value:
-    """NCCL buffers of the kinds of process groups that a plan uses."""
-    kinds = (plans.tp > 1) * 1.0 + (plans.pp > 1) + (plans.dp * plans.cp > 1)
-    kinds = kinds + (plans.cp > 1) + (plans.ep > 1)
-    out: Value = kinds * task.software.communicator_bytes
+def worst_bytes(
+    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zeros: NDArray[np.int64]
+) -> Value:
+    """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
+
+    The sum of rank_bytes, with what all ZeRO stages share added up once.
+    """
+    rest = stages.activations + stages.logits + stages.buffers
+    fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
+    out = np.empty((4, stages.slowest.size))
+    for zero in zeros.tolist():
+        dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
+        total = stages.dense * sum(dense.values())
+        total += rest
+        if stages.expert.any():
+            expert = _bytes_per_parameter(recipe, optimizer, zero, stages.expert_group.ranks)
+            total += stages.expert * sum(expert.values())
+        if zero >= 2:
+            total += _sharding_buffers(task, recipe, stages, zero)
+        out[zero] = total.max(axis=0) * slack + fixed
     return out
+
+
+def _bytes_per_parameter(
+    recipe: Recipe, optimizer: int, zero: int, shards: Value
+) -> dict[str, Value | float]:
+    """Bytes a rank stores for each of its parameters: weight, gradient and optimizer state."""
+    return {
+        "weights": recipe.weight / shards if zero >= 3 else float(recipe.weight),
+        "gradients": recipe.gradient / shards if zero >= 2 else float(recipe.gradient),
+        "optimizer": recipe.optimizer_bytes(optimizer) / (shards if zero >= 1 else 1.0),
+    }
+
+
+def _sharding_buffers(task: Task, recipe: Recipe, stages: Stages, zero: int) -> Value | float:
+    """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
+    bucket of gradients."""
+    if zero == 3:
+        return stages.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
+    if zero == 2:
+        parameters = stages.dense + stages.expert
+        return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
+    return 0.0
+
+
+def _fixed(task: Task, stages: Stages) -> Value:
+    """Context, and the NCCL buffers of the kinds of process groups in use."""
+    return task.software.context_bytes + stages.communicators * task.software.communicator_bytes

@@ -146,13 +146,12 @@ def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Valu
 
         GPipe m;  1F1B min(m, p - r);  interleaved min(m, [(v-1) p + 2 (p-r-1) + 1] / v)
 
-    `r` may have a trailing axis of ranks [row, class]; the others are [row].
+    `r` may have a leading axis of ranks [class, row]; the others are [row].
     """
-    p, v, m = (x.reshape(x.shape + (1,) * (r.ndim - x.ndim)) for x in (p, v, m))
     out = np.empty(np.broadcast_shapes(m.shape, r.shape))
     for code in np.unique(schedule):
         rows = schedule == code
-        out[rows] = _IN_FLIGHT[Schedule(code)](p[rows], v[rows], m[rows], r[rows])
+        out[..., rows] = _IN_FLIGHT[Schedule(code)](p[rows], v[rows], m[rows], r[..., rows])
     return out
 
 

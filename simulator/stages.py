@@ -2,7 +2,7 @@
 
 A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
 optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
-Arrays are [skeleton] or [skeleton, class], a class standing for all ranks with the same layers.
+Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Stages:
     expert_group: collectives.Group
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
     parts: Value
-    """Seconds per micro-batch by kind of the slowest rank [skeleton, part]."""
+    """Seconds per micro-batch by kind of the slowest rank [part, skeleton]."""
     slowest: Value
     """Seconds per micro-batch of the slowest rank."""
     idle: Value
@@ -74,25 +74,25 @@ class Stages:
     """Seconds to reduce the gradients of a tied embedding held by first and last rank."""
     forward: Value
     backward: Value
-    """Seconds per micro-batch of each pass [skeleton, class]."""
+    """Seconds per micro-batch of each pass [class, skeleton]."""
     forward_before: Value
     backward_before: Value
     """The same summed over all earlier ranks: how long a class waits for them."""
     dense: Value
     expert: Value
-    """Parameters on a rank [skeleton, class]."""
+    """Parameters on a rank [class, skeleton]."""
     units: Value
     """Layers on a rank."""
     unit_parameters: Value
     """Parameters of the largest layer on a rank."""
     activations: Value
-    """Bytes of all micro-batches in flight [skeleton, class]."""
+    """Bytes of all micro-batches in flight [class, skeleton]."""
     logits: Value
     buffers: Value
+    communicators: Value
+    """Kinds of process groups in use [skeleton]."""
     rank: Value
-    """The rank that each class stands for [skeleton, class]."""
-    real: Value
-    """1 where a class exists, 0 where it pads the array."""
+    """The rank that each class stands for [class, skeleton]."""
 
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
@@ -151,13 +151,11 @@ class _Placements:
         self.before = np.zeros((*shape, len(kinds)))
         self.total = np.zeros((len(layouts), len(kinds)))
         self.rank = np.zeros(shape)
-        self.real = np.zeros(shape)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
             self.before[i, :n] = layout.before
             self.rank[i, :n] = layout.rank
-            self.real[i, :n] = 1.0
             self.total[i] = layout.total
 
 
@@ -170,52 +168,56 @@ def _combine(
     m = task.global_batch / (dp * plans.micro_batch)
     table = costs.table[which]
     counts, before = place.counts[place.which], place.before[place.which]
-    stage = counts @ table
-    seconds = stage[:, :, SECONDS].sum(axis=2)
+    stage = np.ascontiguousarray((counts @ table).transpose(2, 1, 0))
+    seconds = stage[Cost.TOTAL]
     rows = np.arange(m.size)
-    slow = seconds.argmax(axis=1)
-    slowest = seconds[rows, slow]
-    layer_seconds = table[:, :, SECONDS].sum(axis=2)
-    total = np.einsum("uk,uk->u", place.total[place.which], layer_seconds)
-    forward = stage[:, :, Cost.FORWARD]
-    waiting = before @ np.stack([table[:, :, Cost.FORWARD], layer_seconds], axis=2)
+    slow = seconds.argmax(axis=0)
+    slowest = seconds[slow, rows]
+    total = np.einsum("uk,uk->u", place.total[place.which], table[:, :, Cost.TOTAL])
+    forward = stage[Cost.FORWARD]
+    passes = before @ table[:, :, [Cost.FORWARD, Cost.TOTAL]]
+    forward_before, before_both = np.ascontiguousarray(passes.transpose(2, 1, 0))
 
     boundary = costs.boundary[which]
     stride = tp * cp * dp
     crosses = pp * stride > cluster.fast.gpus
-    rank = place.rank[place.which]
+    rank = np.ascontiguousarray(place.rank[place.which].T)
     flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
-    present = counts > 0
-    working = np.where(present, costs.working[which][:, None, :], 0.0).max(axis=2)
-    units = np.where(present, costs.unit_parameters[which][:, None, :], 0.0).max(axis=2)
+    present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
     ends = collectives.place(np.minimum(pp, 2.0), np.maximum(pp - 1, 1.0) * stride, cluster)
     folded = plans.etp * plans.ep
+    kept_boundary = task.software.boundary_buffers * boundary * (pp > 1)
     return Stages(
         micro_batches=m,
         ranks=pp,
         virtual=v,
         data_group=collectives.place(dp * cp, tp, cluster),
         expert_group=collectives.place(stride / folded, folded, cluster),
-        parts=stage[rows, slow, SECONDS],
+        parts=stage[SECONDS, slow, rows],
         slowest=slowest,
         idle=(total - slowest) / v,
         hop=collectives.send(boundary, crosses, cluster),
         end_sync=collectives.all_reduce(_tied_bytes(task, costs, which), ends, cluster),
         forward=forward,
         backward=seconds - forward,
-        forward_before=waiting[:, :, 0],
-        backward_before=waiting[:, :, 1] - waiting[:, :, 0],
-        dense=stage[:, :, Cost.DENSE_PARAMETERS],
-        expert=stage[:, :, Cost.EXPERT_PARAMETERS],
-        units=stage[:, :, Cost.UNITS],
-        unit_parameters=units,
-        activations=flight * stage[:, :, Cost.ACTIVATIONS],
-        logits=stage[:, :, Cost.LOGITS],
-        buffers=working
-        + (task.software.boundary_buffers * boundary * (pp > 1))[:, None] * flight,
+        forward_before=forward_before,
+        backward_before=before_both - forward_before,
+        dense=stage[Cost.DENSE_PARAMETERS],
+        expert=stage[Cost.EXPERT_PARAMETERS],
+        units=stage[Cost.UNITS],
+        unit_parameters=_largest(costs.unit_parameters[which], present),
+        activations=flight * stage[Cost.ACTIVATIONS],
+        logits=stage[Cost.LOGITS],
+        buffers=_largest(costs.working[which], present) + kept_boundary * flight,
+        communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
         rank=rank,
-        real=place.real[place.which],
     )
+
+
+def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
+    """The largest value [skeleton, kind] among the kinds that a class holds [class, skeleton]."""
+    out: Value = np.where(present, of_kind.T[:, None, :], 0.0).max(axis=0)
+    return out
 
 
 def _tied_bytes(task: Task, costs: LayerCosts, which: Index) -> Value:

@@ -114,12 +114,14 @@ class Costs:
     @property
     def memory(self) -> dict[str, Any]:
         """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
-        return self._gather(group.worst_memory() for group in self.groups)
+        out = self._gather(group.worst_memory() for group in self.groups)
+        del out["rank"]
+        return out
 
     @property
     def worst_rank(self) -> Any:
         """The pipeline rank with the largest memory."""
-        out = self._gather({"rank": group.worst_rank()} for group in self.groups)["rank"]
+        out = self._gather(group.worst_memory() for group in self.groups)["rank"]
         return int(out) if self.single else out.astype(int)
 
     @property
@@ -175,38 +177,59 @@ class Costs:
 
 
 class _Group:
-    """Rows of one precision and optimizer, with what their columns are made of."""
+    """Rows of one precision and optimizer, and the tables by skeleton that they look up.
+
+    Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
+    every skeleton, so a row costs a few lookups.
+    """
 
     def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
         self.task, self.plans, self.rows = task, plans, rows
         self.optimizer = int(plans.optimizer[0])
         self.recipe = RECIPES[Precision(int(plans.precision[0]))]
         self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
-        first, self.which = stages.first_of_runs(plans, stages.SKELETON)
-        self.stages: Stages = stages.build(task, self.recipe, plans.take(first), layout_of)
-        sync = data_parallel.synchronisation(task, self.recipe, self.stages)
-        self.data = data_parallel.seconds(task, sync, self.stages, plans, self.which)
-        self.update = optimizer_seconds(self)
-        self.bytes = memory.rank_bytes(
-            task, self.recipe, self.optimizer, self.stages, plans, self.which
-        )
-        self.total = sum(self.bytes[1:], self.bytes[0])
+        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
+        s = stages.build(task, self.recipe, plans.take(first), layout_of)
+        zeros = np.unique(plans.zero)
+        sync = data_parallel.synchronisation(task, self.recipe, s)
+        self.stages = s
+        self.sync = data_parallel.seconds(task, sync, s, zeros)
+        self.update = optimizer_seconds(task, self.recipe, self.optimizer, s)
+        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
+        overlap = np.array([[0.0], [1.0]])
+        self.sends = schedules.exposed_hops(s.ranks, s.virtual, s.micro_batches, overlap) * s.hop
 
     def step(self) -> Value:
         s = self.stages
-        busy = (s.micro_batches * s.slowest + s.idle)[self.which]
-        out: Value = busy + self.pipeline_comm() + self.data + self.update
+        run = s.micro_batches * s.slowest + s.idle
+        out: Value = run[self.skeleton]
+        out += self.pipeline_comm()
+        out += self.data_comm()
+        out += self.optimizer_step()
+        return out
+
+    def memory_total(self) -> Value:
+        out: Value = self.worst[self.plans.zero, self.skeleton]
+        return out
+
+    def data_comm(self) -> Value:
+        p = self.plans
+        out: Value = self.sync[
+            p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
+        ]
         return out
 
     def pipeline_comm(self) -> Value:
-        s = self.stages
-        pp, v, m = s.ranks[self.which], s.virtual[self.which], s.micro_batches[self.which]
-        out: Value = schedules.exposed_hops(pp, v, m, self.plans.overlap_p2p) * s.hop[self.which]
+        out: Value = self.sends[self.plans.overlap_p2p, self.skeleton]
+        return out
+
+    def optimizer_step(self) -> Value:
+        out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
         return out
 
     def part(self, cost: Cost) -> Value:
         """Seconds of one part of the slowest rank's micro-batches over the step."""
-        out: Value = (self.stages.micro_batches * self.stages.parts[:, cost])[self.which]
+        out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
         return out
 
     def seconds(self, name: str) -> Value:
@@ -214,38 +237,40 @@ class _Group:
             return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
         if name in COMMUNICATION:
             return self.part(COMMUNICATION[name])
-        if name == "pipeline_comm":
-            return self.pipeline_comm()
-        return {
-            "bubble": self.stages.idle[self.which],
-            "data_comm": self.data,
-            "optimizer": self.update,
-        }[name]
+        if name == "bubble":
+            return self.stages.idle[self.skeleton]
+        if name == "optimizer":
+            return self.optimizer_step()
+        return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()
+
+    def rank_bytes(self, zero: int) -> dict[str, Value]:
+        """Bytes by memory part [class, skeleton] under one ZeRO stage."""
+        return memory.rank_bytes(self.task, self.recipe, self.optimizer, self.stages, zero)
 
     def worst_memory(self) -> dict[str, Value]:
-        rows, worst = np.arange(self.rows.size), self.total.argmax(axis=1)
-        return {
-            name: part[rows, worst] for name, part in zip(memory.PARTS, self.bytes, strict=True)
-        }
-
-    def worst_rank(self) -> Value:
-        out: Value = self.stages.rank[self.which, self.total.argmax(axis=1)]
+        """Memory by part on the rank that has most, and that rank."""
+        out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
+        skeletons = np.arange(self.stages.slowest.size)
+        for zero in np.unique(self.plans.zero):
+            rows = np.flatnonzero(self.plans.zero == zero)
+            parts = self.rank_bytes(int(zero))
+            worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
+            for name, part in {**parts, "rank": self.stages.rank}.items():
+                out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
         return out
 
 
-def optimizer_seconds(group: _Group) -> Value:
-    """Seconds to update the weights a rank owns: every state byte is read and written.
+def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, s: Stages) -> Value:
+    """Seconds to update the weights a rank owns, without ZeRO and with it [2, skeleton].
 
-    ZeRO divides the work by the ranks that share the weights. Neglects the gradient norm.
+    Every state byte is read and written; ZeRO divides the work by the ranks that share the
+    weights. Neglects the gradient norm.
     """
-    s, plans, which, recipe = group.stages, group.plans, group.which, group.recipe
-    shards = np.where(plans.zero >= 1, s.data_group.ranks[which], 1.0)
-    expert_shards = np.where(plans.zero >= 1, s.expert_group.ranks[which], 1.0)
-    dense, expert = s.dense.max(axis=1)[which], s.expert.max(axis=1)[which]
-    moved = 2 * recipe.optimizer_bytes(group.optimizer) + recipe.gradient + recipe.weight
-    return kernels.streaming_seconds(
-        (dense / shards + expert / expert_shards) * moved, group.task.cluster.accelerator
-    )
+    moved = 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
+    dense, expert = s.dense.max(axis=0), s.expert.max(axis=0)
+    sharded = dense / s.data_group.ranks + expert / s.expert_group.ranks
+    owned = np.stack([dense + expert, sharded])
+    return kernels.streaming_seconds(owned * moved, task.cluster.accelerator)
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -262,13 +287,13 @@ def simulate(
     split = _groups(table)
     if len(split) == 1:
         groups = [_Group(task, table, split[0], layout_of)]
-        step, total = groups[0].step(), groups[0].total.max(axis=1)
+        step, total = groups[0].step(), groups[0].memory_total()
         return Costs(task, table, tuple(groups), step, total, single)
     groups = [_Group(task, table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()
-        total[group.rows] = group.total.max(axis=1)
+        total[group.rows] = group.memory_total()
     return Costs(task, table, tuple(groups), step, total, single)
 
 
@@ -286,7 +311,8 @@ def by_stage(costs: Costs) -> dict[str, Value]:
     """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'."""
     detail = simulate(costs.task, costs.plans.take(0), schedules.every_rank)
     (group,) = detail.groups
-    out = {name: part[0] for name, part in zip(memory.PARTS, group.bytes, strict=True)}
-    out["total"] = group.total[0]
-    out["seconds"] = (group.stages.forward + group.stages.backward)[0]
+    parts = group.rank_bytes(int(detail.plans.zero[0]))
+    out = {name: part[:, 0] for name, part in parts.items()}
+    out["total"] = sum(out.values(), np.zeros(1))
+    out["seconds"] = (group.stages.forward + group.stages.backward)[:, 0]
     return out
