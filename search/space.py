@@ -57,7 +57,7 @@ DISTINCT = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages"
 
 LARGEST_MICRO_BATCH = 64
 """Sequences beyond which a micro-batch is not tried unless asked for."""
-FEWEST_TOKENS = 512
+FEWEST_TOKENS = 1024
 """Tokens of a sequence on a rank below which cp is not tried unless asked for."""
 MOST_DOMAINS = 2
 """Fast domains (NVLink nodes) that a tensor-parallel group may span unless asked for."""

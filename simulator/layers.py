@@ -107,22 +107,39 @@ class _Rooms(NamedTuple):
     s: Strategy
     tokens: Value
     split: Value
-    tensor: collectives.Group
-    expert: collectives.Group
-    expert_tensor: collectives.Group
+    hidden: Value
+    """Bytes of a micro-batch's hidden states."""
+    vocabulary: Value
+    """The vocabulary, padded to a multiple that every tensor rank shares."""
+    tensor: _Collectives
+
+
+class _Collectives(NamedTuple):
+    """Seconds of the tensor-parallel collectives of the hidden states."""
+
+    gather: Value
+    scatter: Value
+    reduce: Value
 
 
 def _rooms(task: Task, recipe: Recipe, s: Strategy) -> _Rooms:
-    cluster = task.cluster
+    tokens, cluster = s.tokens(task.sequence), task.cluster
+    hidden = tokens * (task.model.hidden * recipe.activation)
+    group = collectives.place(s.tp, 1, cluster)
+    multiple = task.software.vocabulary_multiple * s.tp
     return _Rooms(
         task,
         recipe,
         s,
-        s.tokens(task.sequence),
+        tokens,
         s.norm_split,
-        collectives.place(s.tp, 1, cluster),
-        collectives.place(s.ep, s.etp, cluster),
-        collectives.place(s.etp, 1, cluster),
+        hidden,
+        np.ceil(task.model.vocabulary / multiple) * multiple,
+        _Collectives(
+            collectives.all_gather(hidden, group, cluster),
+            collectives.reduce_scatter(hidden, group, cluster),
+            collectives.all_reduce(hidden, group, cluster),
+        ),
     )
 
 
@@ -135,32 +152,32 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     n = s.tp.size
     table = np.zeros((n, len(kinds), len(Cost)))
     working = np.zeros((n, len(kinds)))
-    hidden_bytes = rooms.tokens * (task.model.hidden * recipe.activation)
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
         column = table[:, i]
-        _fill_seconds(column, kind, work, seconds[i], rooms, hidden_bytes)
+        if work is None:
+            # It differs from the end before it only in the weights that it does not hold.
+            column[:], working[:, i] = table[:, i - 1], working[:, i - 1]
+            column[:, Cost.DENSE_PARAMETERS] = _parameters(kind, rooms)[0]
+            continue
         dense, expert = _parameters(kind, rooms)
         column[:, Cost.DENSE_PARAMETERS] = dense
         column[:, Cost.EXPERT_PARAMETERS] = expert
+        _fill_seconds(column, kind, work, seconds[i], rooms)
         column[:, Cost.UNITS] = 1.0
         column[:, Cost.ACTIVATIONS], working[:, i] = _activations(kind, rooms)
         if "head" in kind.name or "mtp" in kind.name:
-            logits = rooms.tokens * _vocabulary(rooms) / s.tp
+            logits = rooms.tokens * rooms.vocabulary / s.tp
             column[:, Cost.LOGITS] = task.software.logit_bytes * logits
     split = s.tp if task.software.scatter_gather else rooms.split
     parameters = table[:, :, Cost.DENSE_PARAMETERS] + table[:, :, Cost.EXPERT_PARAMETERS]
-    return LayerCosts(table, working, parameters, hidden_bytes / split)
+    return LayerCosts(table, working, parameters, rooms.hidden / split)
 
 
-def _vocabulary(rooms: _Rooms) -> Value:
-    """The vocabulary padded to a multiple that every tensor rank shares."""
-    multiple = rooms.task.software.vocabulary_multiple * rooms.s.tp
-    padded: Value = np.ceil(rooms.task.model.vocabulary / multiple) * multiple
-    return padded
-
-
-def _work(kind: Kind, rooms: _Rooms) -> Work:
+def _work(kind: Kind, rooms: _Rooms) -> Work | None:
+    """Forward work of a kind; None for a shared end, which does the work of the one before it."""
     task, s = rooms.task, rooms.s
+    if kind.name.startswith("shared"):
+        return None
     if kind.name == "embedding":
         return operators.embedding_work(task.model.hidden, s, task.sequence)
     parts = []
@@ -171,22 +188,21 @@ def _work(kind: Kind, rooms: _Rooms) -> Work:
             )
         )
     if "mtp" in kind.name:
-        parts += operators.mtp_work(task.model, _vocabulary(rooms), s, task.sequence)
+        parts += operators.mtp_work(task.model, rooms.vocabulary, s, task.sequence)
     if "head" in kind.name:
-        vocabulary = _vocabulary(rooms)
-        parts.append(operators.head_work(task.model.hidden, vocabulary, s, task.sequence))
+        parts.append(operators.head_work(task.model.hidden, rooms.vocabulary, s, task.sequence))
     return operators.add(parts)
 
 
-def _gemm_seconds(works: list[Work], rooms: _Rooms) -> list[tuple[Value, Value]]:
+def _gemm_seconds(works: list[Work | None], rooms: _Rooms) -> list[tuple[Value, Value]]:
     """For each kind, forward seconds of its GEMMs and of those selective recompute reruns."""
-    every = [g for w in works for g in (*w.gemms, *w.selective_gemms)]
+    every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     accelerator, sustained = rooms.task.cluster.accelerator, rooms.task.software.sustained
     seconds = kernels.gemm_seconds(every, rooms.s.tp.size, accelerator, rooms.recipe, sustained)
     out, at = [], 0
     for work in works:
-        middle = at + len(work.gemms)
-        end = middle + len(work.selective_gemms)
+        middle = at + (len(work.gemms) if work else 0)
+        end = middle + (len(work.selective_gemms) if work else 0)
         out.append((seconds[at:middle].sum(axis=0), seconds[middle:end].sum(axis=0)))
         at = end
     return out
@@ -198,23 +214,24 @@ def _fill_seconds(
     work: Work,
     gemm: tuple[Value, Value],
     rooms: _Rooms,
-    hidden_bytes: Value,
 ) -> None:
     task, s, software = rooms.task, rooms.s, rooms.task.software
     accelerator = task.cluster.accelerator
     matmul, again = gemm
     weight_gradient = matmul / software.wgrad_rate
-    accumulate = software.accumulation_bytes * sum(_parameters(kind, rooms))
     moved = kernels.memory_bound_seconds(work.moved_bytes, accelerator)
     moved_back = moved * software.backward_bytes_ratio
-    moved_back = moved_back + kernels.streaming_seconds(accumulate, accelerator)
+    if software.accumulation_bytes:
+        parameters = column[:, Cost.DENSE_PARAMETERS] + column[:, Cost.EXPERT_PARAMETERS]
+        accumulated = software.accumulation_bytes * parameters
+        moved_back = moved_back + kernels.streaming_seconds(accumulated, accelerator)
     core = core_back = context = context_back = np.zeros_like(matmul)
     if work.attention:
         core, core_back = kernels.attention_seconds(
             work.attention, accelerator, rooms.recipe, software
         )
         context, context_back = _context_exposed(kind, core, core_back, rooms)
-    comm = _communication(kind, rooms, matmul, hidden_bytes)
+    comm = _communication(kind, rooms, matmul)
     forward = matmul + core + moved + comm.tensor + comm.expert + context
     backward = matmul + weight_gradient + core_back + moved_back
     backward = backward + comm.tensor_backward + comm.expert + context_back
@@ -241,6 +258,8 @@ def _fill_seconds(
 
 def _floor_excess(seconds: Value, floor: float) -> Value:
     """What the launch floor adds: the smooth maximum of work and floor, minus the work."""
+    if not floor:
+        return np.zeros_like(seconds)
     return kernels.smooth_maximum(seconds, np.full_like(seconds, floor), LAUNCH_SHARPNESS) - seconds
 
 
@@ -260,24 +279,19 @@ def _context_exposed(
     return steps * forward, steps * backward
 
 
-def _communication(
-    kind: Kind, rooms: _Rooms, matmul: Value, hidden_bytes: Value
-) -> _Communication:
+def _communication(kind: Kind, rooms: _Rooms, matmul: Value) -> _Communication:
     """Tensor-parallel collectives of a layer and the all-to-alls of its experts.
 
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
     parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
     the second gather of the backward hides behind the weight gradient).
     """
-    s, cluster = rooms.s, rooms.task.cluster
-    sharded = s.sequence_parallel
-    gather = collectives.all_gather(hidden_bytes, rooms.tensor, cluster)
-    scatter = collectives.reduce_scatter(hidden_bytes, rooms.tensor, cluster)
-    reduce = collectives.all_reduce(hidden_bytes, rooms.tensor, cluster)
-    region = np.where(sharded > 0, gather + scatter, reduce)
+    s, (gather, scatter, reduce) = rooms.s, rooms.tensor
+    sharded = s.sequence_parallel > 0
+    region = np.where(sharded, gather + scatter, reduce)
     # The embedding only reduces forward and gathers backward, the head the other way round.
-    end_in = np.where(sharded > 0, scatter, reduce)
-    end_out = np.where(sharded > 0, gather, 0.0)
+    end_in = np.where(sharded, scatter, reduce)
+    end_out = np.where(sharded, gather, 0.0)
     regions, forward, backward = _tensor_regions(kind), 0 * region, 0 * region
     if kind.name == "embedding":
         forward, backward = end_in, end_out
@@ -307,9 +321,11 @@ def _expert_exchange(experts: Experts, rooms: _Rooms) -> Value:
     s, cluster = rooms.s, rooms.task.cluster
     assigned = rooms.tokens * experts.top_k / s.tp
     size = assigned * (rooms.task.model.hidden * rooms.recipe.activation)
-    dispatch = collectives.all_to_all(size, rooms.expert, cluster)
-    gather = collectives.all_gather(size * s.etp, rooms.expert_tensor, cluster)
-    scatter = collectives.reduce_scatter(size * s.etp, rooms.expert_tensor, cluster)
+    group = collectives.place(s.ep, s.etp, cluster)
+    within = collectives.place(s.etp, 1, cluster)
+    dispatch = collectives.all_to_all(size, group, cluster)
+    gather = collectives.all_gather(size * s.etp, within, cluster)
+    scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
     return 2 * dispatch + gather + scatter
 
 
@@ -320,7 +336,7 @@ def _parameters(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
     """
     model, s = rooms.task.model, rooms.s
     zero = np.zeros_like(s.tp)
-    table = _vocabulary(rooms) * model.hidden / s.tp
+    table = rooms.vocabulary * model.hidden / s.tp
     if kind.name == "embedding":
         whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
         return table + whole, zero
@@ -351,7 +367,7 @@ def _block_parameters(block: Block, model: Model, s: Strategy) -> tuple[Value, V
 def _activations(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
     """Bytes kept per micro-batch, and bytes alive while one layer is run again."""
     s, software = rooms.s, rooms.task.software
-    hidden = rooms.tokens * rooms.task.model.hidden * rooms.recipe.activation
+    hidden = rooms.hidden
     gathered = software.gather_buffers * hidden * (s.tp > 1)
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.

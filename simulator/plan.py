@@ -8,7 +8,7 @@ replaces it, once the number of GPUs is known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -148,7 +148,8 @@ class Plan:
     @property
     def rows(self) -> int:
         """Plans in the table; 1 for a plan of plain numbers."""
-        return max(np.size(getattr(self, name)) for name in AXES)
+        columns = self.columns().values()
+        return max((c.size for c in columns if isinstance(c, np.ndarray)), default=1)
 
     @property
     def scalar(self) -> bool:
@@ -157,13 +158,11 @@ class Plan:
 
     def table(self) -> Plan:
         """The same plans with every field a column of equal length."""
-        if isinstance(self.tp, np.ndarray) and all(
-            isinstance(getattr(self, name), np.ndarray) for name in AXES
-        ):
+        if all(isinstance(column, np.ndarray) for column in self.columns().values()):
             return self
         n = self.rows
         columns = {
-            name: np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int64), (n,)))
+            name: value if isinstance(value, np.ndarray) else np.full(n, value, np.int64)
             for name, value in self.columns().items()
         }
         return _unchecked(columns, self.layers_per_stage)
@@ -346,5 +345,6 @@ def resolve(plan: Plan, gpus: int) -> Plan:
         ),
         "overlap_p2p": np.where(auto["overlap_p2p"], several, plan.overlap_p2p),
     }
-    plain = {n: int(v) if plan.scalar else v.astype(np.int64) for n, v in values.items()}
-    return replace(plan, **plain)
+    single = plan.scalar
+    plain = {n: int(v) if single else v.astype(np.int64) for n, v in values.items()}
+    return _unchecked({**plan.columns(), **plain}, plan.layers_per_stage)

@@ -108,6 +108,23 @@ def _ends_fit(p: Any, task: Task) -> Any:
     return none | (fits & (len(p.layers_per_stage) == 0))
 
 
+def _computes(p: Any, task: Task) -> Any:
+    out: Any = False
+    for code in supported_precisions(task):
+        out = out | (p.precision == code)
+    return out
+
+
+def supported_precisions(task: Task) -> list[int]:
+    """Precision recipes whose formats the accelerator computes in."""
+    peaks = task.cluster.accelerator.peak
+    return [
+        int(p)
+        for p, recipe in RECIPES.items()
+        if recipe.gemm_format in peaks and recipe.attention_format in peaks
+    ]
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "tp-divides-heads",
@@ -319,7 +336,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "precision-on-accelerator",
         ("precision",),
-        lambda p, t: np.isin(p.precision, supported_precisions(t)),
+        _computes,
         lambda p, t: _no_format(p, t),
     ),
 )
@@ -329,16 +346,6 @@ RULES: tuple[Rule, ...] = (
 def _whole_groups(micro_batches: Any, group: Any) -> Any:
     """Megatron's interleaved schedule runs micro-batches in whole groups of pp."""
     return (micro_batches >= group) & (micro_batches % group == 0)
-
-
-def supported_precisions(task: Task) -> list[int]:
-    """Precision recipes whose formats the accelerator computes in."""
-    peaks = task.cluster.accelerator.peak
-    return [
-        int(p)
-        for p, recipe in RECIPES.items()
-        if recipe.gemm_format in peaks and recipe.attention_format in peaks
-    ]
 
 
 def _no_format(p: Plan, task: Task) -> str:

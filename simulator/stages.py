@@ -108,6 +108,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
     """Rows that stand for the distinct tuples of several columns, and each row's index there."""
     key = np.zeros_like(columns[0])
+    if key.size == 1:
+        return key, key
     for column in columns:
         values, codes = np.unique(column, return_inverse=True)
         key = key * values.size + codes
