@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.errors import InputError, did_you_mean
@@ -29,12 +28,15 @@ def find_plans(
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float = DEFAULT_HEADROOM,
     top: int = 10,
+    budget: int | None = None,
+    time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Search the plans of a task and rank the `top` best that fit.
 
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `headroom` is the share
-    of memory to leave free. Raises InputError for an unknown backend, objective, field or value.
+    of memory to leave free. The search ends, incomplete, after `budget` plans or `time_limit`
+    seconds. Raises InputError for an unknown backend, objective, field or value.
     """
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
@@ -43,13 +45,17 @@ def find_plans(
         raise InputError(f"top must be at least 1, not {top}")
     if not 0 <= headroom < 1:
         raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
+    for name, bound in (("budget", budget), ("time_limit", time_limit)):
+        if bound is not None and not bound > 0:
+            raise InputError(f"{name} must be above 0, not {bound}")
     limit = task.cluster.accelerator.memory * (1 - headroom)
     space = Space.of(task, choose)
     return BACKENDS[backend](
-        space, objective=objective, limit=limit, top=top, progress=progress
+        space,
+        objective=objective,
+        limit=limit,
+        top=top,
+        budget=budget,
+        time_limit=time_limit,
+        progress=progress,
     )
-
-
-def with_gpus(task: Task, gpus: int) -> Task:
-    """The same question on another number of GPUs."""
-    return replace(task, cluster=replace(task.cluster, gpus=gpus))

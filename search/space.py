@@ -137,7 +137,8 @@ class Space:
     @classmethod
     def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
         """The default space with some axes replaced; InputError for an unknown field or value."""
-        axes, layout = default_axes(task), ()
+        axes = default_axes(task)
+        layout: tuple[int, ...] = ()
         if 0 not in supported_precisions(task):
             axes["precision"] = tuple(sorted(supported_precisions(task)))[:1]
         for name, values in (choose or {}).items():
@@ -252,8 +253,7 @@ def _expand(columns: dict[str, Any], length: int, level: _Level) -> tuple[dict[s
         return {**columns, level.name: column}, length
     width = level.values.size
     repeated = {
-        name: np.repeat(c, width) if isinstance(c, np.ndarray) else c
-        for name, c in columns.items()
+        name: np.repeat(c, width) if isinstance(c, np.ndarray) else c for name, c in columns.items()
     }
     repeated[level.name] = np.tile(level.values, length)
     return repeated, length * width

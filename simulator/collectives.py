@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .hardware import Cluster, CollectiveTime
 
@@ -35,7 +35,7 @@ class Group(NamedTuple):
     """Fast domains the group spans; 1 when it never leaves one."""
 
 
-def place(ranks: ArrayLike, stride: ArrayLike, cluster: Cluster) -> Group:
+def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Group:
     """The group of `ranks` ranks, `stride` apart; groups are aligned to domains."""
     n = np.asarray(ranks, float)
     apart = np.asarray(stride, float)
@@ -66,7 +66,7 @@ def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
     return out
 
 
-def _ring(size: ArrayLike, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
+def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
     steps = group.ranks - 1
     sent = steps / group.ranks * size
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
@@ -75,21 +75,22 @@ def _ring(size: ArrayLike, group: Group, cluster: Cluster, time: CollectiveTime)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
-def all_gather(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+def all_gather(size: Value | float, group: Group, cluster: Cluster) -> Value:
     """Seconds until every rank has all `size` bytes: (n-1)/n size sent by each."""
     return _ring(size, group, cluster, cluster.fast.all_gather)
 
 
-def reduce_scatter(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+def reduce_scatter(size: Value | float, group: Group, cluster: Cluster) -> Value:
     """Seconds until every rank has its share of the sum of `size` bytes."""
     return _ring(size, group, cluster, cluster.fast.reduce_scatter)
 
 
-def all_reduce(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     """Seconds until every rank has the sum: 2 (n-1)/n size sent by each.
 
-    In a domain the faster of ring and switch (NVLS); across, the faster of ring and tree, with
-    twice the NIC rate on exactly two domains, where each NIC sends only half.
+    In a domain the faster of ring and switch (NVLS); across, the faster of ring and tree. On
+    exactly two domains a tree sends every byte through a NIC once, size / r for each of the r
+    NICs: up to twice the ring's rate, and no more than the ring's where r = 1.
     """
     steps = 2 * (group.ranks - 1)
     sent = steps / group.ranks * size
@@ -98,14 +99,14 @@ def all_reduce(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
     if fast.switch_all_reduce:
         switch = _inside(fast.switch_all_reduce, sent, np.zeros_like(steps))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
-    doubled = 1 + (group.domains == 2)
-    bandwidth = np.minimum(fast.all_reduce.bandwidth, doubled * _nic_bandwidth(group, cluster))
+    tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
+    bandwidth = np.minimum(fast.all_reduce.bandwidth, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
     remote = _across(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
-def all_to_all(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
+def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
     """Seconds to exchange `size` bytes a rank with every other: (n-1)/n of it is sent.
 
     Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
@@ -118,7 +119,7 @@ def all_to_all(size: ArrayLike, group: Group, cluster: Cluster) -> Value:
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
-def send(size: ArrayLike, crosses: ArrayLike, cluster: Cluster) -> Value:
+def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> Value:
     """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
     bytes_sent = np.asarray(size, float)
     one = np.ones_like(bytes_sent)
@@ -129,7 +130,7 @@ def send(size: ArrayLike, crosses: ArrayLike, cluster: Cluster) -> Value:
     return np.where(crosses, remote, local)
 
 
-def wire_bytes(operation: str, size: ArrayLike, ranks: ArrayLike) -> Value:
+def wire_bytes(operation: str, size: Value | float, ranks: Value | float) -> Value:
     """Bytes one rank sends: all-reduce 2 (n-1)/n size, the others (n-1)/n size, send all."""
     n = np.asarray(ranks, float)
     factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones_like(n)}

@@ -82,9 +82,9 @@ class LayerCosts:
 
     table: Value
     working: Value
-    """Bytes alive while one layer of a kind is recomputed or its input gathered [strategy, kind]."""
+    """Bytes alive while one layer is recomputed or its input gathered [kind, strategy]."""
     unit_parameters: Value
-    """Parameters of one layer on a rank [strategy, kind]."""
+    """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
     """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
 
@@ -150,27 +150,28 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     works = [_work(kind, rooms) for kind in kinds]
     seconds = _gemm_seconds(works, rooms)
     n = s.tp.size
-    table = np.zeros((n, len(kinds), len(Cost)))
-    working = np.zeros((n, len(kinds)))
+    table = np.zeros((len(kinds), len(Cost), n))
+    working = np.zeros((len(kinds), n))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
-        column = table[:, i]
+        column = table[i]
         if work is None:
             # It differs from the end before it only in the weights that it does not hold.
-            column[:], working[:, i] = table[:, i - 1], working[:, i - 1]
-            column[:, Cost.DENSE_PARAMETERS] = _parameters(kind, rooms)[0]
+            column[:], working[i] = table[i - 1], working[i - 1]
+            column[Cost.DENSE_PARAMETERS] = _parameters(kind, rooms)[0]
             continue
         dense, expert = _parameters(kind, rooms)
-        column[:, Cost.DENSE_PARAMETERS] = dense
-        column[:, Cost.EXPERT_PARAMETERS] = expert
+        column[Cost.DENSE_PARAMETERS] = dense
+        column[Cost.EXPERT_PARAMETERS] = expert
         _fill_seconds(column, kind, work, seconds[i], rooms)
-        column[:, Cost.UNITS] = 1.0
-        column[:, Cost.ACTIVATIONS], working[:, i] = _activations(kind, rooms)
+        column[Cost.UNITS] = 1.0
+        column[Cost.ACTIVATIONS], working[i] = _activations(kind, rooms)
         if "head" in kind.name or "mtp" in kind.name:
             logits = rooms.tokens * rooms.vocabulary / s.tp
-            column[:, Cost.LOGITS] = task.software.logit_bytes * logits
+            column[Cost.LOGITS] = task.software.logit_bytes * logits
     split = s.tp if task.software.scatter_gather else rooms.split
-    parameters = table[:, :, Cost.DENSE_PARAMETERS] + table[:, :, Cost.EXPERT_PARAMETERS]
-    return LayerCosts(table, working, parameters, rooms.hidden / split)
+    parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
+    by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
+    return LayerCosts(by_strategy, working, parameters, rooms.hidden / split)
 
 
 def _work(kind: Kind, rooms: _Rooms) -> Work | None:
@@ -222,7 +223,7 @@ def _fill_seconds(
     moved = kernels.memory_bound_seconds(work.moved_bytes, accelerator)
     moved_back = moved * software.backward_bytes_ratio
     if software.accumulation_bytes:
-        parameters = column[:, Cost.DENSE_PARAMETERS] + column[:, Cost.EXPERT_PARAMETERS]
+        parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
         accumulated = software.accumulation_bytes * parameters
         moved_back = moved_back + kernels.streaming_seconds(accumulated, accelerator)
     core = core_back = context = context_back = np.zeros_like(matmul)
@@ -244,16 +245,16 @@ def _fill_seconds(
     rerun = again + kernels.memory_bound_seconds(work.selective_bytes, accelerator)
     if not software.flash_attention:
         rerun = rerun + core
-    column[:, Cost.MATMUL] = 2 * matmul + weight_gradient
-    column[:, Cost.ATTENTION] = core + core_back
-    column[:, Cost.MEMORY_BOUND] = moved + moved_back
-    column[:, Cost.RECOMPUTE] = full * (matmul + core + moved) + selective * rerun
-    column[:, Cost.TENSOR_COMM] = (1 + full) * comm.tensor + comm.tensor_backward
-    column[:, Cost.CONTEXT_COMM] = (1 + full) * context + context_back
-    column[:, Cost.EXPERT_COMM] = (2 + full) * comm.expert
-    column[:, Cost.LAUNCH] = (1 + full) * launch + launch_back
-    column[:, Cost.FORWARD] = forward + launch
-    column[:, Cost.TOTAL] = column[:, SECONDS].sum(axis=1)
+    column[Cost.MATMUL] = 2 * matmul + weight_gradient
+    column[Cost.ATTENTION] = core + core_back
+    column[Cost.MEMORY_BOUND] = moved + moved_back
+    column[Cost.RECOMPUTE] = full * (matmul + core + moved) + selective * rerun
+    column[Cost.TENSOR_COMM] = (1 + full) * comm.tensor + comm.tensor_backward
+    column[Cost.CONTEXT_COMM] = (1 + full) * context + context_back
+    column[Cost.EXPERT_COMM] = (2 + full) * comm.expert
+    column[Cost.LAUNCH] = (1 + full) * launch + launch_back
+    column[Cost.FORWARD] = forward + launch
+    column[Cost.TOTAL] = sum(column[SECONDS])
 
 
 def _floor_excess(seconds: Value, floor: float) -> Value:
@@ -349,7 +350,7 @@ def _parameters(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
     if "mtp" in kind.name:
         # Embedding and head are those of the main model; off the first rank they are a copy.
         copy = zero if kind.name == "shared mtp" else table
-        dense = dense + copy + 2 * model.hidden**2 + 3 * model.norm_width
+        dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
     return dense, expert
 
 
@@ -383,9 +384,7 @@ def _activations(kind: Kind, rooms: _Rooms) -> tuple[Value, Value]:
     return kept, gathered + full * software.working_sets * everything
 
 
-def block_activations(
-    block: Block, task: Task, recipe: Recipe, s: Strategy
-) -> tuple[Value, Value]:
+def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> tuple[Value, Value]:
     """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
 
         dense, flash, fused:  e T [ (2 norms h) / u + (q + k + v + o + w f) / t ],

@@ -37,9 +37,7 @@ def rank_bytes(
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
     dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
     expert = _bytes_per_parameter(recipe, optimizer, zero, stages.expert_group.ranks)
-    parts = {
-        name: stages.dense * dense[name] + stages.expert * expert[name] for name in PARTS[:3]
-    }
+    parts = {name: stages.dense * dense[name] + stages.expert * expert[name] for name in PARTS[:3]}
     parts["activations"], parts["logits"] = stages.activations, stages.logits
     parts["buffers"] = stages.buffers + _sharding_buffers(task, recipe, stages, zero)
     slack = task.software.allocator_slack

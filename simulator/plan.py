@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from .errors import InputError, did_you_mean
 
 Column = NDArray[np.int64]
+Cell = Any
+"""A field of a plan: an int in one row, a Column in a table."""
 AUTO = -1
 
 
@@ -88,26 +90,26 @@ class Plan:
     Raises InputError for a field, name or number that no plan can have.
     """
 
-    tp: Any = _axis(1, "tensor-parallel size")
-    pp: Any = _axis(1, "pipeline-parallel size (stages)")
-    dp: Any = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
-    cp: Any = _axis(1, "context-parallel size; divides the sequence")
-    ep: Any = _axis(1, "expert-parallel size; folds into the data ranks")
-    etp: Any = _axis(1, "tensor-parallel size of the experts")
-    virtual_stages: Any = _axis(1, "model chunks a pipeline rank holds (interleaving)")
-    micro_batch: Any = _axis(1, "sequences in one micro-batch")
-    schedule: Any = _axis(AUTO, "1f1b, interleaved or gpipe")
-    sequence_parallel: Any = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
-    zero: Any = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
-    recompute: Any = _axis(Recompute.NONE, "none, selective or full activation recompute")
-    overlap_grad_reduce: Any = _axis(AUTO, "gradient reduction hides behind the backward pass")
-    overlap_param_gather: Any = _axis(AUTO, "parameter gathers hide behind the forward pass")
-    overlap_p2p: Any = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
-    overlap_tp: Any = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
-    precision: Any = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
-    optimizer: Any = _axis(Optimizer.ADAM, "adam or sgd")
-    first_stage_layers: Any = _axis(0, "layers of the first pipeline rank; 0 = balanced")
-    last_stage_layers: Any = _axis(0, "layers of the last pipeline rank; 0 = balanced")
+    tp: Cell = _axis(1, "tensor-parallel size")
+    pp: Cell = _axis(1, "pipeline-parallel size (stages)")
+    dp: Cell = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
+    cp: Cell = _axis(1, "context-parallel size; divides the sequence")
+    ep: Cell = _axis(1, "expert-parallel size; folds into the data ranks")
+    etp: Cell = _axis(1, "tensor-parallel size of the experts")
+    virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
+    micro_batch: Cell = _axis(1, "sequences in one micro-batch")
+    schedule: Cell = _axis(AUTO, "1f1b, interleaved or gpipe")
+    sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
+    zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
+    recompute: Cell = _axis(Recompute.NONE, "none, selective or full activation recompute")
+    overlap_grad_reduce: Cell = _axis(AUTO, "gradient reduction hides behind the backward pass")
+    overlap_param_gather: Cell = _axis(AUTO, "parameter gathers hide behind the forward pass")
+    overlap_p2p: Cell = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
+    overlap_tp: Cell = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
+    precision: Cell = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
+    optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
+    first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
+    last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage, first chunk of each rank first"}
     )
@@ -191,14 +193,16 @@ class Plan:
         return out
 
     def __str__(self) -> str:
-        """The row as `parse` reads it, defaults left out."""
-        shown = []
-        for name, value in self.to_dict().items():
-            if isinstance(value, list):
-                shown.append(f"{name}={','.join(map(str, value))}")
-            elif value not in (_DEFAULTS[name], "auto"):
-                text = str(int(value)) if isinstance(value, bool) else value
-                shown.append(f"{name}={text}")
+        """The row as `parse` reads it; what `resolve` would choose anyway is left out."""
+        row = self.take(0)
+        usual = _usual(row)
+        shown = [
+            f"{name}={int(value) if isinstance(value, bool) else value}"
+            for name, value in row.to_dict().items()
+            if name in AXES and getattr(row, name) != getattr(usual, name)
+        ]
+        if self.layers_per_stage:
+            shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
         return " ".join(shown) or "tp=1"
 
 
@@ -220,7 +224,11 @@ def spell(name: str, code: int) -> Any:
     return bool(code) if name in BOOLEAN else code
 
 
-_DEFAULTS = {f.name: spell(f.name, f.default) for f in fields(Plan) if f.name in AXES}
+def _usual(row: Plan) -> Plan:
+    """The defaults that go with a row's sizes, dp aside."""
+    sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
+    usual = resolve(Plan(**sizes), 1)
+    return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
 
 
 def check_field(name: str) -> None:
@@ -297,7 +305,7 @@ def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] =
     """A table from columns that a search space made; missing fields take their defaults."""
     n = max(np.size(c) for c in columns.values())
     full = {
-        f.name: columns[f.name] if f.name in columns else np.full(n, int(f.default))
+        f.name: columns[f.name] if f.name in columns else np.full(n, f.default, np.int64)
         for f in fields(Plan)
         if f.name in AXES
     }
@@ -322,29 +330,30 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard;
     overlapped sends where interleaved.
     """
-    auto = {name: np.asarray(getattr(plan, name)) == AUTO for name in _MAY_BE_AUTO}
-    if not any(a.any() for a in auto.values()):
-        return plan
-    model_ranks = np.asarray(plan.tp) * plan.cp * plan.pp
-    dp = np.where(auto["dp"], np.maximum(gpus // model_ranks, 1), plan.dp)
-    sharded = dp * plan.cp > 1
-    zero = np.where(auto["zero"], sharded, plan.zero)
-    several = np.asarray(plan.virtual_stages) > 1
-    reduce = np.where(auto["overlap_grad_reduce"], sharded, plan.overlap_grad_reduce)
-    gather = reduce * (zero > 0) * sharded
-    values = {
-        "dp": dp,
-        "schedule": np.where(auto["schedule"], several, plan.schedule),
-        "sequence_parallel": np.where(
-            auto["sequence_parallel"], np.asarray(plan.tp) > 1, plan.sequence_parallel
-        ),
-        "zero": zero,
-        "overlap_grad_reduce": reduce,
-        "overlap_param_gather": np.where(
-            auto["overlap_param_gather"], gather, plan.overlap_param_gather
-        ),
-        "overlap_p2p": np.where(auto["overlap_p2p"], several, plan.overlap_p2p),
+    columns = plan.columns()
+    dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
+    sharded = 1 * (dp * plan.cp > 1)
+    zero = _unless_given(plan.zero, sharded)
+    several = 1 * (plan.virtual_stages > 1)
+    reduce = _unless_given(plan.overlap_grad_reduce, sharded)
+    columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
+    usual = {
+        "schedule": several,
+        "sequence_parallel": 1 * (plan.tp > 1),
+        "overlap_param_gather": reduce * (zero > 0) * sharded,
+        "overlap_p2p": several,
     }
-    single = plan.scalar
-    plain = {n: int(v) if single else v.astype(np.int64) for n, v in values.items()}
-    return _unchecked({**plan.columns(), **plain}, plan.layers_per_stage)
+    for name, default in usual.items():
+        columns[name] = _unless_given(columns[name], default)
+    return _unchecked(columns, plan.layers_per_stage)
+
+
+def _unless_given(value: Cell, default: Cell) -> Cell:
+    """The default where the value is AUTO."""
+    if isinstance(value, int):
+        return default if value == AUTO else value
+    return np.where(value == AUTO, default, value)
+
+
+def _at_least_one(value: Cell) -> Cell:
+    return max(value, 1) if isinstance(value, int) else np.maximum(value, 1)

@@ -164,6 +164,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "software-splits-sequences",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | t.software.context_parallel,
+        lambda p, t: f"{t.software.name} has no context parallelism: cp={p.cp} must be 1",
+    ),
+    Rule(
         "world-size",
         ("tp", "cp", "pp", "dp"),
         lambda p, t: p.tp * p.cp * p.pp * p.dp == t.gpus,

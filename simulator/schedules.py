@@ -160,12 +160,18 @@ def idle_slots(p: Value, v: Value) -> Value:
     return (p - 1) / v
 
 
-def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value) -> Value:
+def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: float = 0.0) -> Value:
     """Sends on the critical path of a step, each one boundary tensor.
 
-    Warm-up and cool-down expose p-1 hops each. In the steady state the sends of both directions
-    run at once: one hop per micro-batch and chunk, none when overlapped. So the exposed volume
-    lies between one micro-batch's and the whole batch's boundary activations (ledger T8).
+        overlapped 2 (p v - 1);  1F1B 2 (p - 1) + 2 (p - 1) m / p - 2;  else + (m - 1) v
+
+    The first micro-batch waits for every boundary on its way up and down. In the steady state of
+    1F1B the p micro-batches in flight each make a round trip of 2 (p - 1) hops per p of them;
+    interleaved stages exchange both directions once a chunk, of which only `contention` shows
+    when overlapped. So the exposed volume lies between one micro-batch's and the whole batch's
+    boundary activations (ledger T8). GPipe hides more than this.
     """
-    steady = (m - 1) * v * (1 - overlapped)
-    return (2 * (p - 1) + steady) * (p > 1)
+    steady = np.where(v > 1, (m - 1) * v, np.maximum(2 * (p - 1) * m / p - 2, 0.0))
+    shown = 1 - overlapped * (1 - contention)
+    out: Value = (2 * (p * v - 1) + steady * shown) * (p > 1)
+    return out

@@ -45,9 +45,7 @@ SKELETON = (
 )
 """Fields of a plan that decide its stages."""
 
-LayoutOf = Callable[
-    [tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout
-]
+LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +146,28 @@ class _Placements:
             for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
         ]
         classes = max(layout.rank.size for layout in layouts)
-        shape = (len(layouts), classes)
-        self.counts = np.zeros((*shape, len(kinds)))
-        self.before = np.zeros((*shape, len(kinds)))
-        self.total = np.zeros((len(layouts), len(kinds)))
-        self.rank = np.zeros(shape)
+        self.counts = np.zeros((len(layouts), classes, len(kinds)))
+        self.before = np.zeros_like(self.counts)
+        self.total = np.zeros((len(layouts), 1, len(kinds)))
+        self.rank = np.zeros((classes, len(layouts)))
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
             self.before[i, :n] = layout.before
-            self.rank[i, :n] = layout.rank
+            self.rank[:n, i] = layout.rank
             self.total[i] = layout.total
+
+
+def _over_kinds(counts: Value, costs: Value) -> Value:
+    """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].
+
+    One class at a time, so that rounding does not depend on how many classes a table has.
+    """
+    rows, classes, _ = counts.shape
+    out = np.empty((costs.shape[2], classes, rows))
+    for i in range(classes):
+        out[:, i] = (counts[:, i, None] @ costs)[:, 0].T
+    return out
 
 
 def _combine(
@@ -168,22 +177,22 @@ def _combine(
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
     v = plans.virtual_stages.astype(float)
     m = task.global_batch / (dp * plans.micro_batch)
-    table = costs.table[which]
-    counts, before = place.counts[place.which], place.before[place.which]
-    stage = np.ascontiguousarray((counts @ table).transpose(2, 1, 0))
-    seconds = stage[Cost.TOTAL]
+    table = costs.table.take(which, axis=0)
+    counts = place.counts.take(place.which, axis=0)
+    stage = _over_kinds(counts, table)
+    seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, rows]
-    total = np.einsum("uk,uk->u", place.total[place.which], table[:, :, Cost.TOTAL])
-    forward = stage[Cost.FORWARD]
-    passes = before @ table[:, :, [Cost.FORWARD, Cost.TOTAL]]
-    forward_before, before_both = np.ascontiguousarray(passes.transpose(2, 1, 0))
+    passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
+    total = _over_kinds(place.total.take(place.which, axis=0), passes)[1, 0]
+    before = place.before.take(place.which, axis=0)
+    forward_before, both_before = _over_kinds(before, passes)
 
     boundary = costs.boundary[which]
     stride = tp * cp * dp
     crosses = pp * stride > cluster.fast.gpus
-    rank = np.ascontiguousarray(place.rank[place.which].T)
+    rank = place.rank[:, place.which]
     flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
     ends = collectives.place(np.minimum(pp, 2.0), np.maximum(pp - 1, 1.0) * stride, cluster)
@@ -203,22 +212,22 @@ def _combine(
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
-        backward_before=before_both - forward_before,
+        backward_before=both_before - forward_before,
         dense=stage[Cost.DENSE_PARAMETERS],
         expert=stage[Cost.EXPERT_PARAMETERS],
         units=stage[Cost.UNITS],
-        unit_parameters=_largest(costs.unit_parameters[which], present),
+        unit_parameters=_largest(costs.unit_parameters[:, which], present),
         activations=flight * stage[Cost.ACTIVATIONS],
         logits=stage[Cost.LOGITS],
-        buffers=_largest(costs.working[which], present) + kept_boundary * flight,
+        buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
         communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
         rank=rank,
     )
 
 
 def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
-    """The largest value [skeleton, kind] among the kinds that a class holds [class, skeleton]."""
-    out: Value = np.where(present, of_kind.T[:, None, :], 0.0).max(axis=0)
+    """The largest value [kind, skeleton] among the kinds that a class holds [class, skeleton]."""
+    out: Value = np.where(present, of_kind[:, None], 0.0).max(axis=0)
     return out
 
 
@@ -226,5 +235,5 @@ def _tied_bytes(task: Task, costs: LayerCosts, which: Index) -> Value:
     """Bytes of the embedding gradient that first and last rank add up when they share it."""
     shared = task.model.tied or task.model.mtp_layers > 0
     embedding = len(task.model.kinds)
-    parameters: Value = costs.unit_parameters[which][:, embedding]
+    parameters: Value = costs.unit_parameters[embedding][which]
     return parameters * (4.0 * shared)

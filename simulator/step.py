@@ -19,7 +19,7 @@ from . import data_parallel, kernels, memory, schedules, stages
 from .layers import Cost
 from .operators import model_flops_per_token
 from .plan import Plan, Precision, resolve
-from .precision import RECIPES
+from .precision import RECIPES, Recipe
 from .rules import check
 from .stages import Index, LayoutOf, Stages
 from .task import Task
@@ -197,7 +197,9 @@ class _Group:
         self.update = optimizer_seconds(task, self.recipe, self.optimizer, s)
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
         overlap = np.array([[0.0], [1.0]])
-        self.sends = schedules.exposed_hops(s.ranks, s.virtual, s.micro_batches, overlap) * s.hop
+        contention = task.software.contention
+        hops = schedules.exposed_hops(s.ranks, s.virtual, s.micro_batches, overlap, contention)
+        self.sends = hops * s.hop
 
     def step(self) -> Value:
         s = self.stages
@@ -214,9 +216,7 @@ class _Group:
 
     def data_comm(self) -> Value:
         p = self.plans
-        out: Value = self.sync[
-            p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
-        ]
+        out: Value = self.sync[p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
         return out
 
     def pipeline_comm(self) -> Value:

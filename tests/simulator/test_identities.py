@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def columns(costs):
     out = {"step": costs.step, "memory": costs.memory_total, "mfu": costs.mfu}
     out |= {f"seconds {k}": v for k, v in costs.seconds.items()}
     out |= {f"compute {k}": v for k, v in costs.compute_seconds.items()}
-    return out | {f"bytes {k}": v for k, v in costs.memory.items()}
+    out |= {f"bytes {k}": v for k, v in costs.memory.items()}
+    return {k: np.atleast_1d(v) for k, v in out.items()}
 
 
 def assert_same(left, right):
@@ -77,13 +79,20 @@ def assert_same(left, right):
         np.testing.assert_array_max_ulp(left[name], right[name], maxulp=1)
 
 
-def chosen(data, name, count=8):
+def chosen(seed, name, count=120):
+    """Random rows of the sample."""
     plans = sample(name)
-    rows = data.draw(st.lists(st.integers(0, plans.rows - 1), min_size=count, max_size=count))
-    return plans.take(np.array(rows))
+    return plans.take(np.random.default_rng(seed).integers(0, plans.rows, count))
+
+
+def never_above(low, high, plans):
+    """Fails, naming the first plan, where a value of `low` is above that of `high`."""
+    wrong = np.flatnonzero(low > high * (1 + 1e-12))
+    assert not wrong.size, f"{plans.take(wrong[0])}: {low[wrong[0]]} > {high[wrong[0]]}"
 
 
 models = st.sampled_from(sorted(TASKS))
+seeds = st.integers(0, 2**32)
 
 
 # One row, a column, chunks and any order are the same function
@@ -99,13 +108,13 @@ def test_one_row_at_a_time_equals_the_table(name):
         assert_same({k: v[i : i + 1] for k, v in table.items()}, columns(row))
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_chunked_and_shuffled_tables_equal_the_table(data, name):
+def test_chunked_and_shuffled_tables_equal_the_table(seed, name):
     plans = sample(name)
     whole = columns(simulate(task(name), plans))
-    order = np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(plans.rows)
-    pieces = np.array_split(order, data.draw(st.integers(1, 9)))
+    order = np.random.default_rng(seed).permutation(plans.rows)
+    pieces = np.array_split(order, 1 + seed % 9)
     parts = [columns(simulate(task(name), plans.take(piece))) for piece in pieces]
     joined = {k: np.concatenate([part[k] for part in parts]) for k in whole}
     assert_same({k: v[order] for k, v in whole.items()}, joined)
@@ -380,23 +389,23 @@ def test_no_collective_beats_the_nic(profile, size):
 # Parts add up; overlap and faster hardware help
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_parts_add_up(data, name):
-    costs = simulate(task(name), chosen(data, name))
+def test_parts_add_up(seed, name):
+    costs = simulate(task(name), chosen(seed, name))
     assert tuple(costs.seconds) == PARTS
     assert sum(costs.seconds.values()) == pytest.approx(costs.step_seconds, rel=1e-12)
     assert sum(costs.memory.values()) == pytest.approx(costs.memory_bytes, rel=1e-12)
     compute = sum(costs.compute_seconds.values())
     assert compute == pytest.approx(costs.seconds["compute"], rel=1e-12)
-    for part in (*costs.seconds.values(), *costs.memory.values()):
-        assert (part >= 0).all()
+    for title, part in (costs.seconds | costs.memory).items():
+        assert (part >= 0).all(), title
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_worst_rank_is_the_largest_of_all_ranks(data, name):
-    costs = simulate(task(name), chosen(data, name, 4))
+def test_worst_rank_is_the_largest_of_all_ranks(seed, name):
+    costs = simulate(task(name), chosen(seed, name, 4))
     for i, plan in enumerate(costs.plans):
         stage = by_stage(simulate(task(name), plan.table()))
         assert stage["total"].size == plan.pp
@@ -420,13 +429,14 @@ OVERLAPS = {
 }
 
 
-@given(data=st.data(), name=models, flag=st.sampled_from(sorted(OVERLAPS)))
+@given(seed=seeds, name=models, flag=st.sampled_from(sorted(OVERLAPS)))
 @settings(deadline=None, max_examples=60)
-def test_overlap_is_never_slower_without_contention(data, name, flag):
-    plans = changed(chosen(data, name, 40), **OVERLAPS[flag])
-    on, off = (simulate(task(name), changed(plans, **{flag: v})) for v in (1, 0))
-    assert task(name).software.contention == 0
-    assert (on.step <= off.step * (1 + 1e-12)).all()
+def test_overlap_is_never_slower_without_contention(seed, name, flag):
+    plans = changed(chosen(seed, name), **OVERLAPS[flag])
+    quiet = replace(task(name).software, contention=0.0, fsdp_contention=0.0)
+    question = replace(task(name), software=quiet)
+    on, off = (simulate(question, changed(plans, **{flag: v})) for v in (1, 0))
+    never_above(on.step, off.step, plans)
     np.testing.assert_array_equal(on.memory_total, off.memory_total)
 
 
@@ -445,22 +455,32 @@ def faster(question, what, factor):
 @pytest.mark.parametrize(
     "what", ["peak", "memory_bandwidth", "inter_node_bandwidth", "intra_node_bandwidth"]
 )
-@given(data=st.data(), name=models, factor=st.floats(1, 10))
+@given(seed=seeds, name=models, factor=st.floats(1, 10))
 @settings(deadline=None, max_examples=15)
-def test_faster_hardware_is_never_slower(what, data, name, factor):
-    question, plans = task(name), chosen(data, name, 40)
+def test_faster_hardware_is_never_slower(what, seed, name, factor):
+    question, plans = task(name), chosen(seed, name)
     better = replace(question, cluster=faster(question, what, factor))
     before, after = simulate(question, plans), simulate(better, plans)
-    assert (after.step <= before.step * (1 + 1e-12)).all()
+    never_above(after.step, before.step, plans)
 
 
-@given(data=st.data(), name=models)
+@pytest.mark.parametrize("name", ["gpt3-1.3b", "mixtral-8x7b"])
+def test_one_node_does_not_use_the_network(name):
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    slow = Cluster.profile("h100-sxm", gpus=8, inter_node_bandwidth=1e6, network_latency=1.0)
+    question = Task(Model.preset(name), cluster, sequence=2048, global_batch=16)
+    plans = next(Space.of(question, {"micro_batch": (1,)}).chunks(10**6))
+    before = simulate(question, plans)
+    after = simulate(replace(question, cluster=slow), plans)
+    never_above(after.step, before.step, plans)
+
+
+@given(seed=seeds, name=models)
 @few
-def test_time_and_memory_grow_with_tokens(data, name):
-    question, plans = task(name), chosen(data, name, 40)
+def test_time_and_memory_grow_with_tokens(seed, name):
+    question, plans = task(name), chosen(seed, name)
     half = replace(question, sequence=question.sequence // 2)
     more = replace(question, global_batch=question.global_batch * 2)
-    wider = changed(plans, micro_batch=1)
     wider = replace(plans, micro_batch=plans.micro_batch * 2)
     base = simulate(question, plans)
     for fewer, bigger in (
@@ -468,8 +488,8 @@ def test_time_and_memory_grow_with_tokens(data, name):
         (base, simulate(more, wider)),
         (base, simulate(more, plans)),
     ):
-        assert (fewer.step < bigger.step).all()
-        assert (fewer.memory_total <= bigger.memory_total).all()
+        never_above(fewer.step * (1 + 1e-9), bigger.step, plans)
+        never_above(fewer.memory_total, bigger.memory_total, plans)
 
 
 # Memory
@@ -481,10 +501,10 @@ def larger(question, factor):
     return replace(question, cluster=cluster, global_batch=question.global_batch * factor)
 
 
-@given(data=st.data(), name=models, factor=st.sampled_from((2, 4, 16)))
+@given(seed=seeds, name=models, factor=st.sampled_from((2, 4, 16)))
 @few
-def test_memory_against_data_ranks(data, name, factor):
-    question, plans = task(name), chosen(data, name, 40)
+def test_memory_against_data_ranks(seed, name, factor):
+    question, plans = task(name), chosen(seed, name)
     wide = replace(plans, dp=plans.dp * factor)
     before, after = simulate(question, plans), simulate(larger(question, factor), wide)
     alone = plans.dp * plans.cp == 1
@@ -492,42 +512,39 @@ def test_memory_against_data_ranks(data, name, factor):
     plain = (plans.zero == 0) & ~alone
     np.testing.assert_array_equal(after.memory_total[plain], before.memory_total[plain])
     sharded = plans.zero > 0
-    fewer = after.memory_total[sharded] <= before.memory_total[sharded] * (1 + 1e-12)
-    assert fewer.all()
+    left, right = after.memory_total[sharded], before.memory_total[sharded]
+    never_above(left, right, plans.take(sharded))
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_states_shrink_with_the_zero_stage(data, name):
-    plans = chosen(data, name, 40)
-    held = []
-    for stage in range(4):
-        part = simulate(task(name), changed(plans, zero=stage)).memory
-        held.append(part["weights"] + part["gradients"] + part["optimizer"])
-    for less, more in zip(held[1:], held, strict=False):
-        assert (less <= more * (1 + 1e-12)).all()
+def test_states_shrink_with_the_zero_stage(seed, name):
+    for row in chosen(seed, name, 4):
+        before = np.inf
+        for stage in range(4):
+            ranks = by_stage(simulate(task(name), replace(row, zero=stage).table()))
+            states = ranks["weights"] + ranks["gradients"] + ranks["optimizer"]
+            assert (states <= before * (1 + 1e-12)).all()
+            before = states
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_recompute_keeps_fewer_activations(data, name):
-    plans = chosen(data, name, 40)
-    kept = {
-        mode: stages.build(task(name), BF16, changed(plans, recompute=mode), schedules.layout)
-        for mode in Recompute
-    }
-    full, some, none = (
-        kept[mode].activations for mode in (Recompute.FULL, Recompute.SELECTIVE, Recompute.NONE)
-    )
-    assert (full <= some).all()
-    assert (some <= none).all()
-    assert (full < none).any()
+def test_recompute_keeps_fewer_activations(seed, name):
+    for row in chosen(seed, name, 4):
+        full, some, none = (
+            by_stage(simulate(task(name), replace(row, recompute=mode).table()))["activations"]
+            for mode in (Recompute.FULL, Recompute.SELECTIVE, Recompute.NONE)
+        )
+        assert (full <= some).all()
+        assert (some <= none).all()
+        assert full.sum() < none.sum()
 
 
-@given(data=st.data(), name=models)
+@given(seed=seeds, name=models)
 @few
-def test_memory_grows_with_micro_batches_up_to_the_cap(data, name):
-    plans = chosen(data, name, 20)
+def test_memory_grows_with_micro_batches_up_to_the_cap(seed, name):
+    plans = chosen(seed, name, 20)
     plans = plans.take(np.flatnonzero(plans.virtual_stages == 1))
     assume(plans.rows)
     steps = [1, 2, 4, 8, 64, 128]
@@ -542,7 +559,7 @@ def test_memory_grows_with_micro_batches_up_to_the_cap(data, name):
             for row in plans.take(slice(0, 5))
         ]
         totals.append(np.array(rows))
-    for fewer, more in zip(totals, totals[1:], strict=False):
+    for fewer, more in pairwise(totals):
         assert (fewer <= more).all()
     capped = plans.take(slice(0, 5)).pp <= 64
     np.testing.assert_array_equal(totals[-1][capped], totals[-2][capped])

@@ -1,0 +1,158 @@
+"""The command line: parser, streams and exit codes; cli_verbs does what a verb asks.
+
+Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .cli_options import OPTIONS, Parser
+from .cli_output import INTERRUPTED, Screen, warn
+from .simulator.errors import InputError, Plan3dError, did_you_mean
+
+_SEARCH = """Search the plans of a model on a cluster and rank the best that fit.
+
+  plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
+_ESTIMATE = """Predict time and memory of one plan, and say where they go.
+
+  plan3d estimate --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+      --plan "tp=2 pp=2 micro_batch=2 recompute=selective" """
+VERBS = {
+    "search": ("rank the plans of a model on a cluster", _SEARCH),
+    "estimate": ("time and memory of one plan", _ESTIMATE),
+    "models": ("list known models, or show one", "List the presets, or show one model."),
+    "clusters": ("list hardware profiles, or show one", "List the profiles, or show one."),
+}
+
+
+class _Completion(argparse.Action):
+    """Prints a completion script and exits."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        import shtab
+
+        from .simulator.hardware_profile import profile_names
+        from .simulator.presets import preset_names
+        from .simulator.software import SOFTWARE
+
+        names = {"model": preset_names(), "cluster": profile_names(), "software": SOFTWARE}
+        verbs = parser._subparsers._group_actions[0].choices
+        for action in (action for verb in verbs.values() for action in verb._actions):
+            kind = getattr(action, "completes", "")
+            if kind in names:
+                action.choices = list(names[kind])
+            elif kind == "file":
+                action.complete = shtab.FILE
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+class _Fields(argparse.Action):
+    """Prints what the fields of a plan mean and exits."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        from .simulator.plan import HELP
+        from .simulator.tables import Table
+
+        words = frozenset({0, 1})
+        Screen().table(Table(headers=("field", "meaning"), rows=tuple(HELP.items()), words=words))
+        parser.exit()
+
+
+class _Version(argparse.Action):
+    """Prints the version and exits."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        from . import __version__
+
+        print(f"plan3d {__version__}")
+        parser.exit()
+
+
+def parser() -> Parser:
+    """The parser of every verb."""
+    top = Parser(
+        prog="plan3d",
+        description="Performance simulator and plan search for 3-D parallel training.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", nargs=0, action=_Version, help="print the version")
+    top.add_argument(
+        "--print-completion",
+        action=_Completion,
+        metavar="SHELL",
+        choices=("bash", "zsh", "tcsh"),
+        help="print a completion script for bash, zsh or tcsh",
+    )
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for verb, (short, long) in VERBS.items():
+        sub = verbs.add_parser(
+            verb,
+            help=short,
+            description=long,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for option in OPTIONS:
+            if verb in option.verbs:
+                option.add_to(sub)
+        if verb in ("search", "estimate"):
+            sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
+        else:
+            what = "preset or config.json" if verb == "models" else "profile or TOML file"
+            name = sub.add_argument("name", nargs="?", metavar="NAME", help=what)
+            setattr(name, "completes", verb[:-1])  # noqa: B010
+    return top
+
+
+def main(
+    arguments: Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
+) -> int:
+    """Run one command and return its exit code; `progress` also hears of plans costed."""
+    try:
+        code = _run(sys.argv[1:] if arguments is None else list(arguments), progress)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)
+        return 0
+    except Plan3dError as error:
+        warn(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        warn("interrupted")
+        return INTERRUPTED
+    except OSError as error:
+        _silence(sys.stdout)
+        warn(f"cannot write the answer ({error.strerror})")
+        return InputError.exit_code
+    return code
+
+
+def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    if arguments[:1] == ["--print-completion"]:
+        verb = ""
+    if verb and verb not in VERBS:
+        raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}")
+    try:
+        args = parser().parse(arguments, verb)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if args.verb is None:
+        raise InputError(f"say what to do: {', '.join(VERBS)}; see plan3d --help")
+    from . import cli_verbs
+
+    if args.verb == "search":
+        return cli_verbs.search(args, progress)
+    return cli_verbs.estimate(args) if args.verb == "estimate" else cli_verbs.catalogue(args)
+
+
+def _silence(stream: Any) -> None:
+    """Point a stream that cannot be written at nothing, so that closing it says nothing."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())

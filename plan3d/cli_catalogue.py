@@ -1,0 +1,174 @@
+"""Which models and clusters are known? The verbs `models` and `clusters`; needs no numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .cli_task import model_of
+from .simulator.hardware import Cluster
+from .simulator.hardware_profile import QUANTITIES, Profile, profile_names, read_profile
+from .simulator.model import Model
+from .simulator.presets import preset_names
+from .simulator.tables import Table
+from .simulator.units import GIB, convert, format_count
+
+MODEL_WORDS = frozenset({0})
+
+
+def model_record(model: Model) -> dict[str, Any]:
+    """One model as JSON holds it."""
+    kinds = [model.kinds[i] for i in model.order]
+    experts = next((kind.experts for kind in kinds if kind.experts), None)
+    widths = [kind.mlp.ffn for kind in kinds if kind.mlp]
+    return {
+        "name": model.name,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "parameters_by_component": model.parameters_by_component,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": kinds[0].attention.heads,
+        "kv_heads": kinds[0].attention.kv_heads,
+        "head_dim": kinds[0].attention.head_dim,
+        "ffn": widths[0] if widths else None,
+        "experts": experts.count if experts else None,
+        "top_k": experts.top_k if experts else None,
+        "vocabulary": model.vocabulary,
+        "sequence": model.sequence or None,
+        "batch_tokens": model.batch_tokens or None,
+        "train_tokens": model.train_tokens or None,
+        "source": model.source,
+    }
+
+
+def models_records() -> list[dict[str, Any]]:
+    """Every preset."""
+    return [model_record(Model.preset(name)) for name in preset_names()]
+
+
+def models_table() -> Table:
+    """Every preset in one row."""
+    sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocabulary", "sequence")
+    rows = [
+        (
+            record["name"],
+            format_count(record["parameters"]),
+            format_count(record["active_parameters"]),
+            *("-" if record[size] is None else str(record[size]) for size in sizes),
+            *(_tokens(record[key]) for key in ("batch_tokens", "train_tokens")),
+        )
+        for record in models_records()
+    ]
+    headers = ("model", "parameters", "active", *sizes, "batch tokens", "trained on")
+    return Table(headers=headers, rows=tuple(rows))
+
+
+def _tokens(count: int | None) -> str:
+    return "-" if count is None else format_count(count)
+
+
+def model_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
+    """One model: a line, its sizes and its parameters by component, and the same as JSON."""
+    record = model_record(model_of(name))
+    parts = [(n, c) for n, c in record["parameters_by_component"].items() if c]
+    total = record["parameters"]
+    cells = [
+        (part, f"{count:,}", f"{100 * count / total:.1f}")
+        for part, count in (*parts, ("total", total), ("active", record["active_parameters"]))
+    ]
+    hidden = ("name", "parameters", "active_parameters", "parameters_by_component", "source")
+    sizes = [(n, str(v)) for n, v in record.items() if n not in hidden and v is not None]
+    return (
+        [f"{record['name']}: {format_count(total)} parameters; {record['source']}"],
+        [
+            Table(headers=("size", "value"), rows=tuple(sizes)),
+            Table(headers=("component", "parameters", "share %"), rows=tuple(cells)),
+        ],
+        record,
+    )
+
+
+def clusters_records() -> list[dict[str, Any]]:
+    """Every shipped profile, in SI units."""
+    return [_summary(name) for name in profile_names()]
+
+
+def _summary(name: str) -> dict[str, Any]:
+    cluster = Cluster.profile(name, nodes=1)
+    origins = cluster.provenance.values()
+    return {
+        "name": name,
+        "title": cluster.accelerator.title,
+        "memory_bytes": cluster.accelerator.memory,
+        "peak_flops": dict(cluster.accelerator.peak),
+        "gpus_per_node": cluster.gpus_per_node,
+        "fast_gpus": cluster.fast.gpus,
+        "fast_bandwidth": cluster.fast.bandwidth,
+        "network_bandwidth": cluster.network.bandwidth,
+        "measured": sum(origin.measured for origin in origins),
+        "numbers": len(origins),
+    }
+
+
+def clusters_table() -> Table:
+    """Every shipped profile in one row."""
+    rows = []
+    for r in clusters_records():
+        peak = r["peak_flops"].get("bf16") or r["peak_flops"]["fp16"]
+        rows.append(
+            (
+                r["name"],
+                r["title"],
+                f"{r['memory_bytes'] / GIB:.1f}",
+                f"{peak / 1e12:.4g}",
+                str(r["fast_gpus"]),
+                f"{r['fast_bandwidth'] / 1e9:.4g}",
+                f"{r['network_bandwidth'] / 1e9:.4g}",
+                f"{r['measured']} of {r['numbers']}",
+            )
+        )
+    headers = (
+        "cluster",
+        "accelerator",
+        "memory GiB",
+        "16-bit TFLOP/s",
+        "fast GPUs",
+        "fast GB/s",
+        "network GB/s",
+        "measured",
+    )
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 1}))
+
+
+def cluster_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
+    """One profile: every number with unit and origin, the sources, and the same as JSON."""
+    profile = read_profile(name)
+    rows, ids = [], {}
+    for key, value in profile.numbers.items():
+        number, unit = _in_unit(key, value)
+        source = profile.provenance[key].source
+        ids[source.partition(":")[0]] = source
+        measured = "measured" if profile.provenance[key].measured else "datasheet or prior"
+        rows.append((key, number, unit, measured, source.partition(":")[0]))
+    headers = ("number", "value", "unit", "origin", "source")
+    table = Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3, 4}))
+    intro = f"{name}: {', '.join(profile.texts.values())}; bandwidths of one GPU in one direction"
+    return [intro, *(f"[{i}] {text}" for i, text in ids.items())], [table], _profile_record(profile)
+
+
+def _in_unit(key: str, value: float) -> tuple[str, str]:
+    quantity = QUANTITIES[key]
+    number = f"{value / convert(1.0, quantity.example, quantity.dimension):.6g}"
+    return number, "" if quantity.example == "1" else quantity.example
+
+
+def _profile_record(profile: Profile) -> dict[str, Any]:
+    numbers = {
+        key: {
+            "value": value,
+            "measured": profile.provenance[key].measured,
+            "source": profile.provenance[key].source,
+        }
+        for key, value in profile.numbers.items()
+    }
+    return {"name": profile.name, **profile.texts, "numbers": numbers}

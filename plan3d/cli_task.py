@@ -1,0 +1,268 @@
+"""What do the arguments ask? Parsed options to a Task, to constraints and to a plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .simulator.errors import InputError
+from .simulator.hardware import Cluster
+from .simulator.model import Model
+from .simulator.presets import preset_names
+from .simulator.software import DEFAULT_SOFTWARE, software_profile
+from .simulator.task import Task
+
+if TYPE_CHECKING:
+    from .simulator.plan import Plan
+
+ROUND = 0.05
+"""A published batch is a rounded number of tokens: by how much sequences may differ from it."""
+TOKENS_PER_PARAMETER = 20
+"""Compute-optimal training (Hoffmann et al. 2022, Chinchilla)."""
+PLAN_FIELDS = ("precision", "optimizer")
+"""Fields of a plan that have an option of their own."""
+
+
+def model_of(name: str) -> Model:
+    """A preset, or the model of a config.json (or of a folder that holds one)."""
+    if name in preset_names():
+        return Model.preset(name)
+    path = Path(name)
+    if path.is_dir():
+        return Model.from_config(path / "config.json")
+    if "/" in name or name.endswith(".json") or path.exists():
+        return Model.from_config(name)
+    return Model.preset(name)
+
+
+def cluster_of(args: argparse.Namespace) -> Cluster:
+    """The cluster, with the numbers that the user replaced; one node when its size is asked."""
+    size = {"gpus": args.gpus, "nodes": args.nodes}
+    if asks_for_gpus(args):
+        size = {"nodes": 1}
+    return Cluster.profile(
+        args.cluster,
+        **size,
+        gpus_per_node=args.gpus_per_node,
+        inter_node_bandwidth=args.inter_node_bandwidth,
+        intra_node_bandwidth=args.intra_node_bandwidth,
+        memory=args.memory,
+        network_latency=args.network_latency,
+        latency_per_node=args.latency_per_node,
+    )
+
+
+def asks_for_gpus(args: argparse.Namespace) -> bool:
+    """Whether the question is the inverse one: how many GPUs?"""
+    return getattr(args, "days", None) is not None or getattr(args, "budget_usd", None) is not None
+
+
+def check_question(args: argparse.Namespace) -> None:
+    """Refuse options that another option contradicts or leaves without effect."""
+    inverse = asks_for_gpus(args)
+    if inverse and (args.gpus is not None or args.nodes is not None):
+        raise InputError("--days and --budget-usd ask for the number of GPUs: leave out --gpus")
+    if inverse and args.tokens is None:
+        raise InputError("--days and --budget-usd need --tokens, such as --tokens 300B")
+    if getattr(args, "budget_usd", None) is not None and args.price is None:
+        raise InputError("--budget-usd needs --price, USD per GPU-hour")
+    if args.price is not None and args.tokens is None:
+        raise InputError("--price needs --tokens, such as --tokens 300B")
+    if args.global_batch is not None and args.global_batch_tokens is not None:
+        raise InputError("--global-batch and --global-batch-tokens say the same: give one")
+
+
+def task_of(args: argparse.Namespace) -> Task:
+    """The question that search and estimate answer."""
+    check_question(args)
+    model = model_of(args.model)
+    sequence = model.sequence if args.sequence is None else args.sequence
+    if args.sequence is None and not sequence:
+        raise InputError(f"{model.name} states no sequence length: give --sequence")
+    if sequence < 1:
+        raise InputError(f"--sequence {sequence} must be at least 1")
+    return Task(
+        model,
+        cluster_of(args),
+        sequence=sequence,
+        global_batch=_batch(args, model, sequence),
+        software=software_profile(args.software or DEFAULT_SOFTWARE),
+    )
+
+
+def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:
+    if args.global_batch is not None:
+        return int(args.global_batch)
+    if args.global_batch_tokens is None:
+        return published_batch(model, sequence)
+    tokens = args.global_batch_tokens
+    batch, rest = divmod(tokens, sequence)
+    if rest or not batch:
+        near = sorted({max(int(batch), 1) * sequence, (int(batch) + 1) * sequence})
+        raise InputError(
+            f"--global-batch-tokens {tokens:g} is not a multiple of the sequence {sequence}; "
+            f"nearest: {', '.join(map(str, near))}"
+        )
+    return int(batch)
+
+
+def published_batch(model: Model, sequence: int) -> int:
+    """Sequences of the model's published batch.
+
+    Publications round tokens ('3.2 M'), which seldom divides into sequences: then the multiple
+    of the largest power of two within ROUND of it, which is how such batches are chosen.
+    """
+    if not model.batch_tokens:
+        raise InputError(f"{model.name} states no batch: give --global-batch (sequences)")
+    exact, rest = divmod(model.batch_tokens, sequence)
+    if not rest:
+        return exact
+    wanted, unit = model.batch_tokens / sequence, 1
+    while abs(round(wanted / (2 * unit)) * 2 * unit - wanted) <= ROUND * wanted:
+        unit *= 2
+    return max(round(wanted / unit) * unit, 1)
+
+
+def tokens_of(args: argparse.Namespace, model: Model) -> float | None:
+    """Training tokens; 'chinchilla' is worked out from the model."""
+    if args.tokens == "chinchilla":
+        return float(TOKENS_PER_PARAMETER * model.parameters)
+    return None if args.tokens is None else float(args.tokens)
+
+
+def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Values by plan field from --fix, --choose and the options that name a field."""
+    given = [("--fix", text) for text in args.fix or []]
+    given += [("--choose", text) for text in args.choose or []]
+    given += [
+        (f"--{name}", f"{name}={getattr(args, name)}")
+        for name in PLAN_FIELDS
+        if getattr(args, name) is not None
+    ]
+    out: dict[str, list[str]] = {}
+    origin: dict[str, str] = {}
+    for option, text in given:
+        name, values = _choice(option, text)
+        if name in out:
+            raise InputError(f"{option}: {name} is constrained by {origin[name]} already")
+        out[name], origin[name] = values, option
+    return out
+
+
+def _choice(option: str, text: str) -> tuple[str, list[str]]:
+    name, equals, value = text.partition("=")
+    name, values = name.strip().replace("-", "_"), [v.strip() for v in value.split(",")]
+    if not equals or not all(values):
+        raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
+    if name == "layers_per_stage" and option == "--choose":
+        raise InputError(f"--choose {text}: one layout at a time, --fix layers_per_stage=11,12,...")
+    if option != "--choose" and len(values) > 1 and name != "layers_per_stage":
+        raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
+    return name, values
+
+
+def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
+    """Refuse constraints that no plan can meet, in the words of the rule that they break."""
+    import numpy as np
+
+    from .simulator.plan import AUTO, Plan, check_field
+    from .simulator.rules import RULES
+
+    for name in choose:
+        check_field(name)
+    fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
+    fixed.pop("layers_per_stage", None)
+    if "micro_batch" not in choose:
+        fixed["micro_batch"] = 1
+    plan = Plan(**fixed)
+    known = {name for name in fixed if getattr(plan, name) != AUTO}
+    for rule in RULES:
+        if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
+            raise InputError(rule.message(plan, task))
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """The plan of --plan, with --precision and --optimizer where it leaves them open."""
+    from dataclasses import replace
+
+    from .simulator.plan import code, spell
+
+    plan, stated = _read_plan(args.plan)
+    for name in PLAN_FIELDS:
+        text = getattr(args, name)
+        wanted = None if text is None else code(name, text)
+        if name in stated and wanted not in (None, getattr(plan, name)):
+            has = f"{name}={spell(name, getattr(plan, name))}"
+            raise InputError(f"--{name} {text} contradicts the plan, which has {has}")
+        if wanted is not None:
+            changes: dict[str, Any] = {name: wanted}
+            plan = replace(plan, **changes)
+    return plan
+
+
+def _read_plan(source: str) -> tuple[Plan, set[str]]:
+    """A plan written out, in a text file or in a saved result, and the fields it states."""
+    path, _, number = source.rpartition("#")
+    if not path or not Path(path).is_file():
+        path, number = source, ""
+    if not Path(path).is_file():
+        if "=" not in source:
+            raise InputError(f"--plan {source!r} is neither FIELD=VALUE ... nor a file")
+        return _plan_of_text(source)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"--plan {path}: cannot be read as text") from None
+    if not text.lstrip().startswith(("{", "[")):
+        if number:
+            raise InputError(f"--plan {source}: #{number} needs a saved JSON result")
+        return _plan_of_text(text)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--plan {path} is not JSON ({error})") from None
+    return _plan_of_record(_record(content, path, number), path)
+
+
+def _plan_of_text(text: str) -> tuple[Plan, set[str]]:
+    from .simulator.plan import Plan
+
+    stated = {word.partition("=")[0].replace("-", "_") for word in text.split()}
+    return Plan.parse(text), stated
+
+
+def _plan_of_record(record: dict[str, Any], path: str) -> tuple[Plan, set[str]]:
+    from .simulator.plan import Plan, check_field
+
+    fields = record.get("plan", record)
+    if not isinstance(fields, dict):
+        raise InputError(f"--plan {path}: 'plan' must be an object of fields")
+    values = {name: value for name, value in fields.items() if name != "micro_batches"}
+    for name, value in values.items():
+        check_field(name)
+        layout = name == "layers_per_stage" and isinstance(value, list)
+        wanted = int if name == "layers_per_stage" else (int, str)
+        if not all(isinstance(part, wanted) for part in (value if layout else [value])):
+            raise InputError(f"--plan {path}: {name} cannot be {json.dumps(value)[:60]}")
+        values[name] = tuple(value) if layout else value
+    return Plan(**values), set(values)
+
+
+def _record(content: Any, path: str, number: str) -> dict[str, Any]:
+    """The wanted record of a saved result; the file's only object where it is no result."""
+    if isinstance(content, dict) and isinstance(content.get("plans"), list):
+        plans = content["plans"]
+        try:
+            rank = int(number or 1)
+        except ValueError:
+            rank = 0
+        if not 1 <= rank <= len(plans):
+            raise InputError(f"--plan {path}#{number}: the result holds {len(plans)} plans")
+        content = plans[rank - 1]
+    elif number:
+        raise InputError(f"--plan {path}#{number}: the file is not a saved result with plans")
+    if not isinstance(content, dict):
+        raise InputError(f"--plan {path}: must hold a result or an object of plan fields")
+    return content

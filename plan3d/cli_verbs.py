@@ -1,0 +1,231 @@
+"""What does each verb do? Asks the search or the simulator and prints the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import cli_task
+from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from .simulator.errors import InputError, NoFeasiblePlanError
+from .simulator.task import Task
+
+if TYPE_CHECKING:
+    from .search.backend import SearchResult
+    from .simulator.step import Costs
+
+DETERMINISTIC = ("exhaustive",)
+"""Backends that draw nothing at random: a seed would have no effect."""
+
+
+def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+    """Rank plans; the exit code says whether there are any."""
+    from . import cli_views
+
+    choose = cli_task.choices_of(args)
+    options = {"choose": choose, **_options(args)}
+    task = cli_task.task_of(args)
+    tokens = cli_task.tokens_of(args, task.model)
+    if not cli_task.asks_for_gpus(args):
+        cli_task.check_choices(task, choose)
+    if args.csv is not None:
+        check_writable(args.csv, "--csv")
+    try:
+        with ProgressBar(args.quiet, progress) as bar:
+            result = _find(args, task, tokens, {**options, "progress": bar})
+    except NoFeasiblePlanError as error:
+        if args.json:
+            _print_json(cli_views.empty_record(task, tokens, [str(error)]))
+        raise
+    record = cli_views.search_record(result, tokens, args.price, args.pareto)
+    if args.csv is not None:
+        write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
+    infeasible = _why_infeasible(result, choose)
+    if args.json:
+        _print_json({**record, "infeasible": infeasible} if infeasible else record)
+    else:
+        _print_search(result, args, tokens, infeasible)
+    return _exit_code(result, args)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of find_plans; its own defaults where the user says nothing."""
+    given = {
+        "backend": args.backend,
+        "objective": args.objective,
+        "headroom": args.memory_headroom,
+        "top": args.top,
+        "budget": args.budget,
+        "time_limit": args.time_limit,
+        "seed": args.seed,
+    }
+    if args.seed is not None and (args.backend or "exhaustive") in DETERMINISTIC:
+        raise InputError("--seed has no effect: the exhaustive search draws nothing at random")
+    ends = args.budget is not None or args.time_limit is not None
+    if ends and cli_task.asks_for_gpus(args):
+        raise InputError("--budget and --time-limit do not go with --days or --budget-usd")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _find(
+    args: argparse.Namespace, task: Task, tokens: float | None, options: dict[str, Any]
+) -> SearchResult:
+    from .search.finder import BACKENDS, find_plans
+    from .simulator.errors import did_you_mean
+
+    backend = options.get("backend", "exhaustive")
+    if backend not in BACKENDS:
+        raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
+    if tokens is None or not cli_task.asks_for_gpus(args):
+        return find_plans(task, **options)
+    from .search.advice import smallest_cluster
+
+    limits = {"days": args.days, "budget_usd": args.budget_usd, "price": args.price}
+    return smallest_cluster(task, tokens=tokens, **limits, **options)
+
+
+def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[str]:
+    if result.plans:
+        return []
+    if not result.complete:
+        return ["no plan that fits was found before the search ended"]
+    from .search.advice import why_infeasible
+
+    return why_infeasible(result, choose)
+
+
+def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
+    """Interrupted, unless the search ended at a limit that the user set."""
+    spent = args.budget is not None and result.counts.evaluated >= args.budget
+    late = args.time_limit is not None and result.seconds_searching >= args.time_limit
+    if not result.complete and not spent and not late:
+        warn("interrupted: the best so far", args.quiet)
+        return INTERRUPTED
+    return 0 if result.plans else NoFeasiblePlanError.exit_code
+
+
+def _print_search(
+    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
+) -> None:
+    from . import cli_views
+
+    screen = Screen()
+    screen.lines(cli_views.header(result.task, result.limit))
+    if result.costs is None:
+        print()
+        screen.lines(cli_views.count_lines(result))
+        print()
+        screen.section("No plan fits:", infeasible)
+        return
+    screen.lines([cli_views.peak_line(result.costs)])
+    print()
+    _print_ranking(screen, result.costs, args, tokens)
+    screen.lines(cli_views.count_lines(result))
+    if tokens is not None:
+        screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
+    print()
+    if args.pareto and result.frontier is not None:
+        print("Frontier of time against memory: no plan is both faster and smaller")
+        _print_ranking(screen, cli_views.spread(result.frontier, args.top), args, tokens, False)
+    _print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
+
+
+def _print_ranking(
+    screen: Screen,
+    costs: Costs,
+    args: argparse.Namespace,
+    tokens: float | None,
+    winner: bool = True,
+) -> None:
+    from dataclasses import replace
+
+    from . import cli_views
+    from .simulator import report
+
+    rows = min(len(costs), args.top)
+    extra = cli_views.training_columns(costs, rows, tokens, args.price)
+    table = report.ranking(costs, rows, extra)
+    screen.table(table if winner else replace(table, marked=-1))
+    same = " ".join(f"{name}={value}" for name, value in report.same_for_all(costs).items())
+    star = "* best; " if winner else ""
+    screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
+    print()
+
+
+def _print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -> None:
+    """Where one plan's time and memory go, why, and what that rests on."""
+    from .simulator import report
+
+    low, high = report.bounds(costs)
+    screen.lines([f"{title}: {report.summary(costs)}; step between {low:.4g} and {high:.4g} s"])
+    print()
+    for table in report.breakdown(costs):
+        screen.table(table)
+    if stages and costs.plans.take(0).pp > 1:
+        screen.table(report.stage_table(costs))
+    screen.section("Why", report.why(costs))
+    screen.section("Assumptions", report.assumptions(costs))
+
+
+def estimate(args: argparse.Namespace) -> int:
+    """Predict one plan; one that does not fit is still a valid answer."""
+    task = cli_task.task_of(args)
+    tokens = cli_task.tokens_of(args, task.model)
+    plan = cli_task.plan_of(args)
+    from . import cli_views
+    from .simulator.step import evaluate
+
+    costs = evaluate(task, plan)
+    if args.json:
+        _print_json(cli_views.estimate_record(costs, tokens, args.price))
+        return 0
+    screen = Screen()
+    screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
+    if tokens is not None:
+        screen.lines([cli_views.training_line(costs, tokens, args.price)])
+    print()
+    screen.lines([cli_views.verdict(costs)])
+    print()
+    _print_plan(screen, costs, "Plan", stages=True)
+    return 0
+
+
+def catalogue(args: argparse.Namespace) -> int:
+    """List models or clusters, or show one."""
+    from . import cli_catalogue
+
+    listing, one, records = {
+        "models": (
+            cli_catalogue.models_table,
+            cli_catalogue.model_tables,
+            cli_catalogue.models_records,
+        ),
+        "clusters": (
+            cli_catalogue.clusters_table,
+            cli_catalogue.cluster_tables,
+            cli_catalogue.clusters_records,
+        ),
+    }[args.verb]
+    screen = Screen()
+    if args.name is None:
+        if args.json:
+            _print_json({args.verb: records()})
+        else:
+            screen.table(listing())
+        return 0
+    lines, tables, record = one(args.name)
+    if args.json:
+        _print_json(record)
+        return 0
+    screen.lines(lines[:1])
+    print()
+    for table in tables:
+        screen.table(table)
+    screen.lines(lines[1:])
+    return 0
+
+
+def _print_json(record: Any) -> None:
+    print(json.dumps(record, allow_nan=False, indent=1))

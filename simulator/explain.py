@@ -1,0 +1,230 @@
+"""Why is this plan as fast as it is, and what was assumed? Sentences with numbers.
+
+A step is split into the seconds that the model's arithmetic would take at the datasheet peak and
+everything that keeps a GPU from it; the shares add up to one. For a few rows, never the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .hardware import Cluster
+from .model import padded_vocabulary
+from .plan import Plan, Precision, spell
+from .precision import RECIPES
+from .schedules import chunk_layers
+from .step import UNCALIBRATED, Costs, by_stage, simulate
+from .task import Task
+from .units import format_bytes, format_flops
+
+LABELS = {
+    "peak": "arithmetic at peak",
+    "kernels": "kernels below peak",
+    "uneven": "uneven stages",
+    "recompute": "recompute",
+    "tensor_comm": "tensor-parallel communication",
+    "context_comm": "context-parallel communication",
+    "expert_comm": "expert all-to-all",
+    "launch": "kernel launches",
+    "pipeline_comm": "pipeline sends",
+    "bubble": "pipeline bubble",
+    "data_comm": "data-parallel communication",
+    "optimizer": "optimizer",
+}
+"""What a GPU-second goes to; the keys of loss_shares()."""
+
+SMALL = 0.005
+"""Shares of a step below this are not worth a word."""
+WORTH_A_SENTENCE = 0.02
+_USER = "given by the user"
+
+
+def one(costs: Costs, row: int = 0) -> Costs:
+    """One row of a table as plain numbers."""
+    if costs.single:
+        return costs
+    return simulate(costs.task, costs.plans.take(slice(row, row + 1)), single=True)
+
+
+def number_format(plan: Plan, row: int = 0) -> str:
+    """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
+    return RECIPES[Precision(int(plan.table().precision[row]))].gemm_format
+
+
+def layers_per_rank(task: Task, p: Plan) -> list[int]:
+    """Transformer layers on every pipeline rank of one plan."""
+    ends = (p.first_stage_layers, p.last_stage_layers)
+    chunks = chunk_layers(task.model.layers, p.pp, p.virtual_stages, *ends, p.layers_per_stage)
+    return [sum(chunks[rank :: p.pp]) for rank in range(p.pp)]
+
+
+def loss_shares(costs: Costs) -> dict[str, float]:
+    """Share of a step by LABELS, of one plan; they add up to 1.
+
+        kernels = useful compute x (mean rank / slowest rank) - peak
+
+    `peak` is the MFU. Where attention is causal, kernels skip half of the scores that the MFU
+    counts, so that `kernels` can fall below zero at long sequences.
+    """
+    costs = one(costs)
+    step, parts = costs.step_seconds, costs.seconds
+    share = {name: seconds / step for name, seconds in parts.items()}
+    recompute = costs.compute_seconds["recompute"] / step
+    useful = share.pop("compute") - recompute
+    ranks = by_stage(costs)["seconds"]
+    even = float(ranks.mean() / ranks.max())
+    split = {"peak": costs.mfu, "kernels": useful * even - costs.mfu, "uneven": useful * (1 - even)}
+    return {**split, "recompute": recompute, **share}
+
+
+def why(costs: Costs) -> list[str]:
+    """Where the GPU time of one plan goes, the largest losses and what would change them."""
+    costs = one(costs)
+    shares = loss_shares(costs)
+    rate = format_flops(costs.model_flops_per_second)
+    dense = f"{format_flops(costs.peak_flops)} ({number_format(costs.plans)}, dense)"
+    losses = sorted(shares.items(), key=lambda item: -abs(item[1]))
+    spent = [f"{LABELS[n]} {_percent(s)}" for n, s in losses if abs(s) >= SMALL and n != "peak"]
+    out = [
+        f"MFU {_percent(costs.mfu)}: {rate} of {dense} per GPU; the rest of each GPU-second goes "
+        f"to {', '.join(spent)}.",
+        _kernel_sentence(costs),
+    ]
+    plan = costs.plans.take(0)
+    large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
+    out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
+    return [*out, _memory_sentence(costs)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _kernel_sentence(costs: Costs) -> str:
+    compute = {n: s for n, s in costs.compute_seconds.items() if n != "recompute"}
+    total = sum(compute.values())
+    reached = costs.mfu * costs.step_seconds / total
+    parts = [f"{name.replace('_', '-')} {_percent(s / total)}" for name, s in compute.items()]
+    return (
+        f"Kernels do the model's arithmetic at {_percent(reached)} of peak; their time is "
+        f"{', '.join(parts)}."
+    )
+
+
+def _memory_sentence(costs: Costs) -> str:
+    parts = sorted(costs.memory.items(), key=lambda item: -item[1])
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts[:3])
+    state = f"{format_bytes(costs.margin)} are left"
+    if not costs.fits:
+        state = f"it exceeds the GPU by {format_bytes(-costs.margin)}"
+    return (
+        f"Pipeline rank {costs.worst_rank} needs most memory, {format_bytes(costs.memory_bytes)} "
+        f"of {format_bytes(costs.capacity)} ({largest}); {state}."
+    )
+
+
+def _recompute(costs: Costs, plan: Plan, share: str) -> str:
+    mode = spell("recompute", plan.recompute)
+    return f"Recompute ({mode}) costs {share} of the step and buys activation memory."
+
+
+def _tensor(costs: Costs, plan: Plan, share: str) -> str:
+    fast = costs.task.cluster.fast
+    where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
+    hidden = "after overlap" if plan.overlap_tp else "not overlapped"
+    return f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}."
+
+
+def _bubble(costs: Costs, plan: Plan, share: str) -> str:
+    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
+    return (
+        f"The pipeline bubble is {share}: pp = {plan.pp} with {batches} micro-batches and "
+        f"{plan.virtual_stages} virtual stages; more of either shrinks it."
+    )
+
+
+def _data(costs: Costs, plan: Plan, share: str) -> str:
+    hidden = "after overlap" if plan.overlap_grad_reduce else "without overlap"
+    return (
+        f"Synchronising gradients and weights over dp x cp = {plan.dp * plan.cp} ranks shows "
+        f"{share} of the step {hidden} (zero = {plan.zero})."
+    )
+
+
+def _expert(costs: Costs, plan: Plan, share: str) -> str:
+    fast = costs.task.cluster.fast.gpus
+    where = "within" if plan.ep * plan.etp <= fast else "beyond"
+    return (
+        f"The experts' all-to-alls over ep = {plan.ep} take {share} of the step, {where} "
+        f"{fast} fast-linked GPUs."
+    )
+
+
+def _uneven(costs: Costs, plan: Plan, share: str) -> str:
+    layers = layers_per_rank(costs.task, plan)
+    held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
+    return (
+        f"The slowest rank works {share} of the step longer than the mean: ranks hold {held} "
+        "layers, the first also the embedding, the last the head."
+    )
+
+
+_SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
+    "recompute": _recompute,
+    "tensor_comm": _tensor,
+    "bubble": _bubble,
+    "data_comm": _data,
+    "expert_comm": _expert,
+    "uneven": _uneven,
+}
+
+
+def provenance_counts(cluster: Cluster) -> dict[str, int]:
+    """How many numbers of the profile were measured, and how many the user gave."""
+    origins = list(cluster.provenance.values())
+    return {
+        "numbers": len(origins),
+        "measured": sum(origin.measured for origin in origins),
+        "given": sum(origin.source == _USER for origin in origins),
+    }
+
+
+def provenance_line(cluster: Cluster) -> str:
+    """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
+    counts = provenance_counts(cluster)
+    given = [key for key, origin in cluster.provenance.items() if origin.source == _USER]
+    by_user = f", {', '.join(given)} given by the user" if given else ""
+    return (
+        f"hardware profile {cluster.name}: {counts['measured']} of {counts['numbers']} numbers "
+        f"measured{by_user}, the others datasheet or prior"
+    )
+
+
+def assumptions(costs: Costs, row: int = 0) -> list[str]:
+    """What the numbers of one plan rest on."""
+    task, plan = costs.task, costs.plans.take(row)
+    low, high = UNCALIBRATED
+    out = [
+        f"uncalibrated: about four of five published runs took {low:g} to {high:g} times the "
+        "predicted step",
+        provenance_line(task.cluster),
+        f"software profile {task.software.name}: {task.software.title}",
+        "MFU counts attention over the whole window and no recompute",
+        "no failures, data loading, checkpoints or other jobs on the network",
+    ]
+    return out + _about_the_model(task, plan)
+
+
+def _about_the_model(task: Task, plan: Plan) -> list[str]:
+    out = []
+    if any(kind.experts for kind in task.model.kinds):
+        out.append("tokens are routed evenly over the experts")
+    padded = padded_vocabulary(task.model.vocabulary, task.software.vocabulary_multiple * plan.tp)
+    if padded != task.model.vocabulary:
+        out.append(f"vocabulary padded from {task.model.vocabulary:,} to {padded:,}")
+    layers = layers_per_rank(task, plan)
+    if len(set(layers)) > 1:
+        out.append(f"pipeline ranks hold {min(layers)} to {max(layers)} layers")
+    if task.model.mtp_layers:
+        out.append(f"multi-token prediction ({task.model.mtp_layers} layer) is trained too")
+    return out

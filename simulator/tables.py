@@ -1,0 +1,60 @@
+"""How does a small table look as text or HTML? Cells are strings that are already formatted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Headers with units, rows of text, and which row stands out."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    words: frozenset[int] = frozenset({0})
+    """Columns of words, aligned left; the others are numbers, aligned right."""
+    marked: int = -1
+    """Index of the row that stands out; -1 for none."""
+
+
+def plain(table: Table) -> str:
+    """Aligned text without box characters; the marked row carries a star."""
+    star = table.marked >= 0
+    lines = [table.headers, *table.rows]
+    widths = [max(len(row[i]) for row in lines) for i in range(len(table.headers))]
+    out = [table.title] if table.title else []
+    for number, row in enumerate(lines):
+        cells = [
+            cell.ljust(width) if i in table.words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        mark = ("* " if number - 1 == table.marked else "  ") if star else ""
+        out.append((mark + "  ".join(cells)).rstrip())
+    return "\n".join(out)
+
+
+def html(tables: Sequence[Table]) -> str:
+    """Tables without scripts or styles of their own, for a notebook."""
+    return "<div>" + "".join(_html_table(table) for table in tables) + "</div>"
+
+
+def _html_table(table: Table) -> str:
+    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    head = _html_row(table, table.headers, "th", False)
+    body = "".join(
+        _html_row(table, row, "td", number == table.marked) for number, row in enumerate(table.rows)
+    )
+    return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _html_row(table: Table, row: tuple[str, ...], tag: str, strong: bool) -> str:
+    cells = []
+    for i, cell in enumerate(row):
+        side = "left" if i in table.words else "right"
+        text = escape(cell).replace("  ", "&emsp;")
+        text = f"<b>{text}</b>" if strong else text
+        cells.append(f'<{tag} style="text-align:{side}">{text}</{tag}>')
+    return f"<tr>{''.join(cells)}</tr>"

@@ -1,0 +1,137 @@
+"""Do imports run one way, without heavy packages, and does pyproject.toml list every package?"""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d": "plan3d"}
+
+ORDER = {
+    "plan3d.simulator": (
+        "errors units json_object model model_families model_config presets hardware_profile "
+        "hardware software plan precision task operators kernels collectives layers schedules "
+        "rules stages data_parallel memory step timeline validation textbook tables explain "
+        "report plots"
+    ),
+    "plan3d.search": (
+        "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
+        "integer_programming reinforcement_learning zeroth_order finder advice"
+    ),
+    "plan3d": ("cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli __main__"),
+}
+"""Rooms of each package: one may import those before it, in its package and in earlier ones."""
+
+LAZY = {
+    "plan3d.simulator.model": {"plan3d.simulator.presets", "plan3d.simulator.model_config"},
+    "plan3d.simulator.step": {"plan3d.simulator.report"},
+}
+"""Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
+
+HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab"}
+"""Loaded by the functions that need them."""
+
+
+def modules():
+    """Module name -> file of every room in the tree."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join((package, *inside)).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+RANK = {
+    name: i
+    for i, name in enumerate(
+        name
+        for package, rooms in ORDER.items()
+        for name in (package, *(f"{package}.{room}" for room in rooms.split()))
+    )
+}
+"""Position of a module; an import must point to a smaller one."""
+
+
+def imports(name):
+    """(target module, whether inside a function) of every import in a module."""
+    path = MODULES[name]
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    tree = ast.parse(path.read_text())
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) in inner
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) + 1 - node.level]
+                base = ".".join([*up, *base.split(".")] if base else up)
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                yield submodule if submodule in MODULES else base, id(node) in inner
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_run_one_way(name):
+    assert name in RANK, f"{name} has no place in ORDER"
+    for target, inside in imports(name):
+        if target.partition(".")[0] != "plan3d" or target == "plan3d.hardware_profiles":
+            continue
+        assert target in MODULES, f"{name} imports {target}, which is not there"
+        if inside and target in LAZY.get(name, ()):
+            continue
+        assert RANK[target] < RANK[name], f"{name} imports {target}, which comes after it"
+
+
+def test_the_simulator_knows_nothing_of_search():
+    for name in MODULES:
+        if name.startswith("plan3d.simulator"):
+            found = {target for target, _ in imports(name)}
+            assert not any(t.startswith(("plan3d.search", "search")) for t in found), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_numpy_and_the_standard_library_at_module_top(name):
+    for target, inside in imports(name):
+        top = target.partition(".")[0]
+        if not inside:
+            assert top not in HEAVY, f"{name} imports {target} at its top"
+            assert top in {"plan3d", "numpy", *sys.stdlib_module_names}, f"{name}: {target}"
+
+
+def test_nothing_heavy_is_loaded():
+    code = (
+        "import sys, plan3d, plan3d.simulator.step, plan3d.search.finder;"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_order_has_no_name_twice():
+    assert len(RANK) == sum(1 + len(rooms.split()) for rooms in ORDER.values())
+
+
+def test_pyproject_lists_every_package():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {**FOLDERS, "hardware_profiles": "plan3d.hardware_profiles"}
+    found = set()
+    for folder, package in folders.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            inside = init.parent.relative_to(ROOT / folder).parts
+            found.add(".".join((package, *inside)))
+    assert found == set(setuptools["packages"])
+    placed = {package: folder for folder, package in folders.items() if package != folder}
+    assert setuptools["package-dir"] == placed

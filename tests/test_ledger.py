@@ -1,0 +1,348 @@
+"""The claims of the mission's sources, one test a row; each names its row.
+
+Rows whose printed figure does not follow from its own formula reproduce the formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d.search.finder import find_plans
+from plan3d.simulator import textbook
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.plan import Optimizer, Plan, Precision
+from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.software import software_profile
+from plan3d.simulator.step import by_stage, evaluate
+from plan3d.simulator.task import Task
+
+A100 = "a100-80gb-sxm"
+A100_PEAK = 312e12
+DAY = 86400.0
+LLAMA = {
+    "llama-7b": (4096, 32, 6_704_594_944),
+    "llama-13b": (5120, 40, 12_910_592_000),
+    "llama-33b": (6656, 60, 32_323_665_920),
+    "llama-65b": (8192, 80, 64_948_797_440),
+}
+GPT3 = {
+    "gpt3-125m": (12, 768, 12, 64, 0.5e6),
+    "gpt3-350m": (24, 1024, 16, 64, 0.5e6),
+    "gpt3-760m": (24, 1536, 16, 96, 0.5e6),
+    "gpt3-1.3b": (24, 2048, 24, 128, 1e6),
+    "gpt3-2.7b": (32, 2560, 32, 80, 1e6),
+    "gpt3-6.7b": (32, 4096, 32, 128, 2e6),
+    "gpt3-13b": (40, 5140, 40, 128, 2e6),
+    "gpt3-175b": (96, 12288, 96, 128, 3.2e6),
+}
+MEGATRON = {
+    "megatron-1.7b": (1.7, 24, 2304, 24),
+    "megatron-3.6b": (3.6, 32, 3072, 30),
+    "megatron-7.5b": (7.5, 32, 4096, 36),
+    "megatron-18.4b": (18.4, 48, 6144, 40),
+    "megatron-39.1b": (39.1, 64, 8192, 48),
+    "megatron-76.1b": (76.1, 80, 10240, 60),
+    "megatron-145.6b": (145.6, 96, 12288, 80),
+    "megatron-310.1b": (310.1, 128, 16384, 96),
+    "megatron-529.6b": (529.6, 128, 20480, 105),
+    "megatron-1008b": (1008.0, 160, 25600, 128),
+}
+# tp, pp, virtual stages, GPUs, batch, micro-batch, TFLOP/s a GPU: table 1 of Narayanan et al.
+# 2021; micro-batch and virtual stages from the authors' launch scripts.
+SC21 = {
+    "megatron-1.7b": (1, 1, 1, 32, 512, 16, 137),
+    "megatron-3.6b": (2, 1, 1, 64, 512, 16, 138),
+    "megatron-7.5b": (4, 1, 1, 128, 512, 16, 142),
+    "megatron-18.4b": (8, 1, 1, 256, 1024, 8, 135),
+    "megatron-39.1b": (8, 2, 1, 512, 1536, 4, 138),
+    "megatron-76.1b": (8, 4, 3, 1024, 1792, 2, 143.8e3 / 1024),
+    "megatron-145.6b": (8, 8, 2, 1536, 2304, 2, 227.1e3 / 1536),
+    "megatron-310.1b": (8, 16, 2, 1920, 2160, 1, 297.4e3 / 1920),
+    "megatron-529.6b": (8, 35, 3, 2520, 2520, 1, 410.2e3 / 2520),
+    "megatron-1008b": (8, 64, 1, 3072, 3072, 1, 502.0e3 / 3072),
+}
+
+
+def task(model: str, gpus: int, batch: int, **options: object) -> Task:
+    software = software_profile(str(options.pop("software", "megatron-core")))
+    cluster = Cluster.profile(str(options.pop("cluster", A100)), gpus=gpus)
+    preset = Model.preset(model)
+    sequence = int(str(options.pop("sequence", 2048)))
+    return Task(preset, cluster, sequence=sequence, global_batch=batch, software=software)
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_m1_parameters_are_12_l_h2_plus_2_v_h(name: str) -> None:
+    hidden, layers, count = LLAMA[name]
+    assert textbook.parameters(layers, hidden, 32_000) == count
+    assert Model.preset(name).parameters == pytest.approx(count, rel=0.015)
+
+
+def state_bytes(precision: Precision) -> int:
+    recipe = RECIPES[precision]
+    return recipe.weight + recipe.gradient + recipe.optimizer_bytes(Optimizer.ADAM)
+
+
+def test_m2_adam_in_fp32_takes_16_bytes_a_parameter() -> None:
+    assert state_bytes(Precision.FP32) == 16
+
+
+def test_m3_mixed_takes_12_bytes_a_parameter() -> None:
+    assert state_bytes(Precision.MIXED) == 12
+
+
+def test_m4_training_memory_term_by_term() -> None:
+    layers, hidden, heads, sequence, batch = 7, 64, 4, 32, 3
+    states = 48 * layers * hidden**2
+    scores = batch * layers * 2 * sequence**2 * heads
+    rest = batch * layers * 14 * sequence * hidden
+    total = textbook.training_bytes(layers, hidden, heads, sequence, batch)
+    assert total == 4 * (states + scores + rest)
+
+
+def test_m5_gpt3_states_in_fp32() -> None:
+    costs = evaluate(task("gpt3-175b", 1, 1), Plan(precision="fp32", recompute="full"))
+    memory = costs.memory
+    assert memory["weights"] == pytest.approx(700e9, rel=0.01)
+    assert memory["gradients"] == pytest.approx(700e9, rel=0.01)
+    assert memory["optimizer"] == pytest.approx(1.4e12, rel=0.01)
+
+
+def test_m6_gpt3_activations() -> None:
+    one = 4 * textbook.activation_values(96, 12288, 96, 2048, 1)
+    weights = 4 * 175e9
+    assert one == pytest.approx(444e9, rel=0.005)
+    assert one / weights == pytest.approx(0.63, abs=0.01)
+    assert 128 * one / weights == pytest.approx(81, abs=0.5)
+
+
+def test_m7_data_parallelism_divides_only_activations() -> None:
+    assert textbook.data_parallel_bytes(100.0, 80.0, 8) == 2 * (4 * 100 + 10)
+    several = task("gpt3-1.3b", 8, 64)
+    alone = task("gpt3-1.3b", 1, 8)
+    plan = {"precision": "pure-bf16", "zero": 0}
+    split = evaluate(several, Plan(dp=8, **plan)).memory
+    whole = evaluate(alone, Plan(dp=1, **plan)).memory
+    states = sum(split[name] for name in ("weights", "gradients", "optimizer"))
+    assert states == sum(whole[name] for name in ("weights", "gradients", "optimizer"))
+    padded = whole["weights"] / 2
+    assert states == pytest.approx(2 * 4 * padded)
+
+
+def test_m8_model_parallelism_divides_states() -> None:
+    assert textbook.model_parallel_bytes(175e9, 1024) == pytest.approx(16 * 175e9 / 1024)
+    plan = {"precision": "fp32", "zero": 0, "recompute": "full"}
+    for sizes in ({"tp": 8}, {"pp": 8}):
+        stages = by_stage(evaluate(task("llama-65b", 8, 8), Plan(**sizes, **plan)))
+        states = sum(stages[name].mean() for name in ("weights", "gradients", "optimizer"))
+        ideal = textbook.model_parallel_bytes(Model.preset("llama-65b").parameters, 8)
+        assert states == pytest.approx(ideal, rel=0.01)
+
+
+@pytest.mark.parametrize("name", GPT3)
+def test_m9_gpt3_table(name: str) -> None:
+    layers, hidden, heads, head_dim, batch = GPT3[name]
+    model = Model.preset(name)
+    attention = model.kinds[0].attention
+    assert (model.layers, model.hidden) == (layers, hidden)
+    assert (attention.heads, attention.head_dim) == (heads, head_dim)
+    assert model.batch_tokens == batch
+
+
+def test_m9_xl_row_is_17_percent_larger_than_its_name() -> None:
+    printed = Model.preset("gpt3-1.3b").parameters
+    assert printed == pytest.approx(1.516e9, rel=1e-3)
+    assert printed / 1.3e9 == pytest.approx(1.17, abs=0.005)
+    # 16 heads of 128 instead of 24: 8 x 128 columns fewer in four matrices of every layer.
+    fewer = printed - 24 * 8 * 128 * (4 * 2048 + 3)
+    assert fewer == pytest.approx(1.315e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_m10_llama_table(name: str) -> None:
+    model = Model.preset(name)
+    tokens = 1.4e12 if name in ("llama-33b", "llama-65b") else 1.0e12
+    heads = {"llama-7b": 32, "llama-13b": 40, "llama-33b": 52, "llama-65b": 64}[name]
+    assert (model.hidden, model.layers) == LLAMA[name][:2]
+    assert model.kinds[0].attention.heads == heads
+    assert (model.batch_tokens, model.train_tokens) == (4e6, tokens)
+
+
+def test_t1_train_time_factors() -> None:
+    run = {"parameters": 1e9, "tokens": 1e9, "gpus": 1, "peak_flops": 1e12, "utilisation": 1.0}
+    assert textbook.train_seconds(**run) == 6e6
+    assert textbook.train_seconds(**run, full_recompute=True) == 8e6
+
+
+def test_t2_gpt3_utilisation() -> None:
+    reached = textbook.utilisation(175e9, 300e9, 1024, A100_PEAK, 35 * DAY, full_recompute=True)
+    assert reached == pytest.approx(0.4347, abs=0.0005)
+
+
+def test_t3_llama_65b_utilisation_is_not_what_the_source_prints() -> None:
+    run = (65e9, 1.4e12, 2048, A100_PEAK, 21 * DAY)
+    assert textbook.utilisation(*run, full_recompute=True) == pytest.approx(0.63, abs=0.005)
+    assert textbook.utilisation(*run) == pytest.approx(0.47, abs=0.005)
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_t4_megatron_table_models(name: str) -> None:
+    billions, heads, hidden, layers = MEGATRON[name]
+    model = Model.preset(name)
+    assert (model.kinds[0].attention.heads, model.hidden, model.layers) == (heads, hidden, layers)
+    # The paper's formula, equation 2; it prints one digit.
+    formula = (
+        12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (51200 + 2048) / (12 * layers * hidden))
+    )
+    assert model.parameters == pytest.approx(formula, rel=1e-4)
+    assert model.parameters / 1e9 == pytest.approx(billions, abs=0.06)
+
+
+@pytest.mark.parametrize("name", SC21)
+def test_t4_megatron_table_rates_uncalibrated(name: str) -> None:
+    tp, pp, virtual, gpus, batch, micro, tflops = SC21[name]
+    question = task(name, gpus, batch, software="megatron-lm-2021")
+    costs = evaluate(
+        question,
+        Plan(
+            tp=tp,
+            pp=pp,
+            virtual_stages=virtual,
+            micro_batch=micro,
+            recompute="full",
+            precision="fp16",
+            sequence_parallel=0,
+            zero=0,
+            overlap_grad_reduce=0,
+            overlap_p2p=int(virtual > 1),
+        ),
+    )
+    layers, hidden = question.model.layers, question.model.hidden
+    # Equation 3 of the paper: full recompute counted.
+    flops = 96 * batch * 2048 * layers * hidden**2
+    flops *= 1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden)
+    measured = flops / (gpus * tflops * 1e12)
+    assert costs.step_seconds == pytest.approx(measured, rel=0.12)
+
+
+def uniform(stages: int, micro_batches: int) -> Task:
+    """A model whose stages are equal: its vocabulary is too small to weigh."""
+    model = replace(Model.preset("megatron-145.6b"), vocabulary=1, learned_positions=0)
+    software = replace(software_profile("megatron-core"), vocabulary_multiple=1)
+    cluster = Cluster.profile(A100, gpus=stages)
+    return Task(model, cluster, sequence=2048, global_batch=micro_batches, software=software)
+
+
+def test_t5_naive_model_parallelism_uses_one_device_at_a_time() -> None:
+    # One micro-batch in flight: of p stages p - 1 are always idle.
+    seconds = evaluate(uniform(4, 1), Plan(pp=4, recompute="full")).seconds
+    useful = seconds["compute"] + seconds["launch"]
+    assert useful / (useful + seconds["bubble"]) == pytest.approx(1 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 64), (16, 16)])
+def test_t6_idle_over_useful_is_n_minus_1_over_m(stages: int, micro_batches: int) -> None:
+    parts = evaluate(uniform(stages, micro_batches), Plan(pp=stages)).seconds
+    useful = parts["compute"] + parts["launch"]
+    assert parts["bubble"] / useful == pytest.approx((stages - 1) / micro_batches, rel=2e-3)
+    # With a head on the last stage, the slowest rank idles less than that.
+    heavy = evaluate(task("megatron-145.6b", stages, micro_batches), Plan(pp=stages)).seconds
+    useful = heavy["compute"] + heavy["launch"]
+    assert heavy["bubble"] / useful < (stages - 1) / micro_batches
+
+
+@pytest.mark.parametrize("virtual", [1, 2, 5])
+def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(virtual: int) -> None:
+    from plan3d.simulator.schedules import exposed_hops
+
+    p, v, m = np.float64(4), np.float64(virtual), np.float64(16)
+    for overlapped in (0.0, 1.0):
+        hops = exposed_hops(p, v, m, np.float64(overlapped))
+        assert 2 * (p - 1) <= hops <= 2 * (p - 1) * m * v
+
+
+def test_t9_tensor_parallelism_never_idles() -> None:
+    costs = evaluate(task("gpt3-6.7b", 8, 8), Plan(tp=8))
+    assert costs.seconds["bubble"] == 0
+    assert costs.seconds["tensor_comm"] > 0
+
+
+def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
+    one = evaluate(task("gpt3-1.3b", 1, 4), Plan(micro_batch=4))
+    eight = evaluate(task("gpt3-1.3b", 8, 32), Plan(dp=8, micro_batch=4))
+    assert eight.tokens_per_second / one.tokens_per_second >= 7
+
+
+@pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
+def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
+    from plan3d.simulator.layers import Cost, layer_costs
+    from plan3d.simulator.plan import Precision
+    from plan3d.simulator.stages import strategy
+
+    question = task(name, 1, 1)
+    plan = Plan(dp=1, sequence_parallel=0, zero=0).table()
+    costs = layer_costs(question, RECIPES[Precision.BF16], strategy(plan)).table[0, 0]
+    backward = costs[Cost.TOTAL] - costs[Cost.FORWARD]
+    assert 1.9 <= backward / costs[Cost.FORWARD] <= 2.1
+
+
+def test_t13_pipeline_communicates_less_than_tensor_parallelism() -> None:
+    question = task("gpt3-175b", 8, 64)
+    tensor = evaluate(question, Plan(tp=8, zero=0, recompute="full")).seconds
+    pipeline = evaluate(question, Plan(pp=8, zero=0, recompute="full")).seconds
+    assert pipeline["pipeline_comm"] < tensor["tensor_comm"]
+
+
+T14_ROWS = {
+    # model: GPUs, batch in sequences (the published batch, made divisible)
+    "gpt3-350m": (64, 256),
+    "gpt3-760m": (64, 256),
+    "gpt3-1.3b": (64, 512),
+    "gpt3-2.7b": (64, 512),
+    "gpt3-6.7b": (128, 1024),
+    "gpt3-13b": (128, 1024),
+    "gpt3-175b": (1024, 1536),
+    "llama-7b": (256, 2048),
+    "llama-13b": (512, 2048),
+    "llama-33b": (2048, 2048),
+    "llama-65b": (2048, 2048),
+}
+
+
+@pytest.mark.parametrize("name", T14_ROWS)
+def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
+    gpus, batch = T14_ROWS[name]
+    best = find_plans(task(name, gpus, batch, software="megatron-lm-2021"), top=1).best
+    assert best is not None
+    assert 0.295 <= best.mfu < 0.56
+    lost = best.seconds
+    assert sum(lost.values()) == pytest.approx(best.step_seconds)
+
+
+def test_t15_llama_65b_hours_and_price() -> None:
+    hours = 2048 * 21 * 24
+    assert hours == 1_032_192
+    assert 5e6 / hours == pytest.approx(4.84, abs=0.005)
+
+
+def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
+    question = task("gpt3-175b", 2048, 1536, cluster="v100-32gb-sxm", software="megatron-lm-2021")
+    best = find_plans(question, choose={"precision": ["fp16"]}, top=1).best
+    assert best is not None
+    days = 300e9 / best.tokens_per_second / DAY
+    assert 15 <= days <= 60
+    # One to three dollars a V100-hour.
+    assert 1e6 <= days * 24 * 2048 * 1.5 <= 10e6
+
+
+def test_t16_chinchilla_tokens() -> None:
+    assert textbook.chinchilla_tokens(70e9) == 1.4e12
+
+
+def test_memory_of_the_worst_stage_is_reported() -> None:
+    costs = evaluate(task("megatron-39.1b", 64, 64), Plan(tp=8, pp=4))
+    assert costs.memory_bytes == pytest.approx(by_stage(costs)["total"].max())
