@@ -108,10 +108,12 @@ def _gather(sync: Synchronisation, s: Stages, contention: float) -> Value:
     return _end(sync, sync.all_gather, s.forward, s.forward_before, contention)[None]
 
 
-def _every_slot(s: Stages, shown: Value) -> Value:
-    """A delay of every micro-batch: it also stretches the filling and draining slots."""
-    slots = s.micro_batches + (s.ranks - 1) / s.virtual
-    out: Value = shown.max(axis=0) * slots
+def _every_slot(s: Stages, delay: Value) -> Value:
+    """What a delay of every micro-batch adds to the step: m of the slowest rank's, and the
+    others' while the pipeline fills and drains, composed as the step itself is."""
+    longer = (s.forward + s.backward + delay).max(axis=0) - s.slowest
+    filling = (delay * s.ranks_alike).sum(axis=0) - longer
+    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
     return out
 
 

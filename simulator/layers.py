@@ -204,8 +204,16 @@ def _gemm_seconds(works: list[Work | None], rooms: _Rooms) -> list[tuple[Value, 
     for work in works:
         middle = at + (len(work.gemms) if work else 0)
         end = middle + (len(work.selective_gemms) if work else 0)
-        out.append((seconds[at:middle].sum(axis=0), seconds[middle:end].sum(axis=0)))
+        out.append((_in_order(seconds[at:middle]), _in_order(seconds[middle:end])))
         at = end
+    return out
+
+
+def _in_order(parts: Value) -> Value:
+    """The sum over the first axis; np.sum rounds a single row differently from a column."""
+    out = np.zeros(parts.shape[1])
+    for part in parts:
+        out += part
     return out
 
 

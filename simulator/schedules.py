@@ -30,6 +30,8 @@ class Layout(NamedTuple):
     """Layers of each kind [class, kind]."""
     rank: Value
     """First rank of each class [class]."""
+    ranks_alike: Value
+    """Ranks of each class [class]."""
     before: Value
     """Layers of each kind on all earlier ranks [class, kind]."""
     total: Value
@@ -105,12 +107,14 @@ def layout(
 ) -> Layout:
     """The distinct ranks of a placement."""
     counts = rank_counts(order, kinds, pp, chunks)
-    first: dict[bytes, int] = {}
+    alike: dict[bytes, list[int]] = {}
     for r, row in enumerate(counts):
-        first.setdefault(row.tobytes(), r)
-    ranks = list(first.values())
+        alike.setdefault(row.tobytes(), []).append(r)
+    ranks = [members[0] for members in alike.values()]
+    sizes = np.array([len(members) for members in alike.values()], float)
     before = np.cumsum(counts, axis=0) - counts
-    return Layout(counts[ranks], np.array(ranks, float), before[ranks], counts.sum(axis=0))
+    total = counts.sum(axis=0)
+    return Layout(counts[ranks], np.array(ranks, float), sizes, before[ranks], total)
 
 
 def every_rank(
@@ -119,7 +123,7 @@ def every_rank(
     """A placement with every rank on its own, for reports by stage."""
     counts = rank_counts(order, kinds, pp, chunks)
     before = np.cumsum(counts, axis=0) - counts
-    return Layout(counts, np.arange(pp, dtype=float), before, counts.sum(axis=0))
+    return Layout(counts, np.arange(pp, dtype=float), np.ones(pp), before, counts.sum(axis=0))
 
 
 def _in_flight_gpipe(p: Value, v: Value, m: Value, r: Value) -> Value:

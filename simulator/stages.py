@@ -89,6 +89,8 @@ class Stages:
     buffers: Value
     communicators: Value
     """Kinds of process groups in use [skeleton]."""
+    ranks_alike: Value
+    """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
     """The rank that each class stands for [class, skeleton]."""
 
@@ -150,11 +152,13 @@ class _Placements:
         self.before = np.zeros_like(self.counts)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
         self.rank = np.zeros((classes, len(layouts)))
+        self.ranks_alike = np.zeros_like(self.rank)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
             self.before[i, :n] = layout.before
             self.rank[:n, i] = layout.rank
+            self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
 
 
@@ -195,7 +199,8 @@ def _combine(
     rank = place.rank[:, place.which]
     flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    ends = collectives.place(np.minimum(pp, 2.0), np.maximum(pp - 1, 1.0) * stride, cluster)
+    # First and last rank are as far apart as a pipeline is long.
+    ends = collectives.place(np.minimum(pp, 2.0), pp * stride / 2, cluster)
     folded = plans.etp * plans.ep
     kept_boundary = task.software.boundary_buffers * boundary * (pp > 1)
     return Stages(
@@ -206,7 +211,7 @@ def _combine(
         expert_group=collectives.place(stride / folded, folded, cluster),
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=(total - slowest) / v,
+        idle=np.where(pp > 1, (total - slowest) / v, 0.0),
         hop=collectives.send(boundary, crosses, cluster),
         end_sync=collectives.all_reduce(_tied_bytes(task, costs, which), ends, cluster),
         forward=forward,
@@ -221,6 +226,7 @@ def _combine(
         logits=stage[Cost.LOGITS],
         buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
         communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
+        ranks_alike=place.ranks_alike[:, place.which],
         rank=rank,
     )
 
