@@ -228,7 +228,9 @@ def _fill_seconds(
     accelerator = task.cluster.accelerator
     matmul, again = gemm
     weight_gradient = matmul / software.wgrad_rate
-    moved = kernels.memory_bound_seconds(work.moved_bytes, accelerator)
+    # Work counts elements of two bytes.
+    wide = rooms.recipe.activation / 2
+    moved = kernels.memory_bound_seconds(wide * work.moved_bytes, accelerator)
     moved_back = moved * software.backward_bytes_ratio
     if software.accumulation_bytes:
         parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
@@ -250,7 +252,7 @@ def _fill_seconds(
 
     full = s.recompute == Recompute.FULL if kind.block else np.zeros_like(s.tp, bool)
     selective = (s.recompute == Recompute.SELECTIVE) * float(kind.block is not None)
-    rerun = again + kernels.memory_bound_seconds(work.selective_bytes, accelerator)
+    rerun = again + kernels.memory_bound_seconds(wide * work.selective_bytes, accelerator)
     if not software.flash_attention:
         rerun = rerun + core
     column[Cost.MATMUL] = 2 * matmul + weight_gradient

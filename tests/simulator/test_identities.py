@@ -175,6 +175,14 @@ def test_plan_of_ones_is_one_device():
     assert costs.memory["weights"] == 2 * held(model, 1, 1)
 
 
+def test_fp32_moves_twice_the_bytes():
+    question = task("llama-3.1-70b")
+    plan = Plan(tp=8, pp=2)
+    half, full = (evaluate(question, replace(plan, precision=p)) for p in ("bf16", "fp32"))
+    moved = [costs.compute_seconds["memory_bound"] for costs in (half, full)]
+    assert moved[1] == pytest.approx(2 * moved[0], rel=1e-12)
+
+
 # Parameters and bytes over all ranks are those of the model
 
 
