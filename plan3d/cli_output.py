@@ -20,6 +20,8 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 PIPE_WIDTH = 100
 """Columns at which sentences wrap where there is no terminal to ask."""
+WIDEST = 1000
+"""Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
@@ -41,7 +43,7 @@ class Screen:
         from rich.text import Text
 
         title = Text(table.title) if table.title else None
-        rich = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        rich = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
         star = table.marked >= 0
         if star:
             rich.add_column("")
@@ -51,7 +53,10 @@ class Screen:
             mark = [Text("*" if i == table.marked else "")] if star else []
             style = "bold" if i == table.marked else None
             rich.add_row(*mark, *map(Text, row), style=style)
-        Console(highlight=False).print(rich)
+        console = Console(highlight=False)
+        needed = console.measure(rich, options=console.options.update(width=WIDEST)).maximum
+        console.width = max(console.width, needed)
+        console.print(rich)
 
     def lines(self, texts: list[str], bullet: str = "") -> None:
         """Sentences wrapped to the width, each on its own lines."""

@@ -36,12 +36,17 @@ class Group(NamedTuple):
 
 
 def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Group:
-    """The group of `ranks` ranks, `stride` apart; groups are aligned to domains."""
-    n = np.asarray(ranks, float)
-    apart = np.asarray(stride, float)
-    size = float(cluster.fast.gpus)
-    inside = n * apart <= size
-    together = np.where(inside, n, np.minimum(np.maximum(np.floor(size / apart), 1.0), n))
+    """The group of `ranks` ranks, `stride` apart, ranks filling one domain after another.
+
+    A group longer than a domain, or whose length does not divide it, crosses; of those that
+    straddle a boundary the worst has only gcd(length, domain) / stride ranks on one side.
+    """
+    n, apart = np.broadcast_arrays(np.asarray(ranks, float), np.asarray(stride, float))
+    size = cluster.fast.gpus
+    length = n * apart
+    inside = (length <= size) & ((size % length == 0) | (cluster.gpus <= size))
+    common = np.where(length <= size, np.gcd(length.astype(np.int64), size), size)
+    together = np.where(inside, n, np.clip(np.floor(common / apart), 1.0, n))
     return Group(n, together, np.ceil(n / together))
 
 

@@ -96,11 +96,11 @@ def attention_seconds(
     return matmul + softmax, 2 * matmul + 1.5 * softmax
 
 
-def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator) -> Value:
-    """Seconds to move bytes through memory in the kernels between GEMMs."""
+def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator, kernels: int) -> Value:
+    """Seconds of that many kernels between GEMMs that together move these bytes."""
     constants = accelerator.memory_bound
     rate = constants.efficiency * accelerator.memory_bandwidth
-    moved: Value = moved_bytes / rate
+    moved: Value = kernels * constants.latency + moved_bytes / rate
     return moved
 
 

@@ -8,7 +8,7 @@ element. Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -196,15 +196,23 @@ def _work(kind: Kind, rooms: _Rooms) -> Work | None:
 
 
 def _gemm_seconds(works: list[Work | None], rooms: _Rooms) -> list[tuple[Value, Value]]:
-    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns."""
+    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
+
+    fp8 recipes leave the LM head in 16 bits (Transformer Engine).
+    """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
-    accelerator, sustained = rooms.task.cluster.accelerator, rooms.task.software.sustained
-    seconds = kernels.gemm_seconds(every, rooms.s.tp.size, accelerator, rooms.recipe, sustained)
+    rows, task, recipe = rooms.s.tp.size, rooms.task, rooms.recipe
+    accelerator, sustained = task.cluster.accelerator, task.software.sustained
+    seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
         middle = at + (len(work.gemms) if work else 0)
         end = middle + (len(work.selective_gemms) if work else 0)
-        out.append((_in_order(seconds[at:middle]), _in_order(seconds[middle:end])))
+        own = seconds[at:middle]
+        if work and work.sixteen_bit and recipe.gemm_width == "8bit":
+            wider = replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
+            own = kernels.gemm_seconds(work.gemms, rows, accelerator, wider, sustained)
+        out.append((_in_order(own), _in_order(seconds[middle:end])))
         at = end
     return out
 
@@ -230,7 +238,7 @@ def _fill_seconds(
     weight_gradient = matmul / software.wgrad_rate
     # Work counts elements of two bytes.
     wide = rooms.recipe.activation / 2
-    moved = kernels.memory_bound_seconds(wide * work.moved_bytes, accelerator)
+    moved = kernels.memory_bound_seconds(wide * work.moved_bytes, accelerator, work.kernels)
     moved_back = moved * software.backward_bytes_ratio
     if software.accumulation_bytes:
         parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
@@ -252,7 +260,7 @@ def _fill_seconds(
 
     full = s.recompute == Recompute.FULL if kind.block else np.zeros_like(s.tp, bool)
     selective = (s.recompute == Recompute.SELECTIVE) * float(kind.block is not None)
-    rerun = again + kernels.memory_bound_seconds(wide * work.selective_bytes, accelerator)
+    rerun = again + kernels.memory_bound_seconds(wide * work.selective_bytes, accelerator, 0)
     if not software.flash_attention:
         rerun = rerun + core
     column[Cost.MATMUL] = 2 * matmul + weight_gradient
@@ -299,17 +307,15 @@ def _communication(kind: Kind, rooms: _Rooms, matmul: Value) -> _Communication:
     """
     s, (gather, scatter, reduce) = rooms.s, rooms.tensor
     sharded = s.sequence_parallel > 0
-    region = np.where(sharded, gather + scatter, reduce)
     # The embedding only reduces forward and gathers backward, the head the other way round.
     end_in = np.where(sharded, scatter, reduce)
     end_out = np.where(sharded, gather, 0.0)
-    regions, forward, backward = _tensor_regions(kind), 0 * region, 0 * region
+    gathers, scatters = _tensor_regions(kind, rooms.task.model.hidden)
+    forward = backward = np.where(sharded, gathers * gather + scatters * scatter, scatters * reduce)
     if kind.name == "embedding":
         forward, backward = end_in, end_out
     if "head" in kind.name or "mtp" in kind.name:
-        forward, backward = end_out, end_in
-    forward = forward + regions * region
-    backward = backward + regions * region
+        forward, backward = forward + end_out, backward + end_in
     hidden_share = rooms.task.software.tp_overlap_share * s.overlap_tp
     forward = forward - np.minimum(hidden_share * forward, matmul)
     backward = backward - np.minimum(hidden_share * backward, matmul)
@@ -318,12 +324,21 @@ def _communication(kind: Kind, rooms: _Rooms, matmul: Value) -> _Communication:
     return _Communication(forward, backward, exchange)
 
 
-def _tensor_regions(kind: Kind) -> int:
-    """Regions between a split and its reduction: attention, then MLP or shared experts."""
+def _tensor_regions(kind: Kind, hidden: int) -> tuple[float, int]:
+    """Hidden states gathered and scattered between a split and its reduction, in full widths.
+
+    One region for attention, one for an MLP or shared experts. MLA gathers its compressions,
+    which are made from sequence shards, instead of the hidden states.
+    """
     if not kind.block:
-        return 0
+        return 0.0, 0
+    attn = kind.block.attention
+    width = attn.q_rank + attn.kv_rank + attn.rope_dim
+    first = width / hidden if attn.kv_rank and attn.q_rank else 1.0
     second = kind.block.mlp or (kind.block.experts and kind.block.experts.shared)
-    return 1 if kind.block.parallel or not second else 2
+    if kind.block.parallel or not second:
+        return first, 1
+    return first + 1.0, 2
 
 
 def _expert_exchange(experts: Experts, rooms: _Rooms) -> Value:
@@ -443,7 +458,8 @@ def _expert_activations(
     tokens = s.tokens(task.sequence)
     routed = operators.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
-    kept = _kept_widths(experts.gated, task) * product + element * routed * 2 * task.model.hidden
+    rows = 1 + task.software.keeps_expert_output
+    kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / s.norm_split
     if experts.shared:
         widths = _kept_widths(experts.shared.gated, task)

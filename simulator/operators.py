@@ -18,6 +18,9 @@ from .model import Attention, Block, Experts, Mlp, Model
 
 Value = NDArray[np.float64]
 
+KERNELS_PER_BLOCK = 6
+"""Memory-bound kernels of a fused layer: norms with residuals, rotary, activation, copies."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
@@ -74,6 +77,10 @@ class Work(NamedTuple):
     """The GEMMs that selective recompute runs again (MLA up-projections)."""
     selective_bytes: Value
     """Bytes that selective recompute moves again."""
+    kernels: int
+    """Memory-bound kernels launched forward."""
+    sixteen_bit: bool = False
+    """GEMMs that no recipe runs in 8 bits."""
 
 
 def causal_span(attention: Attention, sequence: int) -> float:
@@ -114,7 +121,8 @@ def _latent_up_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -
     ]
 
 
-def _attention_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+def _attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
+    tokens = s.tokens(sequence)
     out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
     if not attn.kv_rank:
         return [Gemm(tokens, qkv_width(attn, s.tp), hidden), out]
@@ -123,6 +131,9 @@ def _attention_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -
         width = attn.index_heads * attn.index_dim
         gemms.append(Gemm(tokens / s.norm_split, float(width), float(attn.q_rank)))
         gemms.append(Gemm(tokens / s.norm_split, attn.index_dim + attn.index_heads, hidden))
+        # Every index head scores every earlier key: half the sequence on average.
+        queries = tokens / s.norm_split * attn.index_heads
+        gemms.append(Gemm(queries, sequence / 2, attn.index_dim))
     return [*gemms, out]
 
 
@@ -184,7 +195,7 @@ def block_work(
     """Forward work of a transformer layer; `selective` names what selective recompute reruns."""
     tokens = s.tokens(sequence)
     attn = block.attention
-    gemms = _attention_gemms(attn, hidden, s, tokens)
+    gemms = _attention_gemms(attn, hidden, s, sequence)
     if block.mlp:
         gemms += _mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
@@ -207,13 +218,14 @@ def block_work(
         moved_bytes=_moved_bytes(block, hidden, s, sequence),
         selective_gemms=_latent_up_gemms(attn, hidden, s, tokens) if latent else [],
         selective_bytes=again,
+        kernels=KERNELS_PER_BLOCK,
     )
 
 
 def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:
     """Table lookup: the hidden states are read and written once."""
     moved = 2 * s.tokens(sequence) * 2 * hidden / s.norm_split
-    return Work([], None, moved, [], np.zeros_like(moved))
+    return Work([], None, moved, [], np.zeros_like(moved), kernels=1)
 
 
 def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Work:
@@ -224,7 +236,8 @@ def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Wor
     tokens = s.tokens(sequence)
     logits = vocabulary / s.tp
     moved = 2 * tokens * 2 * hidden / s.norm_split + 8 * tokens * logits
-    return Work([Gemm(tokens, logits, hidden)], None, moved, [], np.zeros_like(moved))
+    logit = Gemm(tokens, logits, hidden)
+    return Work([logit], None, moved, [], np.zeros_like(moved), kernels=3, sixteen_bit=True)
 
 
 def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tuple[Work, Work]:
@@ -238,6 +251,7 @@ def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tup
         2 * s.tokens(sequence) * 6 * model.hidden / s.norm_split,
         [],
         np.zeros_like(s.tp),
+        kernels=3,
     )
     return projection, head_work(model.hidden, vocabulary, s, sequence)
 
@@ -250,6 +264,8 @@ def add(works: list[Work]) -> Work:
         moved_bytes=sum((w.moved_bytes for w in works[1:]), works[0].moved_bytes),
         selective_gemms=[g for w in works for g in w.selective_gemms],
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
+        kernels=sum(w.kernels for w in works),
+        sixteen_bit=all(w.sixteen_bit for w in works),
     )
 
 
@@ -258,7 +274,8 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
 
         6 (matrix parameters a token passes through) + 6 sum_layers a (d + d_v) min(w, s)
 
-    Attention is counted over the whole window, not half of it, and recompute not at all.
+    Attention is counted over the whole window, not half of it, a sparse-attention indexer over
+    the half it scores, and recompute not at all.
     Source: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation 3.
     """
     parts = model.parameters_by_component
@@ -270,6 +287,7 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
         attn = model.kinds[kind].attention
         span = min(attn.window or sequence, attn.index_topk or sequence, sequence)
         scores += attn.heads * (attn.head_dim + attn.value_dim) * span
+        scores += attn.index_heads * attn.index_dim * sequence / 2
     return 6.0 * (matrices + scores + model.mtp_layers * _mtp_matrices(model, sequence))
 
 

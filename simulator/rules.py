@@ -104,7 +104,10 @@ def _ends_fit(p: Any, task: Task) -> Any:
     free = p.pp - (first > 0) - (last > 0)
     rest = layers - first - last
     none = (first == 0) & (last == 0)
-    fits = (rest >= free * p.virtual_stages) & ((free > 0) | (rest == 0)) & (p.pp > 1)
+    filled = ((first == 0) | (first >= p.virtual_stages)) & (
+        (last == 0) | (last >= p.virtual_stages)
+    )
+    fits = filled & (rest >= free * p.virtual_stages) & ((free > 0) | (rest == 0)) & (p.pp > 1)
     return none | (fits & (len(p.layers_per_stage) == 0))
 
 

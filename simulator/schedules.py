@@ -159,6 +159,11 @@ def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Valu
     return out
 
 
+def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
+    """Micro-batches whose logits wait for the backward pass: all under GPipe, else one."""
+    return np.where(schedule == Schedule.GPIPE, m, 1.0)
+
+
 def idle_slots(p: Value, v: Value) -> Value:
     """Idle time of a rank with uniform stages, in units of its time per micro-batch: (p-1)/v."""
     return (p - 1) / v

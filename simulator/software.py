@@ -29,6 +29,8 @@ class Software:
     """Dropout masks are kept for the backward pass."""
     fused_activation: bool = True
     """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
+    keeps_expert_output: bool = False
+    """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...] = ()
     """What selective recompute drops: 'core_attn', 'layernorm', 'moe_act', 'mla_up_proj'."""
     layer_floor: float
@@ -58,6 +60,8 @@ class Software:
     """The vocabulary is padded to this times tp."""
     logit_bytes: float = 14.0
     """Peak bytes per logit on the last stage: 16-bit and fp32 logits, softmax, gradients."""
+    kept_logit_bytes: float = 6.0
+    """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax."""
     working_sets: float = 2.0
     """Full recompute: layers' worth of activations alive while one layer is run again."""
     gather_buffers: float = 5.0
@@ -91,6 +95,7 @@ SOFTWARE = {
             score_bytes=9.0,
             dropout=True,
             fused_activation=False,
+            keeps_expert_output=True,
             selective=("core_attn",),
             layer_floor=300e-6,
             accumulation_bytes=10.0,

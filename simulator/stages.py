@@ -127,7 +127,7 @@ def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stage
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     costs = layer_costs(task, recipe, strategy(plans.take(first)))
     place = _Placements(task, plans, layout_of)
-    return _combine(task, plans, costs, which, place)
+    return _combine(task, recipe, plans, costs, which, place)
 
 
 class _Placements:
@@ -175,7 +175,12 @@ def _over_kinds(counts: Value, costs: Value) -> Value:
 
 
 def _combine(
-    task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _Placements
+    task: Task,
+    recipe: Recipe,
+    plans: Plan,
+    costs: LayerCosts,
+    which: Index,
+    place: _Placements,
 ) -> Stages:
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
@@ -191,13 +196,16 @@ def _combine(
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     total = _over_kinds(place.total.take(place.which, axis=0), passes)[1, 0]
     before = place.before.take(place.which, axis=0)
-    forward_before, both_before = _over_kinds(before, passes)
+    # Only one chunk of each earlier rank separates a rank from the first.
+    forward_before, both_before = _over_kinds(before, passes) / v
 
     boundary = costs.boundary[which]
     stride = tp * cp * dp
     crosses = pp * stride > cluster.fast.gpus
     rank = place.rank[:, place.which]
     flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
+    kept = task.software.kept_logit_bytes / task.software.logit_bytes
+    waiting = schedules.losses_in_flight(plans.schedule, m)
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
     # First and last rank are as far apart as a pipeline is long.
     ends = collectives.place(np.minimum(pp, 2.0), pp * stride / 2, cluster)
@@ -213,7 +221,7 @@ def _combine(
         slowest=slowest,
         idle=np.where(pp > 1, (total - slowest) / v, 0.0),
         hop=collectives.send(boundary, crosses, cluster),
-        end_sync=collectives.all_reduce(_tied_bytes(task, costs, which), ends, cluster),
+        end_sync=_tied_seconds(task, recipe, tp, ends),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
@@ -223,7 +231,7 @@ def _combine(
         units=stage[Cost.UNITS],
         unit_parameters=_largest(costs.unit_parameters[:, which], present),
         activations=flight * stage[Cost.ACTIVATIONS],
-        logits=stage[Cost.LOGITS],
+        logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
         communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
         ranks_alike=place.ranks_alike[:, place.which],
@@ -237,9 +245,9 @@ def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
     return out
 
 
-def _tied_bytes(task: Task, costs: LayerCosts, which: Index) -> Value:
-    """Bytes of the embedding gradient that first and last rank add up when they share it."""
-    shared = task.model.tied or task.model.mtp_layers > 0
-    embedding = len(task.model.kinds)
-    parameters: Value = costs.unit_parameters[embedding][which]
-    return parameters * (4.0 * shared)
+def _tied_seconds(task: Task, recipe: Recipe, tp: Value, ends: collectives.Group) -> Value:
+    """Seconds in which first and last rank add up the gradient of an embedding they share."""
+    if not task.model.tied and not task.model.mtp_layers:
+        return np.zeros_like(tp)
+    table = task.model.vocabulary * task.model.hidden / tp
+    return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

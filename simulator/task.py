@@ -36,6 +36,11 @@ class Task(_Question):
     def __post_init__(self) -> None:
         _positive("sequence", self.sequence)
         _positive("global_batch", self.global_batch)
+        if self.model.mtp_layers > 1:
+            raise InputError(
+                f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "
+                "at most 1 is modelled"
+            )
         rows = self.model.learned_positions
         if rows and self.sequence > rows:
             raise InputError(
