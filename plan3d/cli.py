@@ -6,6 +6,7 @@ Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -91,23 +92,24 @@ def parser() -> Parser:
     )
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for verb, (short, long) in VERBS.items():
+        layout = argparse.RawDescriptionHelpFormatter
         sub = verbs.add_parser(
-            verb,
-            help=short,
-            description=long,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            verb, help=short, description=long, allow_abbrev=False, formatter_class=layout
         )
-        for option in OPTIONS:
-            if verb in option.verbs:
-                option.add_to(sub)
-        if verb in ("search", "estimate"):
-            sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
-        else:
-            what = "preset or config.json" if verb == "models" else "profile or TOML file"
-            name = sub.add_argument("name", nargs="?", metavar="NAME", help=what)
-            setattr(name, "completes", verb[:-1])  # noqa: B010
+        _fill(sub, verb)
     return top
+
+
+def _fill(sub: Parser, verb: str) -> None:
+    for option in OPTIONS:
+        if verb in option.verbs:
+            option.add_to(sub)
+    if verb in ("search", "estimate"):
+        sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
+        return
+    what = "preset or config.json" if verb == "models" else "profile or TOML file"
+    name = sub.add_argument("name", nargs="?", metavar="NAME", help=what)
+    setattr(name, "completes", verb[:-1])  # noqa: B010
 
 
 def main(
@@ -154,5 +156,5 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
 
 def _silence(stream: Any) -> None:
     """Point a stream that cannot be written at nothing, so that closing it says nothing."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, stream.fileno())
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

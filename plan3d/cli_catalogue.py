@@ -12,8 +12,6 @@ from .simulator.presets import preset_names
 from .simulator.tables import Table
 from .simulator.units import GIB, convert, format_count
 
-MODEL_WORDS = frozenset({0})
-
 
 def model_record(model: Model) -> dict[str, Any]:
     """One model as JSON holds it."""

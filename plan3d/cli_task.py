@@ -223,7 +223,7 @@ def _read_plan(source: str) -> tuple[Plan, set[str]]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"--plan {path} is not JSON ({error})") from None
-    return _plan_of_record(_record(content, path, number), path)
+    return _plan_of_record(_record(content, source, number), path)
 
 
 def _plan_of_text(text: str) -> tuple[Plan, set[str]]:
@@ -250,7 +250,7 @@ def _plan_of_record(record: dict[str, Any], path: str) -> tuple[Plan, set[str]]:
     return Plan(**values), set(values)
 
 
-def _record(content: Any, path: str, number: str) -> dict[str, Any]:
+def _record(content: Any, source: str, number: str) -> dict[str, Any]:
     """The wanted record of a saved result; the file's only object where it is no result."""
     if isinstance(content, dict) and isinstance(content.get("plans"), list):
         plans = content["plans"]
@@ -259,10 +259,10 @@ def _record(content: Any, path: str, number: str) -> dict[str, Any]:
         except ValueError:
             rank = 0
         if not 1 <= rank <= len(plans):
-            raise InputError(f"--plan {path}#{number}: the result holds {len(plans)} plans")
+            raise InputError(f"--plan {source}: the result holds {len(plans)} plans")
         content = plans[rank - 1]
     elif number:
-        raise InputError(f"--plan {path}#{number}: the file is not a saved result with plans")
+        raise InputError(f"--plan {source}: the file is not a saved result with plans")
     if not isinstance(content, dict):
-        raise InputError(f"--plan {path}: must hold a result or an object of plan fields")
+        raise InputError(f"--plan {source}: must hold a result or an object of plan fields")
     return content

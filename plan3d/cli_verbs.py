@@ -196,29 +196,21 @@ def catalogue(args: argparse.Namespace) -> int:
     """List models or clusters, or show one."""
     from . import cli_catalogue
 
-    listing, one, records = {
-        "models": (
-            cli_catalogue.models_table,
-            cli_catalogue.model_tables,
-            cli_catalogue.models_records,
-        ),
-        "clusters": (
-            cli_catalogue.clusters_table,
-            cli_catalogue.cluster_tables,
-            cli_catalogue.clusters_records,
-        ),
-    }[args.verb]
-    screen = Screen()
+    models = args.verb == "models"
     if args.name is None:
         if args.json:
-            _print_json({args.verb: records()})
+            make = cli_catalogue.models_records if models else cli_catalogue.clusters_records
+            _print_json({args.verb: make()})
         else:
-            screen.table(listing())
+            listing = cli_catalogue.models_table if models else cli_catalogue.clusters_table
+            Screen().table(listing())
         return 0
-    lines, tables, record = one(args.name)
+    show = cli_catalogue.model_tables if models else cli_catalogue.cluster_tables
+    lines, tables, record = show(args.name)
     if args.json:
         _print_json(record)
         return 0
+    screen = Screen()
     screen.lines(lines[:1])
     print()
     for table in tables:

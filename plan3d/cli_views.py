@@ -6,6 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .simulator import report
 from .simulator.explain import loss_shares, provenance_counts, provenance_line
 from .simulator.step import Costs
@@ -72,10 +74,13 @@ def header(task: Task, limit: float | None = None) -> list[str]:
 
 
 def peak_line(costs: Costs) -> str:
-    """The MFU's denominator, always beside an MFU."""
-    best = costs.take(slice(0, 1))
-    peak, number_format = best.peak_flops[0], report.number_format(best.plans)
-    return f"MFU of {format_flops(peak)} per GPU ({number_format}, dense)"
+    """The MFU's denominator, always beside an MFU; one for each precision among the plans."""
+    peaks = np.atleast_1d(costs.peak_flops)
+    formats = [report.number_format(costs.plans, row) for row in range(len(costs))]
+    said = [
+        f"{format_flops(peak)} ({name}, dense)" for name, peak in zip(formats, peaks, strict=True)
+    ]
+    return f"MFU of {' or '.join(dict.fromkeys(said))} per GPU"
 
 
 def count_lines(result: SearchResult) -> list[str]:

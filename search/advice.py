@@ -74,6 +74,8 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
     for name in choose:
         rest = {other: values for other, values in choose.items() if other != name}
         found = _search(result, result.task, rest)
+        if not found.complete:
+            return
         if found.plans:
             yield f"without the constraint on {name} it fits: {found.plans[0]}"
     smallest = result.smallest
@@ -83,6 +85,8 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
     for doubling in range(1, MOST_DOUBLINGS + 1):
         more = result.task.gpus * 2**doubling
         found = _search(result, with_gpus(result.task, more), choose)
+        if not found.complete:
+            return
         if found.plans:
             yield f"on {more} GPUs it fits: {found.plans[0]}"
             return

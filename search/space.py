@@ -51,7 +51,10 @@ ORDER = (
 )
 """Axes from the outermost in: what decides the stages comes before what synchronises them."""
 
-DISTINCT = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule")
+DISTINCT = (
+    *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
+    *("precision", "optimizer"),
+)
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
 

@@ -41,12 +41,12 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
     A group longer than a domain, or whose length does not divide it, crosses; of those that
     straddle a boundary the worst has only gcd(length, domain) / stride ranks on one side.
     """
-    n, apart = np.broadcast_arrays(np.asarray(ranks, float), np.asarray(stride, float))
     size = cluster.fast.gpus
-    length = n * apart
-    inside = (length <= size) & ((size % length == 0) | (cluster.gpus <= size))
+    length = np.asarray(ranks * stride, float)
+    n = length / stride
     common = np.where(length <= size, np.gcd(length.astype(np.int64), size), size)
-    together = np.where(inside, n, np.clip(np.floor(common / apart), 1.0, n))
+    inside = (length <= size) & ((common == length) | (cluster.gpus <= size))
+    together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))
     return Group(n, together, np.ceil(n / together))
 
 

@@ -69,7 +69,7 @@ def exposed(communication: Value, window: Value, tail: Value, contention: float)
     return np.minimum(shown, communication)
 
 
-def seconds(task: Task, sync: Synchronisation, stages: Stages, zeros: NDArray[np.int64]) -> Value:
+def seconds(task: Task, sync: Synchronisation, stages: Stages, zeros: list[int]) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
 
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
@@ -79,7 +79,7 @@ def seconds(task: Task, sync: Synchronisation, stages: Stages, zeros: NDArray[np
     for zero in zeros:
         software = task.software
         contention = software.fsdp_contention if zero == 3 else software.contention
-        out[zero] = _BY_ZERO[int(zero)](sync, stages, contention)
+        out[zero] = _BY_ZERO[zero](sync, stages, contention)
     out += stages.end_sync
     return out
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .hardware import Cluster
+from .hardware import USER, Cluster
 from .model import padded_vocabulary
 from .plan import Plan, Precision, spell
 from .precision import RECIPES
@@ -36,7 +36,6 @@ LABELS = {
 SMALL = 0.005
 """Shares of a step below this are not worth a word."""
 WORTH_A_SENTENCE = 0.02
-_USER = "given by the user"
 
 
 def one(costs: Costs, row: int = 0) -> Costs:
@@ -185,14 +184,14 @@ def provenance_counts(cluster: Cluster) -> dict[str, int]:
     return {
         "numbers": len(origins),
         "measured": sum(origin.measured for origin in origins),
-        "given": sum(origin.source == _USER for origin in origins),
+        "given": sum(origin.source == USER for origin in origins),
     }
 
 
 def provenance_line(cluster: Cluster) -> str:
     """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
     counts = provenance_counts(cluster)
-    given = [key for key, origin in cluster.provenance.items() if origin.source == _USER]
+    given = [key for key, origin in cluster.provenance.items() if origin.source == USER]
     by_user = f", {', '.join(given)} given by the user" if given else ""
     return (
         f"hardware profile {cluster.name}: {counts['measured']} of {counts['numbers']} numbers "

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MOST_GPUS = 10_000_000
-_USER = "given by the user"
+USER = "given by the user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ def _override(file: Profile, changes: Mapping[str, float]) -> Profile:
             if key.startswith("links.fast.") and key.endswith(".bandwidth")
         }
         file = file.changed(scaled, "the profile's, in proportion to the bandwidth of the user")
-    return file.changed(new, _USER)
+    return file.changed(new, USER)
 
 
 def _resize(
@@ -238,7 +238,7 @@ def _resize_node(file: Profile, per_node: int) -> Profile:
         raise problem("gpus_per_node", f"{per_node} exceeds {limit}; nearest: {domain:.0f}")
     if per_node == node:
         return file
-    return file.changed({key: checked(file.name, key, per_node) for key in keys}, _USER)
+    return file.changed({key: checked(file.name, key, per_node) for key in keys}, USER)
 
 
 def _count(name: str, value: int) -> int:

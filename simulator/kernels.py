@@ -67,8 +67,7 @@ def smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
     """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows."""
     high = np.maximum(np.maximum(a, b), 1e-300)
     ratio: Value = np.minimum(a, b) / high
-    with np.errstate(under="ignore"):
-        raised: Value = ratio**sharpness
+    raised: Value = ratio**sharpness
     raised += 1.0
     out: Value = high * raised ** (1 / sharpness)
     return out

@@ -46,7 +46,7 @@ def rank_bytes(
 
 
 def worst_bytes(
-    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zeros: NDArray[np.int64]
+    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zeros: list[int]
 ) -> Value:
     """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
 
@@ -55,7 +55,7 @@ def worst_bytes(
     rest = stages.activations + stages.logits + stages.buffers
     fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
     out = np.empty((4, stages.slowest.size))
-    for zero in zeros.tolist():
+    for zero in zeros:
         dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
         total = stages.dense * sum(dense.values())
         total += rest

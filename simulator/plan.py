@@ -162,6 +162,9 @@ class Plan:
         """The same plans with every field a column of equal length."""
         if all(isinstance(column, np.ndarray) for column in self.columns().values()):
             return self
+        if self.scalar:
+            row = np.array([*self.columns().values()], np.int64)[:, None]
+            return _unchecked(dict(zip(AXES, row, strict=True)), self.layers_per_stage)
         n = self.rows
         columns = {
             name: value if isinstance(value, np.ndarray) else np.full(n, value, np.int64)
@@ -229,6 +232,12 @@ def _usual(row: Plan) -> Plan:
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     usual = resolve(Plan(**sizes), 1)
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+
+
+def codes_in(column: Column) -> list[int]:
+    """The distinct small non-negative codes of a column, ascending."""
+    found: list[int] = np.flatnonzero(np.bincount(column)).tolist()
+    return found
 
 
 def check_field(name: str) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Schedule
+from .plan import Schedule, codes_in
 
 Value = NDArray[np.float64]
 
@@ -152,8 +152,11 @@ def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Valu
 
     `r` may have a leading axis of ranks [class, row]; the others are [row].
     """
+    codes = codes_in(schedule)
+    if len(codes) == 1:
+        return _IN_FLIGHT[Schedule(codes[0])](p, v, m, r)
     out = np.empty(np.broadcast_shapes(m.shape, r.shape))
-    for code in np.unique(schedule):
+    for code in codes:
         rows = schedule == code
         out[..., rows] = _IN_FLIGHT[Schedule(code)](p[rows], v[rows], m[rows], r[..., rows])
     return out

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, schedules
-from .layers import SECONDS, Cost, LayerCosts, layer_costs, layer_kinds
+from .layer_kinds import layer_kinds
+from .layers import SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
 from .plan import Plan
 from .precision import Recipe
@@ -99,6 +100,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
     """Rows that differ from the row before in these fields, and each row's index among them."""
     new = np.zeros(table.rows, bool)
     new[0] = True
+    if new.size == 1:
+        return np.zeros(1, np.intp), np.zeros(1, np.intp)
     for name in names:
         column = getattr(table, name)
         new[1:] |= column[1:] != column[:-1]
@@ -125,7 +128,8 @@ def strategy(plans: Plan) -> Strategy:
 def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stages:
     """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
-    costs = layer_costs(task, recipe, strategy(plans.take(first)))
+    distinct_plans = plans if plans.rows == 1 else plans.take(first)
+    costs = layer_costs(task, recipe, strategy(distinct_plans))
     place = _Placements(task, plans, layout_of)
     return _combine(task, recipe, plans, costs, which, place)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from . import data_parallel, kernels, memory, schedules, stages
 from .layers import Cost
 from .operators import model_flops_per_token
-from .plan import Plan, Precision, resolve
+from .plan import Plan, Precision, codes_in, resolve
 from .precision import RECIPES, Recipe
 from .rules import check
 from .stages import Index, LayoutOf, Stages
@@ -189,8 +189,9 @@ class _Group:
         self.recipe = RECIPES[Precision(int(plans.precision[0]))]
         self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
         first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
-        s = stages.build(task, self.recipe, plans.take(first), layout_of)
-        zeros = np.unique(plans.zero)
+        skeletons = plans if first.size == plans.rows else plans.take(first)
+        s = stages.build(task, self.recipe, skeletons, layout_of)
+        zeros = codes_in(plans.zero)
         sync = data_parallel.synchronisation(task, self.recipe, s)
         self.stages = s
         self.sync = data_parallel.seconds(task, sync, s, zeros)
@@ -251,9 +252,9 @@ class _Group:
         """Memory by part on the rank that has most, and that rank."""
         out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
         skeletons = np.arange(self.stages.slowest.size)
-        for zero in np.unique(self.plans.zero):
+        for zero in codes_in(self.plans.zero):
             rows = np.flatnonzero(self.plans.zero == zero)
-            parts = self.rank_bytes(int(zero))
+            parts = self.rank_bytes(zero)
             worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
             for name, part in {**parts, "rank": self.stages.rank}.items():
                 out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
@@ -276,7 +277,7 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, s: Stages) -> 
 def _groups(plans: Plan) -> list[Index]:
     """Rows by precision and optimizer; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
-    return [np.flatnonzero(key == code) for code in np.unique(key)]
+    return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
 def simulate(

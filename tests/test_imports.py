@@ -14,7 +14,8 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = {
     "plan3d.simulator": (
         "errors units json_object model model_families model_config presets hardware_profile "
-        "hardware software plan precision task operators kernels collectives layers schedules "
+        "hardware software plan precision task operators kernels collectives layer_kinds footprint "
+        "layer_communication layers schedules "
         "rules stages data_parallel memory step timeline validation textbook tables explain "
         "report plots"
     ),

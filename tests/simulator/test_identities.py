@@ -13,7 +13,8 @@ from plan3d.search.space import Space
 from plan3d.simulator import collectives, kernels, memory, operators, schedules, stages
 from plan3d.simulator.collectives import place, wire_bytes
 from plan3d.simulator.hardware import Cluster, profile_names
-from plan3d.simulator.layers import Cost, layer_costs, layer_kinds
+from plan3d.simulator.layer_kinds import layer_kinds
+from plan3d.simulator.layers import Cost, layer_costs
 from plan3d.simulator.model import Model, padded_vocabulary
 from plan3d.simulator.operators import model_flops_per_token
 from plan3d.simulator.plan import AXES, Plan, Precision, Recompute, Schedule, concat, resolve

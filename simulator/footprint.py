@@ -1,0 +1,132 @@
+"""What does a layer keep on a rank? Parameters, and activations for the backward pass.
+
+Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1, e bytes of an
+element; columns are strategies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import operators
+from .layer_kinds import Kind, Local
+from .model import Block, Experts, Model
+from .operators import Strategy
+from .plan import Recompute
+from .precision import Recipe
+from .task import Task
+
+Value = NDArray[np.float64]
+
+
+def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
+    """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
+
+    Norms, routers and MLA down-projections are whole on every tensor rank.
+    """
+    model, s = local.task.model, local.s
+    zero = np.zeros_like(s.tp)
+    table = local.vocabulary * model.hidden / s.tp
+    if kind.name == "embedding":
+        whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
+        return table + whole, zero
+    dense, expert = zero, zero
+    if kind.block:
+        dense, expert = _block_parameters(kind.block, model, s)
+    if "head" in kind.name:
+        own = zero if kind.name == "shared head" else table
+        dense = own + model.norm_width + model.head_bias * table / model.hidden
+    if "mtp" in kind.name:
+        # Embedding and head are those of the main model; off the first rank they are a copy.
+        copy = zero if kind.name == "shared mtp" else table
+        dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
+    return dense, expert
+
+
+def _block_parameters(block: Block, model: Model, s: Strategy) -> tuple[Value, Value]:
+    counts = block.parameters(model.hidden, model.norm_width)
+    attn = block.attention
+    down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
+    repeated_kv = operators.qkv_width(attn, s.tp) - operators.qkv_width(attn, np.ones(1)) / s.tp
+    extra = 0.0 if attn.kv_rank else repeated_kv * model.hidden
+    split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
+    whole = down + counts["norms"] + counts["router"]
+    return split / s.tp + extra + whole, counts["experts"] / (s.ep * s.etp)
+
+
+def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
+    """Bytes kept per micro-batch, and bytes alive while one layer is run again."""
+    s, software = local.s, local.task.software
+    hidden = local.hidden
+    gathered = software.gather_buffers * hidden * (s.tp > 1)
+    if not kind.block:
+        # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
+        mask = hidden / local.recipe.activation * software.dropout
+        kept = mask if kind.name == "embedding" else 2 * hidden
+        return kept / local.split, gathered
+    everything, dropped = block_activations(kind.block, local.task, local.recipe, s)
+    full = s.recompute == Recompute.FULL
+    kept = everything - (s.recompute == Recompute.SELECTIVE) * dropped
+    kept = np.where(full, hidden / local.split, kept)
+    if "mtp" in kind.name:
+        kept = kept + 6 * hidden / local.split
+    return kept, gathered + full * software.working_sets * everything
+
+
+def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> tuple[Value, Value]:
+    """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
+
+        dense, flash, fused:  e T [ (2 norms h) / u + (q + k + v + o + w f) / t ],
+        w = 3 gated, 2 not; unfused activations keep one f more when gated;
+        materialised scores add (2 + 3 dropout) a s T / t, dropout masks 2 h T / u.
+
+    Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
+    """
+    software, attn, tokens = task.software, block.attention, s.tokens(task.sequence)
+    element, u = recipe.activation, s.norm_split
+    hidden = tokens * task.model.hidden
+    norms = element * block.norms * hidden / u
+    heads = attn.heads * attn.value_dim / s.tp
+    cores = element * tokens * (operators.qkv_width(attn, s.tp) + heads)
+    kept, dropped = 2 * norms + cores, np.zeros_like(tokens)
+    if "layernorm" in software.selective:
+        dropped = dropped + norms
+    if attn.kv_rank:
+        kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
+        if "mla_up_proj" in software.selective:
+            dropped = dropped + element * tokens * operators.qkv_width(attn, s.tp)
+    if not software.flash_attention:
+        scores = (2 + 3 * software.dropout) * attn.heads * task.sequence * tokens / s.tp
+        kept = kept + scores
+        dropped = dropped + scores * ("core_attn" in software.selective)
+    kept = kept + 2 * software.dropout * hidden / u
+    if block.mlp:
+        kept = kept + element * tokens * block.mlp.ffn * _kept_widths(block.mlp.gated, task) / s.tp
+    if block.experts:
+        routed, activation = _expert_activations(block.experts, task, element, s)
+        kept = kept + routed
+        dropped = dropped + activation * ("moe_act" in software.selective)
+    return kept, dropped
+
+
+def _kept_widths(gated: bool, task: Task) -> int:
+    """Tensors of ffn width kept: GEMM output (two when gated), and the product; unfused gated
+    activations keep the activated gate as well."""
+    return (1 + gated) + 1 + (gated and not task.software.fused_activation)
+
+
+def _expert_activations(
+    experts: Experts, task: Task, element: int, s: Strategy
+) -> tuple[Value, Value]:
+    """Bytes that routed and shared experts keep, and those of the activation product alone."""
+    tokens = s.tokens(task.sequence)
+    routed = operators.expert_assignments(experts, s, task.sequence)
+    product = element * routed * experts.ffn / s.etp
+    rows = 1 + task.software.keeps_expert_output
+    kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
+    kept = kept + 4 * tokens * experts.count / s.norm_split
+    if experts.shared:
+        widths = _kept_widths(experts.shared.gated, task)
+        kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
+    return kept, product
