@@ -23,6 +23,8 @@ class Software:
     """Share of the isolated kernel rate that GEMMs keep in a training step (clocks, power)."""
     flash_attention: bool
     """Attention scores are never stored; otherwise they are materialised in memory."""
+    attention_rate: float = 1.0
+    """Rate of the stack's attention kernels over current ones (older flash generations)."""
     score_bytes: float = 0.0
     """Bytes moved per attention score forward when materialised (softmax, mask, dropout)."""
     dropout: bool = False
