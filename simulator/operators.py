@@ -278,26 +278,25 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
     the half it scores, and recompute not at all.
     Source: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation 3.
     """
-    parts = model.parameters_by_component
-    matrices = model.active_parameters - parts["embedding"] - parts["positions"] - parts["norms"]
-    if model.tied:
-        matrices += model.vocabulary * model.hidden
-    scores = 0.0
-    for kind in model.order:
-        attn = model.kinds[kind].attention
-        span = min(attn.window or sequence, attn.index_topk or sequence, sequence)
-        scores += attn.heads * (attn.head_dim + attn.value_dim) * span
-        scores += attn.index_heads * attn.index_dim * sequence / 2
-    return 6.0 * (matrices + scores + model.mtp_layers * _mtp_matrices(model, sequence))
+    head = model.vocabulary * model.hidden
+    extra = 2 * model.hidden**2 + head
+    last = _matrices(model, model.kinds[model.order[-1]], sequence)
+    body = block_flops_per_token(model, sequence)
+    return body + 6.0 * (head + model.mtp_layers * (last + extra))
 
 
-def _mtp_matrices(model: Model, sequence: int) -> float:
-    block = model.kinds[model.order[-1]]
+def block_flops_per_token(model: Model, sequence: int) -> float:
+    """The part of model_flops_per_token that the layers make, head and MTP left out."""
+    return 6.0 * sum(_matrices(model, model.kinds[kind], sequence) for kind in model.order)
+
+
+def _matrices(model: Model, block: Block, sequence: int) -> float:
+    """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores."""
     counts = block.parameters(model.hidden, model.norm_width)
-    counts["norms"] = 0
+    del counts["norms"]
     if block.experts:
-        e = block.experts
-        counts["experts"] = e.top_k * e.expert.parameters(model.hidden)
+        counts["experts"] = block.experts.top_k * block.experts.expert.parameters(model.hidden)
     attn = block.attention
-    scores = attn.heads * (attn.head_dim + attn.value_dim) * sequence
-    return counts.total() + scores + 2 * model.hidden**2 + model.vocabulary * model.hidden
+    span = min(attn.window or sequence, attn.index_topk or sequence, sequence)
+    scores = attn.heads * (attn.head_dim + attn.value_dim) * span
+    return counts.total() + scores + attn.index_heads * attn.index_dim * sequence / 2

@@ -266,10 +266,7 @@ def code(name: str, value: Any) -> int:
     if name in BOOLEAN and text in _TRUTH:
         return _TRUTH[text]
     if isinstance(value, str) and name in NAMES:
-        raise InputError(
-            f"{name}={value} is not modelled{did_you_mean(text, NAMES[name])}"
-            f"{'' if len(NAMES[name]) > 3 else ' (' + ', '.join(NAMES[name]) + ')'}"
-        )
+        raise InputError(f"{name}={value} is not modelled{did_you_mean(text, NAMES[name])}")
     number = _integer(name, int(value) if isinstance(value, (bool, IntEnum)) else value)
     _check_range(name, np.asarray(number))
     return number

@@ -86,6 +86,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "fits": bool(costs.fits),
         "tokens_per_second": costs.tokens_per_second,
         "mfu": costs.mfu,
+        "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
         "number_format": number_format(costs.plans),
         "assumptions": assumptions(costs),
@@ -137,6 +138,7 @@ def frame(costs: Costs | None) -> Any:
     numbers = {
         "step_seconds": costs.step_seconds,
         "mfu": costs.mfu,
+        "hfu": costs.hfu,
         "tokens_per_second": costs.tokens_per_second,
         "memory_bytes": costs.memory_bytes,
         "fits": costs.fits,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from . import data_parallel, kernels, memory, schedules, stages
 from .layers import Cost
-from .operators import model_flops_per_token
-from .plan import Plan, Precision, codes_in, resolve
+from .operators import block_flops_per_token, model_flops_per_token
+from .plan import Plan, Precision, Recompute, codes_in, resolve
 from .precision import RECIPES, Recipe
 from .rules import check
 from .stages import Index, LayoutOf, Stages
@@ -146,6 +146,18 @@ class Costs:
     def mfu(self) -> Any:
         """Model FLOPs utilisation: attention over the full window, no recompute."""
         return self.model_flops_per_second / self.peak_flops
+
+    @property
+    def hfu(self) -> Any:
+        """Hardware FLOPs utilisation: MFU with full recompute counted (one more forward pass).
+
+        Selective recompute is left out: what it reruns is memory-bound.
+        """
+        model, sequence = self.task.model, self.task.sequence
+        again = block_flops_per_token(model, sequence) / 3
+        share = again / model_flops_per_token(model, sequence)
+        full = self.plans.recompute == Recompute.FULL
+        return self.mfu * self._out(1 + share * full)
 
     def take(self, rows: Any) -> Costs:
         """Costs of the chosen rows, evaluated again in full."""

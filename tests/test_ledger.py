@@ -346,3 +346,13 @@ def test_t16_chinchilla_tokens() -> None:
 def test_memory_of_the_worst_stage_is_reported() -> None:
     costs = evaluate(task("megatron-39.1b", 64, 64), Plan(tp=8, pp=4))
     assert costs.memory_bytes == pytest.approx(by_stage(costs)["total"].max())
+
+
+def test_t4_utilisation_with_recompute_counted_is_the_papers() -> None:
+    tp, pp, virtual, gpus, batch, micro, tflops = SC21["megatron-145.6b"]
+    costs = evaluate(
+        task("megatron-145.6b", gpus, batch, software="megatron-lm-2021"),
+        Plan(tp=tp, pp=pp, virtual_stages=virtual, micro_batch=micro, recompute="full"),
+    )
+    assert costs.hfu == pytest.approx(tflops / 312, rel=0.12)
+    assert costs.hfu / costs.mfu == pytest.approx(4 / 3, rel=0.01)
