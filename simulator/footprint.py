@@ -19,6 +19,10 @@ from .task import Task
 
 Value = NDArray[np.float64]
 
+UNFUSED_NORM_BYTES = 16.0
+"""Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
+twice (out-of-memory labels of published runs without a fused norm)."""
+
 
 def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
     """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
@@ -74,10 +78,18 @@ def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
     return kept, gathered + full * software.working_sets * everything
 
 
+def gathered_inputs(kind: Kind, local: Local) -> Value | float:
+    """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
+    if not kind.block or not local.task.software.keeps_gathered:
+        return 0.0
+    whole = kind.block.norms * local.hidden * (local.s.recompute == Recompute.NONE)
+    return whole - whole / local.split
+
+
 def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> tuple[Value, Value]:
     """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
 
-        dense, flash, fused:  e T [ (2 norms h) / u + (q + k + v + o + w f) / t ],
+        dense, flash, fused:  e T [ 2 norms h / u + (q + k + v + o + w f) / t ],
         w = 3 gated, 2 not; unfused activations keep one f more when gated;
         materialised scores add (2 + 3 dropout) a s T / t, dropout masks 2 h T / u.
 
@@ -87,6 +99,7 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
     element, u = recipe.activation, s.norm_split
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
+    norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
     heads = attn.heads * attn.value_dim / s.tp
     cores = element * tokens * (operators.qkv_width(attn, s.tp) + heads)
     kept, dropped = 2 * norms + cores, np.zeros_like(tokens)

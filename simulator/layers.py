@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels, operators
-from .footprint import kept_activations, stored_parameters
+from .footprint import gathered_inputs, kept_activations, stored_parameters
 from .layer_communication import context_exposed, expert_exchange, tensor_exposed
 from .layer_kinds import Kind, Local, layer_kinds, local_strategies
 from .operators import Strategy, Work
@@ -48,6 +48,8 @@ class Cost(IntEnum):
     """Seconds of all parts."""
     LOGITS = 14
     """Bytes of logits and their gradients while the loss is computed."""
+    GATHERED = 15
+    """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -97,8 +99,10 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         _fill_seconds(column, kind, work, seconds[i], local)
         column[Cost.UNITS] = 1.0
         column[Cost.ACTIVATIONS], working[i] = kept_activations(kind, local)
+        column[Cost.GATHERED] = gathered_inputs(kind, local)
         if "head" in kind.name or "mtp" in kind.name:
-            logits = local.tokens * local.vocabulary / s.tp
+            shards = s.tp if task.software.sharded_logits else 1.0
+            logits = local.tokens * local.vocabulary / shards
             column[Cost.LOGITS] = task.software.logit_bytes * logits
     split = s.tp if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
@@ -117,7 +121,12 @@ def _work(kind: Kind, local: Local) -> Work | None:
     if kind.block:
         parts.append(
             operators.block_work(
-                kind.block, task.model.hidden, s, task.sequence, task.software.selective
+                kind.block,
+                task.model.hidden,
+                s,
+                task.sequence,
+                task.software.selective,
+                task.software.norm_bytes,
             )
         )
     if "mtp" in kind.name:
@@ -203,7 +212,7 @@ def _passes(
 def _moved_seconds(column: Value, work: Work, local: Local) -> tuple[Value, Value]:
     """Memory-bound kernels forward and backward; work counts elements of two bytes."""
     software, accelerator = local.task.software, local.task.cluster.accelerator
-    moved = work.moved_bytes * (local.recipe.activation / 2)
+    moved = work.moved_bytes * (local.recipe.activation / 2) / software.memory_bound_rate
     forward = kernels.memory_bound_seconds(moved, accelerator, work.kernels)
     backward = forward * software.backward_bytes_ratio
     if software.accumulation_bytes:
@@ -215,7 +224,8 @@ def _moved_seconds(column: Value, work: Work, local: Local) -> tuple[Value, Valu
 
 def _rerun(work: Work, gemms: Value, local: Local) -> Value:
     """Seconds of what selective recompute runs again."""
-    task, moved = local.task, work.selective_bytes * (local.recipe.activation / 2)
+    task = local.task
+    moved = work.selective_bytes * (local.recipe.activation / 2) / task.software.memory_bound_rate
     accelerator = task.cluster.accelerator
     out = gemms + kernels.memory_bound_seconds(moved, accelerator, 0)
     if work.attention and not task.software.flash_attention:

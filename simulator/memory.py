@@ -35,8 +35,9 @@ def rank_bytes(
     task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
-    dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
-    expert = _bytes_per_parameter(recipe, optimizer, zero, stages.expert_group.ranks)
+    states = _state_bytes(task, recipe, optimizer)
+    dense = _bytes_per_parameter(states, zero, stages.data_group.ranks)
+    expert = _bytes_per_parameter(states, zero, stages.expert_group.ranks)
     parts = {name: stages.dense * dense[name] + stages.expert * expert[name] for name in PARTS[:3]}
     parts["activations"], parts["logits"] = stages.activations, stages.logits
     parts["buffers"] = stages.buffers + _sharding_buffers(task, recipe, stages, zero)
@@ -54,13 +55,14 @@ def worst_bytes(
     """
     rest = stages.activations + stages.logits + stages.buffers
     fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
+    states = _state_bytes(task, recipe, optimizer)
     out = np.empty((4, stages.slowest.size))
     for zero in zeros:
-        dense = _bytes_per_parameter(recipe, optimizer, zero, stages.data_group.ranks)
+        dense = _bytes_per_parameter(states, zero, stages.data_group.ranks)
         total = stages.dense * sum(dense.values())
         total += rest
         if stages.expert.any():
-            expert = _bytes_per_parameter(recipe, optimizer, zero, stages.expert_group.ranks)
+            expert = _bytes_per_parameter(states, zero, stages.expert_group.ranks)
             total += stages.expert * sum(expert.values())
         if zero >= 2:
             total += _sharding_buffers(task, recipe, stages, zero)
@@ -68,14 +70,25 @@ def worst_bytes(
     return out
 
 
-def _bytes_per_parameter(
-    recipe: Recipe, optimizer: int, zero: int, shards: Value
-) -> dict[str, Value | float]:
-    """Bytes a rank stores for each of its parameters: weight, gradient and optimizer state."""
+def _state_bytes(task: Task, recipe: Recipe, optimizer: int) -> dict[str, float]:
+    """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
+    keeps more or less (buffers of its own, no fp32 copy)."""
+    software = task.software
     return {
-        "weights": recipe.weight / shards if zero >= 3 else float(recipe.weight),
-        "gradients": recipe.gradient / shards if zero >= 2 else float(recipe.gradient),
-        "optimizer": recipe.optimizer_bytes(optimizer) / (shards if zero >= 1 else 1.0),
+        "weights": float(recipe.weight),
+        "gradients": software.gradient_memory or float(recipe.gradient),
+        "optimizer": software.optimizer_memory or float(recipe.optimizer_bytes(optimizer)),
+    }
+
+
+def _bytes_per_parameter(
+    states: dict[str, float], zero: int, shards: Value
+) -> dict[str, Value | float]:
+    """Bytes a rank stores for each of its parameters; ZeRO 1, 2, 3 shard state by state."""
+    return {
+        "weights": states["weights"] / (shards if zero >= 3 else 1.0),
+        "gradients": states["gradients"] / (shards if zero >= 2 else 1.0),
+        "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),
     }
 
 

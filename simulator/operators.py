@@ -190,9 +190,15 @@ def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value
 
 
 def block_work(
-    block: Block, hidden: int, s: Strategy, sequence: int, selective: tuple[str, ...]
+    block: Block,
+    hidden: int,
+    s: Strategy,
+    sequence: int,
+    selective: tuple[str, ...],
+    norm_bytes: float = 0.0,
 ) -> Work:
-    """Forward work of a transformer layer; `selective` names what selective recompute reruns."""
+    """Forward work of a transformer layer; `selective` names what selective recompute reruns,
+    `norm_bytes` is what unfused norms move besides, per token and hidden unit."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = _attention_gemms(attn, hidden, s, sequence)
@@ -215,7 +221,8 @@ def block_work(
             span=causal_span(attn, sequence),
             sequence=sequence,
         ),
-        moved_bytes=_moved_bytes(block, hidden, s, sequence),
+        moved_bytes=_moved_bytes(block, hidden, s, sequence)
+        + norm_bytes * tokens * hidden / s.norm_split,
         selective_gemms=_latent_up_gemms(attn, hidden, s, tokens) if latent else [],
         selective_bytes=again,
         kernels=KERNELS_PER_BLOCK,

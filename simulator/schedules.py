@@ -78,6 +78,22 @@ def chunk_layers(
     return tuple(out)
 
 
+def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk when a chunk ends as soon as its share of the parameters is passed.
+
+    A layer goes to the current chunk, which ends once the running sum exceeds (i + 1) / chunks
+    of the total, LM head included; the last chunk may hold the head alone (nanotron).
+    """
+    counts, running, total = [0] * chunks, 0.0, sum(layers) + head
+    at = 0
+    for parameters in layers:
+        counts[at] += 1
+        running += parameters
+        if running > (at + 1) * total / chunks and at < chunks - 1:
+            at += 1
+    return tuple(counts)
+
+
 @lru_cache(maxsize=4096)
 def rank_counts(
     order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]

@@ -7,7 +7,7 @@ training runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import InputError, did_you_mean
 from .units import GIB
@@ -21,30 +21,32 @@ class Software:
     title: str
     sustained: float
     """Share of the isolated kernel rate that GEMMs keep in a training step (clocks, power)."""
+
     flash_attention: bool
     """Attention scores are never stored; otherwise they are materialised in memory."""
     attention_rate: float = 1.0
     """Rate of the stack's attention kernels over current ones (older flash generations)."""
     score_bytes: float = 0.0
     """Bytes moved per attention score forward when materialised (softmax, mask, dropout)."""
-    dropout: bool = False
-    """Dropout masks are kept for the backward pass."""
-    fused_activation: bool = True
-    """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
-    keeps_expert_output: bool = False
-    """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
-    selective: tuple[str, ...] = ()
-    """What selective recompute drops: 'core_attn', 'layernorm', 'moe_act', 'mla_up_proj'."""
+    memory_bound_rate: float = 1.0
+    """Rate of the kernels between GEMMs over the hardware profile's."""
+    norm_bytes: float = 0.0
+    """Further bytes moved per token and hidden unit by norms that are not fused."""
+    backward_bytes_ratio: float = 1.6
+    """Bytes moved by memory-bound operations backward over forward."""
+    wgrad_rate: float = 0.951
+    """Rate of weight-gradient GEMMs over forward ones (measured on A100 and B200)."""
+    accumulation_bytes: float = 0.0
+    """Bytes moved per parameter and micro-batch to add a gradient into its buffer."""
+
     layer_floor: float
     """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""
     backward_floor_ratio: float = 1.5
     """The backward floor over the forward floor."""
-    wgrad_rate: float = 0.951
-    """Rate of weight-gradient GEMMs over forward ones (measured on A100 and B200)."""
-    backward_bytes_ratio: float = 1.6
-    """Bytes moved by memory-bound operations backward over forward."""
-    accumulation_bytes: float = 0.0
-    """Bytes moved per parameter and micro-batch to add a gradient into its buffer."""
+    pipeline_floor: float = 0.0
+    """Seconds per layer and further tensor rank below which both passes of a micro-batch do not
+    fall in a pipeline of several nodes (seen in one stack, mechanism unknown)."""
+
     tp_overlap_share: float = 0.7
     """Share of tensor-parallel communication that overlap_tp hides."""
     contention: float = 0.15
@@ -58,14 +60,35 @@ class Software:
     """The stack can split a sequence over ranks (cp > 1)."""
     scatter_gather: bool = True
     """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
+    cut_by_parameters: bool = False
+    """Stages are cut at equal shares of the parameters, LM head included, not of the layers."""
+
+    gradient_memory: float = 0.0
+    """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
+    optimizer_memory: float = 0.0
+    """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
+    dropout: bool = False
+    """Dropout masks are kept for the backward pass."""
+    fused_activation: bool = True
+    """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
+    fused_norm: bool = True
+    """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
+    keeps_gathered: bool = False
+    """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
+    keeps_expert_output: bool = False
+    """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
+    selective: tuple[str, ...] = ()
+    """What selective recompute drops: 'core_attn', 'layernorm', 'moe_act', 'mla_up_proj'."""
+    working_sets: float = 2.0
+    """Full recompute: layers' worth of activations alive while one layer is run again."""
     vocabulary_multiple: int = 128
     """The vocabulary is padded to this times tp."""
+    sharded_logits: bool = True
+    """Each tensor rank holds its share of the logits (vocabulary-parallel cross-entropy)."""
     logit_bytes: float = 14.0
     """Peak bytes per logit on the last stage: 16-bit and fp32 logits, softmax, gradients."""
     kept_logit_bytes: float = 6.0
     """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax."""
-    working_sets: float = 2.0
-    """Full recompute: layers' worth of activations alive while one layer is run again."""
     gather_buffers: float = 5.0
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
     boundary_buffers: float = 2.0
@@ -78,6 +101,29 @@ class Software:
     """Reserved over allocated memory, minus one."""
 
 
+_MEGATRON_2021 = Software(
+    name="megatron-lm-2021",
+    title="Megatron-LM of the SC'21 paper: materialised attention, dropout",
+    sustained=0.94,
+    flash_attention=False,
+    score_bytes=9.0,
+    dropout=True,
+    fused_activation=False,
+    keeps_expert_output=True,
+    selective=("core_attn",),
+    layer_floor=300e-6,
+    accumulation_bytes=10.0,
+    tp_overlap_share=0.0,
+    context_parallel=False,
+    working_sets=3.5,
+)
+_DEEPSPEED_FP16 = replace(
+    _MEGATRON_2021,
+    name="megatron-deepspeed-fp16",
+    title="Megatron-DeepSpeed, fp16 (2022): materialised attention, launch-bound small layers",
+    layer_floor=990e-6,
+)
+
 SOFTWARE = {
     profile.name: profile
     for profile in (
@@ -89,21 +135,50 @@ SOFTWARE = {
             selective=("core_attn", "layernorm", "moe_act", "mla_up_proj"),
             layer_floor=300e-6,
         ),
-        Software(
-            name="megatron-lm-2021",
-            title="Megatron-LM of the SC'21 paper: materialised attention, dropout",
-            sustained=0.94,
-            flash_attention=False,
-            score_bytes=9.0,
+        _MEGATRON_2021,
+        _DEEPSPEED_FP16,
+        replace(
+            _DEEPSPEED_FP16,
+            name="megatron-deepspeed-bf16",
+            title="Megatron-DeepSpeed, bf16 with fp32 accumulation (BLOOM)",
+            gradient_memory=6.0,
+            optimizer_memory=16.0,
+        ),
+        replace(
+            _MEGATRON_2021,
+            name="zero-bubble",
+            title="Megatron-LM fork of the zero-bubble schedules: no flash attention",
             dropout=True,
-            fused_activation=False,
-            keeps_expert_output=True,
-            selective=("core_attn",),
-            layer_floor=300e-6,
+            fused_activation=True,
+            accumulation_bytes=0.0,
+            gradient_memory=2.0,
+            optimizer_memory=12.0,
+        ),
+        Software(
+            name="nanotron",
+            title="nanotron: unfused SwiGLU, fp32 accumulation, stages cut by parameters",
+            sustained=0.94,
+            flash_attention=True,
+            layer_floor=1.71e-3,
+            pipeline_floor=2.83e-3,
             accumulation_bytes=10.0,
+            fused_activation=False,
+            keeps_gathered=True,
+            gradient_memory=6.0,
+            cut_by_parameters=True,
+            scatter_gather=False,
+            tp_overlap_share=0.0,
+            boundary_buffers=10.0,
+        ),
+        Software(
+            name="fsdp",
+            title="torch FSDP (llm-foundry): flash attention of 2023, no tensor parallelism",
+            sustained=0.99,
+            flash_attention=True,
+            attention_rate=0.58,
+            layer_floor=300e-6,
             tp_overlap_share=0.0,
             context_parallel=False,
-            working_sets=3.5,
         ),
     )
 }

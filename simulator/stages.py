@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, schedules
+from .kernels import smooth_maximum
 from .layer_kinds import layer_kinds
-from .layers import SECONDS, Cost, LayerCosts, layer_costs
+from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
 from .plan import Plan
 from .precision import Recipe
@@ -144,10 +145,7 @@ class _Placements:
         first, self.which = distinct(columns)
         layouts = [
             layout_of(
-                task.model.order,
-                kinds,
-                pp,
-                schedules.chunk_layers(task.model.layers, pp, v, a, z, plans.layers_per_stage),
+                task.model.order, kinds, pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)
             )
             for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
         ]
@@ -164,6 +162,18 @@ class _Placements:
             self.rank[:n, i] = layout.rank
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
+
+
+def _chunks(
+    task: Task, explicit: tuple[int, ...], pp: int, virtual: int, first: int, last: int
+) -> tuple[int, ...]:
+    """Layers of each chunk: as the plan says, else as the stack cuts."""
+    model = task.model
+    if task.software.cut_by_parameters and not (explicit or first or last):
+        weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
+        layers = [weights[kind] for kind in model.order]
+        return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
+    return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit)
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
@@ -193,12 +203,15 @@ def _combine(
     table = costs.table.take(which, axis=0)
     counts = place.counts.take(place.which, axis=0)
     stage = _over_kinds(counts, table)
+    ranks_alike = place.ranks_alike[:, place.which]
+    launches = _pipeline_launches(task, stage, tp, pp)
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, rows]
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     total = _over_kinds(place.total.take(place.which, axis=0), passes)[1, 0]
+    total = total + (launches * ranks_alike).sum(axis=0)
     before = place.before.take(place.which, axis=0)
     # Only one chunk of each earlier rank separates a rank from the first.
     forward_before, both_before = _over_kinds(before, passes) / v
@@ -234,13 +247,30 @@ def _combine(
         expert=stage[Cost.EXPERT_PARAMETERS],
         units=stage[Cost.UNITS],
         unit_parameters=_largest(costs.unit_parameters[:, which], present),
-        activations=flight * stage[Cost.ACTIVATIONS],
+        activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
         communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
-        ranks_alike=place.ranks_alike[:, place.which],
+        ranks_alike=ranks_alike,
         rank=rank,
     )
+
+
+def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value | float:
+    """Seconds that a stack's launch floor of pipelines over several nodes adds to a micro-batch
+    [class, skeleton]; `stage` takes them in."""
+    software, cluster = task.software, task.cluster
+    if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
+        return 0.0
+    passes = 1 + software.backward_floor_ratio
+    per_layer = passes * software.layer_floor + software.pipeline_floor * (tp - 1)
+    floor = stage[Cost.UNITS] * per_layer * (pp > 1)
+    total = stage[Cost.TOTAL]
+    added = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
+    stage[Cost.LAUNCH] += added
+    stage[Cost.TOTAL] += added
+    stage[Cost.FORWARD] += added / passes
+    return added
 
 
 def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
