@@ -90,10 +90,23 @@ def count_lines(result: SearchResult) -> list[str]:
     shown = [f"{name} {n:,}" for name, n in largest if n][:RULES_SHOWN]
     state = "" if result.complete else "; INCOMPLETE, best so far"
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
-    return [
+    found = (
         f"{counts.candidates:,} candidates, {counts.evaluated:,} legal and costed, "
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
         f"{result.seconds_searching:.2f} s{state}"
+    )
+    return [found, *_ties(result)]
+
+
+def _ties(result: SearchResult) -> list[str]:
+    """The short list: plans that the prediction cannot tell from the best."""
+    from .search.backend import TIE
+
+    if result.ties < 2:
+        return []
+    return [
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: closer than a prediction "
+        "can tell, so try them all"
     ]
 
 
@@ -148,6 +161,7 @@ def search_record(
         "backend": result.backend,
         "objective": result.objective,
         "memory_limit_bytes": float(result.limit),
+        "ties": result.ties,
         "counts": {
             "candidates": counts.candidates,
             "evaluated": counts.evaluated,
@@ -183,7 +197,8 @@ def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dic
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
     if costs.fits:
-        return f"FITS, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+        edge = " AT THE EDGE" if costs.verdict == "edge" else ""
+        return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
 
 

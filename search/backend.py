@@ -18,6 +18,10 @@ from .pareto import beats_all, frontier
 from .space import DISTINCT
 
 Value = NDArray[np.float64]
+TIE = 0.05
+"""Relative difference of step times that a prediction does not resolve: the median error of
+published layouts of one model, predicted uncalibrated."""
+
 Progress = Callable[[int], None]
 """Called now and then with the number of plans costed so far."""
 
@@ -66,6 +70,14 @@ class SearchResult:
         if self.costs is None:
             return None
         return simulate(self.task, self.costs.plans.take(slice(0, 1)), single=True)
+
+    @property
+    def ties(self) -> int:
+        """Ranked plans whose step is within TIE of the best: too close for a prediction to tell."""
+        if self.costs is None:
+            return 0
+        step = self.costs.step
+        return int(np.count_nonzero(step <= step[0] * (1 + TIE)))
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of the ranked plans."""

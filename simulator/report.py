@@ -84,6 +84,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
             "worst_rank": costs.worst_rank,
         },
         "fits": bool(costs.fits),
+        "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
         "mfu": costs.mfu,
         "hfu": costs.hfu,
@@ -163,7 +164,7 @@ def text(costs: Costs) -> str:
 def summary(costs: Costs) -> str:
     """One line: the plan, its step, MFU with the peak, and whether it fits."""
     costs = one(costs)
-    verdict = "fits" if costs.fits else "does not fit"
+    verdict = "fits, at the edge" if costs.verdict == "edge" else costs.verdict
     return (
         f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % of "
         f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "

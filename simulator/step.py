@@ -43,6 +43,10 @@ COMMUNICATION = {
 PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
 """Parts of a step; they add up to step_seconds."""
 
+EDGE = 0.85
+"""Share of the capacity above which a run may or may not fit: between it and 1 lay as many
+out-of-memory runs as others among 340 labelled runs of LLaMA models on A100."""
+
 UNCALIBRATED = (0.75, 1.35)
 """Bounds of the step over its prediction when nothing was calibrated on the user's machine:
 what about four of five published runs stay within (see the README's table of errors)."""
@@ -92,6 +96,14 @@ class Costs:
     @property
     def fits(self) -> Any:
         return self.margin >= 0
+
+    @property
+    def verdict(self) -> Any:
+        """'fits' below EDGE of the capacity, 'edge' up to all of it, else 'does not fit'."""
+        names = np.array(["fits", "edge", "does not fit"])
+        share = self.memory_total / self.capacity
+        column = names[(share > EDGE).astype(int) + (share > 1)]
+        return str(column[0]) if self.single else column
 
     @property
     def interval(self) -> tuple[Any, Any]:
