@@ -105,8 +105,8 @@ def _ties(result: SearchResult) -> list[str]:
     if result.ties < 2:
         return []
     return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: closer than a prediction "
-        "can tell, so try them all"
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: closer than a "
+        "prediction can tell, so try them all"
     ]
 
 

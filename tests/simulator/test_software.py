@@ -1,0 +1,111 @@
+"""Every field of a software profile changes an answer, in the direction that its name says."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from plan3d.simulator import schedules
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.software import SOFTWARE, Software, software_profile
+from plan3d.simulator.step import evaluate
+from plan3d.simulator.task import Task
+
+DENSE = Plan(tp=4, pp=4, dp=4, micro_batch=1, zero=2, overlap_tp=1)
+MATERIALISED = {"flash_attention": False, "score_bytes": 8.0}
+# field: (another value, settings it needs, plan it shows on, model)
+CHANGES = {
+    "sustained": (0.5, {}, DENSE),
+    "flash_attention": (False, {}, DENSE),
+    "attention_rate": (0.5, {}, DENSE),
+    "score_bytes": (20.0, MATERIALISED, DENSE),
+    "memory_bound_rate": (0.5, {}, DENSE),
+    "norm_bytes": (32.0, {}, DENSE),
+    "backward_bytes_ratio": (3.0, {}, DENSE),
+    "wgrad_rate": (0.5, {}, DENSE),
+    "accumulation_bytes": (10.0, {}, DENSE),
+    "layer_floor": (0.1, {}, DENSE),
+    "backward_floor_ratio": (3.0, {"layer_floor": 0.1}, DENSE),
+    "pipeline_floor": (1.0, {}, DENSE),
+    "tp_overlap_share": (0.1, {}, DENSE),
+    "contention": (0.9, {}, DENSE),
+    "fsdp_contention": (0.1, {}, replace(DENSE, zero=3)),
+    "bucket_parameters": (1e6, {}, DENSE),
+    "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
+    "cut_by_parameters": (True, {}, DENSE),
+    "gradient_memory": (8.0, {}, DENSE),
+    "optimizer_memory": (20.0, {}, DENSE),
+    "dropout": (True, {}, DENSE),
+    "fused_activation": (False, {}, DENSE),
+    "fused_norm": (False, {}, DENSE),
+    "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
+    "selective": (("layernorm",), {"selective": ()}, replace(DENSE, recompute="selective")),
+    "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
+    "vocabulary_multiple": (4096, {}, DENSE),
+    "logit_bytes": (200.0, {}, DENSE),
+    "sharded_logits": (False, {"logit_bytes": 200.0}, DENSE),
+    "kept_logit_bytes": (14.0, {"logit_bytes": 200.0}, replace(DENSE, schedule="gpipe")),
+    "gather_buffers": (50.0, {}, DENSE),
+    "boundary_buffers": (50.0, {}, DENSE),
+    "context_bytes": (9e9, {}, DENSE),
+    "communicator_bytes": (9e9, {}, DENSE),
+    "allocator_slack": (0.5, {}, DENSE),
+}
+
+
+def asked(software: Software, model: str = "llama-13b") -> Task:
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=256, software=software)
+
+
+def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[float, float]:
+    costs = evaluate(asked(software, model), plan)
+    return costs.step_seconds, costs.memory_bytes
+
+
+def test_every_field_is_tried() -> None:
+    elsewhere = {"name", "title", "context_parallel", "keeps_expert_output"}
+    assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_field_changes_the_answer(name: str) -> None:
+    value, needed, plan = CHANGES[name]
+    before = replace(software_profile("megatron-core"), **needed)
+    assert answer(before, plan) != answer(replace(before, **{name: value}), plan)
+
+
+def test_kept_expert_outputs_take_memory() -> None:
+    lean = software_profile("megatron-core")
+    plan = Plan(pp=2, ep=8, dp=32)
+    full = answer(replace(lean, keeps_expert_output=True), plan, "mixtral-8x7b")
+    assert full[1] > answer(lean, plan, "mixtral-8x7b")[1]
+
+
+def test_a_stack_without_context_parallelism_refuses_it() -> None:
+    with pytest.raises(InputError, match="megatron-lm-2021 has no context parallelism"):
+        evaluate(asked(software_profile("megatron-lm-2021")), Plan(cp=2))
+
+
+def test_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean megatron-core"):
+        software_profile("megatron-cor")
+
+
+@pytest.mark.parametrize("name", SOFTWARE)
+def test_shipped_profiles_answer(name: str) -> None:
+    step, memory = answer(software_profile(name), Plan(tp=1, pp=4, dp=16))
+    assert 0 < step < 1e4
+    assert 0 < memory < 1e12
+
+
+def test_parameter_cut_leaves_the_head_its_share() -> None:
+    # A layer of 67.1 M and a head of 268.4 M parameters: Llama-like 1B with 131,072 tokens.
+    layer, head = 4.0 * 2048**2 + 3 * 2048 * 8192, 131072.0 * 2048
+    assert schedules.parameter_cut([layer] * 16, head, 2) == (11, 5)
+    assert schedules.parameter_cut([layer] * 16, head, 4) == (6, 5, 5, 0)
+    assert schedules.parameter_cut([1.0] * 8, 0.0, 4) == (3, 2, 2, 1)
