@@ -1,6 +1,7 @@
 """The command line: parser, streams and exit codes; cli_verbs does what a verb asks.
 
-Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 130 interrupted.
+Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 4 measurements that cannot be fitted,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import cli_calibrate
 from .cli_options import OPTIONS, Parser
 from .cli_output import INTERRUPTED, Screen, warn
 from .simulator.errors import InputError, Plan3dError, did_you_mean
@@ -23,9 +25,14 @@ _ESTIMATE = """Predict time and memory of one plan, and say where they go.
 
   plan3d estimate --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
       --plan "tp=2 pp=2 micro_batch=2 recompute=selective" """
+_VALIDATE = """Predict published measured runs and say how far off the predictions are.
+
+  plan3d validate --source megatron_sc21 --plot sc21.png"""
 VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
+    "validate": ("errors of the predictions on published runs", _VALIDATE),
+    "calibrate": (cli_calibrate.SUMMARY, cli_calibrate.ABOUT),
     "models": ("list known models, or show one", "List the presets, or show one model."),
     "clusters": ("list hardware profiles, or show one", "List the profiles, or show one."),
 }
@@ -104,8 +111,12 @@ def _fill(sub: Parser, verb: str) -> None:
     for option in OPTIONS:
         if verb in option.verbs:
             option.add_to(sub)
+    if verb == "calibrate":
+        cli_calibrate.declare(sub)
     if verb in ("search", "estimate"):
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
+        return
+    if verb not in ("models", "clusters"):
         return
     what = "preset or config.json" if verb == "models" else "profile or TOML file"
     name = sub.add_argument("name", nargs="?", metavar="NAME", help=what)
@@ -141,12 +152,19 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         verb = ""
     if verb and verb not in VERBS:
         raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}")
+    if verb == "calibrate":
+        at = arguments.index(verb)
+        return cli_calibrate.run([*arguments[:at], *arguments[at + 1 :]])
     try:
         args = parser().parse(arguments, verb)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:
         raise InputError(f"say what to do: {', '.join(VERBS)}; see plan3d --help")
+    if args.verb == "validate":
+        from . import cli_validate
+
+        return cli_validate.validate(args)
     from . import cli_verbs
 
     if args.verb == "search":

@@ -19,7 +19,8 @@ TASK = ("search", "estimate")
 SEARCH = ("search",)
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
-EVERY = ("search", "estimate", "models", "clusters")
+VALIDATE = ("validate",)
+EVERY = ("search", "estimate", "validate", "models", "clusters")
 
 
 class Parser(argparse.ArgumentParser):
@@ -271,6 +272,22 @@ OPTIONS = (
     ),
     Option(
         flag="--csv", value="FILE", completes="file", verbs=SEARCH, help="also write the plans here"
+    ),
+    Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
+    Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
+    Option(
+        flag="--csv",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="also write every row here, measured and predicted",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="also draw predicted against measured: .png, .pdf or .svg",
     ),
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),

@@ -155,7 +155,7 @@ def check_writable(name: str, option: str) -> None:
         raise _cannot_write(name, option, error) from None
 
 
-def write_whole(name: str, option: str, text: str) -> None:
+def write_whole(name: str, option: str, content: str | bytes) -> None:
     """Write a file all or nothing: a draft beside it replaces it once it is complete.
 
     What is no regular file (a pipe, /dev/stdout) is written directly.
@@ -163,8 +163,7 @@ def write_whole(name: str, option: str, text: str) -> None:
     try:
         path, draft = _paths(name)
         try:
-            with draft.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
             if draft != path:
                 if path.exists():
                     shutil.copymode(path, draft)

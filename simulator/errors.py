@@ -24,6 +24,12 @@ class NoFeasiblePlanError(Plan3dError):
     exit_code = 3
 
 
+class CalibrationError(Plan3dError):
+    """Measurements that can be read and cannot support a fit."""
+
+    exit_code = 4
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error line: the nearest known names, or all of them when none is near."""
     known = list(known)

@@ -12,6 +12,7 @@ from .hardware import USER, Cluster
 from .model import padded_vocabulary
 from .plan import Plan, Precision, spell
 from .precision import RECIPES
+from .provenance import sentence, time_provenance
 from .schedules import chunk_layers
 from .step import UNCALIBRATED, Costs, by_stage, simulate
 from .task import Task
@@ -207,6 +208,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         f"uncalibrated: about four of five published runs took {low:g} to {high:g} times the "
         "predicted step",
         provenance_line(task.cluster),
+        sentence(time_provenance(costs, row)),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",

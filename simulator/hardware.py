@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .hardware_profile import (
     Profile,
     Provenance,
+    TableFile,
     checked,
     problem,
     profile_names,
     read_profile,
+    shipped_tables,
     shown,
 )
 
@@ -36,6 +38,7 @@ __all__ = [
 
 MOST_GPUS = 10_000_000
 USER = "given by the user"
+_TABLE = "kernels.gemm.{}.table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,8 @@ class Accelerator:
     """By operand width: '32bit', '16bit', '8bit'."""
     attention: AttentionTime
     memory_bound: MemoryBoundTime
+    gemm_tables: Mapping[str, TableFile] = field(default_factory=dict)
+    """Measured GEMM times by operand width; the constants above serve where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +267,19 @@ def _accelerator(file: Profile) -> Accelerator:
         gemm={width: GemmTime(**constants) for width, constants in gemms.items() if constants},
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
+        gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
     )
+
+
+def _table(file: Profile, key: str) -> TableFile:
+    """A table beside the user's profile, or one of the shipped."""
+    table = file.tables[key]
+    beside = Path(file.name).parent / table.path
+    if file.name.endswith(".toml") and beside.is_file():
+        return table._replace(path=str(beside.resolve()))
+    if table.path not in shipped_tables():
+        raise problem(file.name, f"{key}.file: no {shown(table.path)} beside it or shipped")
+    return table
 
 
 def _fast_domain(file: Profile) -> FastDomain:

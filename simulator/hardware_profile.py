@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import InputError, did_you_mean
 from .units import convert
 
 PACKAGE = "plan3d.hardware_profiles"
+MEASUREMENTS = "measurements"
 LARGEST = 1e30
 """No quantity of a machine is larger in SI units, nor smaller than its inverse unless zero."""
 
@@ -28,6 +29,13 @@ class Provenance:
 
     source: str
     measured: bool
+
+
+class TableFile(NamedTuple):
+    """A file of measured kernel times beside a profile; a bare name is one of the shipped."""
+
+    path: str
+    provenance: Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +52,12 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A checked profile file: SI numbers, names and provenance by dotted key."""
+    """A checked profile file: SI numbers, names, tables and provenance by dotted key."""
 
     name: str
     numbers: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, TableFile] = field(default_factory=dict)
     provenance: dict[str, Provenance] = field(default_factory=dict)
 
     def section(self, prefix: str) -> dict[str, float]:
@@ -122,17 +131,24 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
 _TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
-_FIELDS = (*QUANTITIES, *_TEXTS)
+_TABLE_FILES = tuple(f"kernels.gemm.{width}.table" for width in ("32bit", "16bit", "8bit"))
+_FIELDS = (*QUANTITIES, *_TEXTS, *_TABLE_FILES)
 _TABLES = {key[:dot] for key in _FIELDS for dot, char in enumerate(key) if char == "."}
 _OPTIONAL = ("accelerator.peak", "kernels.gemm.8bit", "links.fast.switch_all_reduce")
 """Sections that a machine may lack; peaks one by one, the others whole."""
 _NUMBER = ("value", "unit", "source", "measured")
+_TABLE = ("file", "source", "measured")
 
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package."""
     names = (entry.name for entry in files(PACKAGE).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def shipped_tables() -> set[str]:
+    """Names of the tables of kernel times that come with the package."""
+    return {entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir()}
 
 
 def problem(where: str, what: str) -> InputError:
@@ -166,6 +182,9 @@ def parse_profile(content: bytes, where: str) -> Profile:
     for key, node in _leaves(where, tree):
         if key in _TEXTS:
             profile.texts[key] = _text(where, key, node)
+        elif key in _TABLE_FILES:
+            origin = _origin(where, key, node, sources)
+            profile.tables[key] = TableFile(_text(where, f"{key}.file", node["file"]), origin)
         else:
             origin = _origin(where, key, node, sources)
             profile.numbers[key] = _number(where, key, node)
@@ -226,16 +245,19 @@ def _text(where: str, key: str, node: Any) -> str:
 
 
 def _origin(where: str, key: str, node: Any, sources: Mapping[str, str]) -> Provenance:
-    """Checks the four parts of a number, then says where it comes from."""
-    form = (
-        f'{{ value = ..., unit = "{QUANTITIES[key].example}", source = "...", measured = false }}'
-    )
+    """Checks the parts of a number or table, then says where it comes from."""
+    parts: tuple[str, ...] = _TABLE
+    what, own = "a table with its source", 'file = "..."'
+    if key in QUANTITIES:
+        own = f'value = ..., unit = "{QUANTITIES[key].example}"'
+        parts, what = _NUMBER, "a number with its unit and source"
+    form = f'{{ {own}, source = "...", measured = false }}'
     if not isinstance(node, dict):
-        raise problem(where, f"{key}: must be a number with its unit and source, {form}")
+        raise problem(where, f"{key}: must be {what}, {form}")
     for part in node:
-        if part not in _NUMBER:
-            raise problem(where, f"{key}.{part}: unknown field{did_you_mean(part, _NUMBER)}")
-    for part in _NUMBER:
+        if part not in parts:
+            raise problem(where, f"{key}.{part}: unknown field{did_you_mean(part, parts)}")
+    for part in parts:
         if part not in node:
             raise problem(where, f"{key}: without {part}; write {form}")
     if not isinstance(node["measured"], bool):
@@ -260,8 +282,8 @@ def _number(where: str, key: str, node: Mapping[str, Any]) -> float:
 
 
 def _check_complete(where: str, profile: Profile) -> None:
-    present = {*profile.numbers, *profile.texts}
-    for key in _FIELDS:
+    present = {*profile.numbers, *profile.texts, *profile.tables}
+    for key in (*QUANTITIES, *_TEXTS):
         section = key.rpartition(".")[0]
         whole = section != "accelerator.peak" and any(
             section == k.rpartition(".")[0] for k in present

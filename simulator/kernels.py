@@ -1,8 +1,8 @@
 """How long does work take on an accelerator? Seconds of GEMMs, attention and moved bytes.
 
-Each kind of work has one function, so that a measured table can stand behind it. The constants
-come from the hardware profile; `sustained` is the share of the isolated rate that is kept in a
-training step.
+Each kind of work has one function. GEMMs come from the measured table of the accelerator where
+its profile names one (gemm_tables), else from a roofline; the constants come from the hardware
+profile. `sustained` is the share of the isolated rate that is kept in a training step.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from . import gemm_tables
 from .errors import InputError
-from .hardware import Accelerator
+from .gemm_tables import Origin
+from .hardware import Accelerator, Cluster
 from .operators import AttentionWork, Gemm
 from .precision import Recipe
 from .software import Software
@@ -21,6 +23,11 @@ Value = NDArray[np.float64]
 STREAMING = 0.85
 """Share of memory bandwidth that long element-wise passes reach: softmax over stored scores,
 gradient accumulation, the optimizer (STREAM triad reaches 0.83 to 0.89 on A100 and H100)."""
+
+MISALIGNED = 15.0
+"""How much longer materialised attention matmuls take where the head width is no multiple of 8:
+fitted to the runs of BLOOM's prequel with heads of 108, 150 and 450 (Megatron-DeepSpeed, 2022;
+13.9 to 15.3 by the rows left out). It may absorb more than alignment."""
 
 
 def peak_flops(accelerator: Accelerator, number_format: str) -> float:
@@ -33,34 +40,94 @@ def peak_flops(accelerator: Accelerator, number_format: str) -> float:
     return accelerator.peak[number_format]
 
 
-def stack_gemms(gemms: list[Gemm], rows: int) -> tuple[Value, Value, Value, Value]:
-    """m, n, k and batch of several GEMMs as arrays [gemm, row]."""
+def stack_gemms(gemms: list[Gemm], rows: int) -> Value:
+    """m, n, k and batch of several GEMMs as one array [side, gemm, row]."""
     stacked = np.empty((4, len(gemms), rows))
     for i, gemm in enumerate(gemms):
         for j, size in enumerate(gemm):
             stacked[j, i] = size
-    m, n, k, batch = stacked
-    return m, n, k, batch
+    return stacked
 
 
 def gemm_seconds(
     gemms: list[Gemm], rows: int, accelerator: Accelerator, recipe: Recipe, sustained: float
 ) -> Value:
-    """Seconds of each GEMM [gemm, row].
-
-        t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
+    """Seconds of each GEMM [gemm, row], from the accelerator's table where it has one.
 
     The dgrad of a GEMM has the same FLOPs and bytes, hence the same time.
     """
+    sizes = stack_gemms(gemms, rows)
+    if recipe.gemm_width in accelerator.gemm_tables:
+        grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
+        return _tabled(sizes, accelerator, recipe, sustained, grouped)
+    return _roofline(sizes, accelerator, recipe, sustained)
+
+
+def _tabled(
+    sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float, grouped: bool
+) -> Value:
+    """Seconds from the measured table.
+
+        t = (T(m batch, n, k)^q + (weights of the other products / (beta BW))^q)^(1/q) / sustained
+
+    Products of a group fill the GPU together like one with all their rows, and each brings its
+    own weights. With the bytes moved between them, against 616 fused expert layers of 128 tokens
+    an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
+    (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
+    """
+    table = gemm_tables.load(accelerator.gemm_tables[recipe.gemm_width].path)
+    if not grouped:
+        return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
+    constants = accelerator.gemm[recipe.gemm_width]
+    _, n, k, batch = sizes
+    weights = (batch - 1) * n * k
+    weights *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    sizes[0] *= batch
+    together = gemm_tables.seconds(table, sizes[:3])
+    return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
+
+
+def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
+    """Seconds from the profile's constants.
+
+    t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
+    """
     constants = accelerator.gemm[recipe.gemm_width]
     peak = peak_flops(accelerator, recipe.gemm_format)
-    m, n, k, batch = stack_gemms(gemms, rows)
+    m, n, k, batch = sizes
     arithmetic = m * n
     memory = (m * k + k * n + arithmetic) * batch
     memory *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
     arithmetic *= k * batch
     arithmetic *= 2 / (constants.efficiency * sustained * peak)
     return constants.latency + smooth_maximum(arithmetic, memory, constants.sharpness)
+
+
+def gemm_origins(
+    gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
+) -> NDArray[np.int64]:
+    """Origin [gemm, row] of each GEMM's time."""
+    entry = cluster.accelerator.gemm_tables.get(recipe.gemm_width)
+    sizes = stack_gemms(gemms, rows)
+    if entry is None:
+        fitted = cluster.provenance[f"kernels.gemm.{recipe.gemm_width}.efficiency"].measured
+        return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
+    sizes[0] *= sizes[3]
+    found = gemm_tables.origins(gemm_tables.load(entry.path), sizes[:3])
+    if not entry.provenance.measured:
+        return np.full_like(found, Origin.EXTRAPOLATED)
+    # A group is composed of times, not measured as one.
+    return np.where(sizes[3] > 1, np.maximum(found, Origin.INTERPOLATED), found)
+
+
+def gemm_provenance(
+    gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
+) -> dict[str, float]:
+    """Share of the GEMMs' seconds by origin ('measured', 'interpolated', ...); they add up to 1."""
+    seconds = gemm_seconds(gemms, rows, cluster.accelerator, recipe, 1.0)
+    found = gemm_origins(gemms, rows, cluster, recipe)
+    total = seconds.sum()
+    return {o.name.lower(): float(seconds[found == o].sum() / total) for o in Origin}
 
 
 def smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
@@ -76,20 +143,24 @@ def smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
 def attention_seconds(
     work: AttentionWork, accelerator: Accelerator, recipe: Recipe, software: Software
 ) -> tuple[Value, Value]:
-    """Seconds of the attention core forward and backward.
+    """Seconds of the attention core forward and backward, at the stack's attention_rate.
 
     Flash: t = t0 + 2 rows width (span + c) / (eta P); the backward takes a measured multiple.
-    Materialised: two matmuls without a causal saving, and softmax over every stored score,
-    1.5 times as many bytes and twice the FLOPs backward.
+    Materialised: two matmuls without a causal saving, MISALIGNED times as long where heads are
+    misaligned, and softmax over every stored score, 1.5 times as many bytes and twice the FLOPs
+    backward.
     """
     constants = accelerator.attention
     peak = peak_flops(accelerator, recipe.attention_format)
+    slower = 1 / software.attention_rate
     if software.flash_attention:
         flops = 2 * work.rows * work.width * (work.span + constants.diagonal_tokens)
         forward = constants.latency + flops / (constants.efficiency * software.sustained * peak)
+        forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
-    matmul = matmul / (accelerator.gemm["16bit"].efficiency * software.sustained * peak)
+    matmul *= slower * (1.0 if work.aligned else MISALIGNED)
+    matmul /= accelerator.gemm["16bit"].efficiency * software.sustained * peak
     softmax = software.score_bytes * work.rows * work.sequence
     softmax = softmax / (STREAMING * accelerator.memory_bandwidth)
     return matmul + softmax, 2 * matmul + 1.5 * softmax

@@ -81,7 +81,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     """The cost table of the task's layer kinds for strategies of equal length."""
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
-    works = [_work(kind, local) for kind in kinds]
+    works = [work_of(kind, local) for kind in kinds]
     seconds = _gemm_seconds(works, local)
     n = s.tp.size
     table = np.zeros((len(kinds), len(Cost), n))
@@ -110,7 +110,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     return LayerCosts(by_strategy, working, parameters, local.hidden / split)
 
 
-def _work(kind: Kind, local: Local) -> Work | None:
+def work_of(kind: Kind, local: Local) -> Work | None:
     """Forward work of a kind; None for a shared end, which does the work of the one before it."""
     task, s = local.task, local.s
     if kind.name.startswith("shared"):

@@ -64,6 +64,8 @@ class AttentionWork(NamedTuple):
     """Keys seen on average under the causal mask and the window."""
     sequence: int
     """Keys a materialised score matrix holds a row."""
+    aligned: bool = True
+    """Head widths are multiples of 8, as 16-bit tensor-core kernels want."""
 
 
 class Work(NamedTuple):
@@ -220,6 +222,7 @@ def block_work(
             width=attn.head_dim + attn.value_dim,
             span=causal_span(attn, sequence),
             sequence=sequence,
+            aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
         ),
         moved_bytes=_moved_bytes(block, hidden, s, sequence)
         + norm_bytes * tokens * hidden / s.norm_split,

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import tables
 from .explain import assumptions, layers_per_rank, number_format, one, why
+from .provenance import time_provenance
 from .step import COMPUTE, Costs, by_stage
 from .tables import Table
 from .units import GIB, format_bytes
@@ -90,6 +91,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
         "number_format": number_format(costs.plans),
+        "provenance": time_provenance(costs),
         "assumptions": assumptions(costs),
     }
 

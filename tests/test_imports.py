@@ -14,16 +14,29 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = {
     "plan3d.simulator": (
         "errors units json_object model model_families model_config presets hardware_profile "
-        "hardware software plan precision task operators kernels collectives layer_kinds footprint "
-        "layer_communication layers schedules "
-        "rules stages data_parallel memory step timeline validation textbook tables explain "
-        "report plots"
+        "gemm_tables hardware software plan precision task operators kernels collectives "
+        "layer_kinds footprint layer_communication layers schedules "
+        "schedule_idle schedule_orders schedule_graph rules stages data_parallel memory step timeline plan_timeline trace gantt run_conventions "
+        "published_runs run_plans run_questions scores validation validation_plot textbook "
+        "tables provenance "
+        "explain report plots "
+        "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
+        "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
+        "calibration.suites calibration.cases_collective calibration.recording "
+        "calibration.measure_ranks calibration.measure calibration.measurements "
+        "calibration.read_nccl calibration.read_trace calibration.read_logs calibration.readers "
+        "calibration.priors calibration.robust calibration.subjects "
+        "calibration.subjects_collective calibration.fit calibration.profile_text "
+        "calibration.step_scale calibration.build calibration.view calibration.plots"
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
         "integer_programming reinforcement_learning zeroth_order finder advice"
     ),
-    "plan3d": ("cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli __main__"),
+    "plan3d": (
+        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate cli_timeline "
+        "cli_calibrate cli __main__"
+    ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
 

@@ -1,0 +1,294 @@
+"""What does `plan3d calibrate` do? Measure a machine, import what others measured, fit, show.
+
+Nothing here imports numpy before a sub-verb runs, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cli_options import OPTIONS, Option, Parser, whole
+from .cli_output import Screen, check_writable, warn, write_whole
+from .simulator.calibration import measure as measuring
+from .simulator.errors import CalibrationError, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from .simulator.calibration.build import Result, Step
+    from .simulator.calibration.fit import Calibration
+    from .simulator.calibration.measurements import Measurements
+    from .simulator.calibration.readers import Hints
+
+SUMMARY = "measure a machine and fit a hardware profile to it"
+ABOUT = """Measure a machine and fit a hardware profile to it.
+
+  plan3d calibrate measure --out run/                      on the GPU; needs torch
+  plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
+  plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
+  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
+
+The written profile is used as --cluster mine.toml. Exit code 4: the data cannot support a fit."""
+SUBVERBS = {
+    "measure": "run microbenchmarks on this GPU, rows to a CSV",
+    "import": "nccl-tests output, torch traces and training logs to the same CSV",
+    "fit": "rows to a profile, with in-sample and held-out error",
+    "show": "measured against what a profile predicts",
+}
+_STEP = (
+    "--model",
+    "--plan",
+    "--sequence",
+    "--global-batch",
+    "--precision",
+    "--optimizer",
+    "--software",
+)
+"""What describes a measured training step; sizes also complete a log."""
+_KNOWN = ("--gpus", "--nodes", "--sequence", "--global-batch")
+IMAGES = ("png", "pdf", "svg")
+
+OWN = (
+    Option(
+        flag="--out",
+        value="FILE",
+        completes="file",
+        verbs=("import",),
+        help="CSV to write (default: stdout)",
+    ),
+    Option(
+        flag="--out",
+        value="FILE",
+        completes="file",
+        verbs=("fit",),
+        help="profile to write, a .toml; without it only the errors are printed",
+    ),
+    Option(
+        flag="--base",
+        value="PROFILE",
+        required=True,
+        completes="cluster",
+        verbs=("fit",),
+        help="profile whose other numbers are kept",
+    ),
+    Option(
+        flag="--profile",
+        value="PROFILE",
+        required=True,
+        completes="cluster",
+        verbs=("show",),
+        help="profile to compare with",
+    ),
+    Option(
+        flag="--op",
+        value="OP",
+        verbs=("import", "fit", "show"),
+        help="collective of nccl-tests output that does not name it",
+    ),
+    Option(
+        flag="--gpu",
+        value="NAME",
+        verbs=("import", "fit", "show"),
+        help="GPU: written into imported rows, or the one whose rows are used",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=("show",),
+        help=f"also draw it: {', '.join('.' + kind for kind in IMAGES)}",
+    ),
+    Option(flag="--gpus", value="N", read=whole, verbs=("import", "fit"), help="GPUs of the run"),
+    Option(flag="--nodes", value="N", read=whole, verbs=("import", "fit"), help="nodes of it"),
+    Option(flag="--json", verbs=("import", "fit", "show"), help="one JSON object, SI units"),
+    Option(flag="--quiet", verbs=("import", "fit", "show"), help="no warnings"),
+)
+
+
+def options(subverb: str) -> list[Option]:
+    """Options of a sub-verb; those that describe a run are the ones of the other verbs."""
+    shared = {"fit": _STEP, "import": _KNOWN}.get(subverb, ())
+    own = [option for option in OWN if subverb in option.verbs]
+    named = {option.flag for option in own}
+    borrowed = [o for o in OPTIONS if o.flag in shared and o.flag not in named]
+    return [*own, *(replace(option, required=False) for option in borrowed)]
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-verbs to the parser of `plan3d calibrate`."""
+    layout = argparse.RawDescriptionHelpFormatter
+    subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
+    for name, short in SUBVERBS.items():
+        sub = subs.add_parser(name, help=short, description=short, formatter_class=layout)
+        if name == "measure":
+            measuring.declare(sub)
+            continue
+        files = sub.add_argument("files", nargs="+", metavar="FILE", help="measurements or logs")
+        setattr(files, "completes", "file")  # noqa: B010
+        for option in options(name):
+            option.add_to(sub)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`plan3d calibrate ...`; returns the exit code."""
+    subverb = next((word for word in arguments if not word.startswith("-")), "")
+    if subverb and subverb not in SUBVERBS:
+        raise InputError(f"unknown sub-verb {subverb!r}{did_you_mean(subverb, SUBVERBS)}")
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="plan3d calibrate", description=ABOUT, formatter_class=layout)
+    declare(parser)
+    try:
+        args, unknown = parser.parse_known_args(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if unknown:
+        raise InputError(f"unknown argument {unknown[0]!r}; see plan3d calibrate {subverb} --help")
+    if not args.subverb:
+        raise InputError(f"say what to do: {', '.join(SUBVERBS)}; see plan3d calibrate --help")
+    actions = {"measure": _measure, "import": _import, "fit": _fit, "show": _show}
+    return actions[args.subverb](args)
+
+
+def _measure(args: argparse.Namespace) -> int:
+    try:
+        counts = measuring.measure(
+            Path(args.out),
+            suites=args.suite,
+            device=args.device,
+            quick=args.quick,
+            limit_seconds=args.limit_seconds,
+            say=(lambda text: None) if args.quiet else measuring.progress_line,
+        )
+    except ModuleNotFoundError as error:
+        raise InputError(f"calibrate measure needs {error.name}: pip install torch numpy") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"calibrate measure: {error}") from None
+    if counts:
+        print(measuring.result_line(counts, args.out))
+    return 0
+
+
+def _read(args: argparse.Namespace) -> Measurements:
+    from .simulator.calibration.readers import read_all
+
+    return read_all(args.files, _hints(args))
+
+
+def _hints(args: argparse.Namespace) -> Hints:
+    from .simulator.calibration.read_logs import Known
+    from .simulator.calibration.readers import Hints
+
+    given = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
+    named = args.gpu if args.subverb == "import" else None
+    return Hints(op=args.op, gpu=named, known=Known(**given), nodes=getattr(args, "nodes", None))
+
+
+def _import(args: argparse.Namespace) -> int:
+    from .simulator.calibration.measurements import write_csv
+
+    table = _read(args)
+    text = write_csv(table.rows)
+    if args.out is not None:
+        write_whole(args.out, "--out", text)
+    if args.json:
+        rows = [{k: v for k, v in row.items() if v not in ("", None)} for row in table.rows]
+        print(json.dumps({"rows": rows}))
+    elif args.out is None:
+        print(text, end="")
+    else:
+        suites = sorted(set(table.text("suite").tolist()))
+        print(f"{len(table)} rows ({', '.join(suites)}) in {args.out}")
+    return 0
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from .simulator.calibration import build, fit
+    from .simulator.calibration.view import fit_record, fit_tables
+
+    if args.out is not None:
+        if not args.out.endswith(".toml"):
+            raise InputError(f"--out {args.out}: a profile's name ends in .toml")
+        check_writable(args.out, "--out")
+    table = _read(args)
+    calibration = fit.fit(table, args.base, gpu=args.gpu)
+    step = _step(args, table)
+    if not calibration.fits and not step:
+        raise CalibrationError("the files hold a step only: say which with --model and --plan")
+    out = Path(args.out or "profile.toml")
+    result = build.build(args.base, calibration, out, step)
+    if args.out is not None:
+        for name, text in result.tables.items():
+            write_whole(str(out.parent / name), "--out", text)
+        write_whole(args.out, "--out", result.profile)
+    _tell(args, calibration, result, step is None and len(table.where(suite="step")) > 0)
+    if args.json:
+        print(json.dumps(fit_record(args.base, args.out, calibration, result)))
+        return 0
+    screen = Screen()
+    for shown in fit_tables(calibration, result):
+        screen.table(shown)
+    if args.out is not None:
+        print(f"profile in {args.out}; use it as --cluster {args.out}")
+    return 0
+
+
+def _tell(
+    args: argparse.Namespace, calibration: Calibration, result: Result, unused_step: bool
+) -> None:
+    """Remarks on stderr."""
+    for note in (*calibration.notes, *result.notes):
+        warn(note, args.quiet)
+    if unused_step:
+        warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
+
+
+def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
+    """The measured step of the files and the task that it ran, when the user says which."""
+    rows = table.where(suite="step")
+    if args.model is None and args.plan is None:
+        return None
+    if not len(rows):
+        raise InputError("--model and --plan describe a measured step: no file holds one")
+    if args.model is None or args.plan is None:
+        raise InputError("a measured step needs both --model and --plan")
+    from . import cli_task
+    from .simulator.calibration.build import Step
+    from .simulator.calibration.step_scale import step_seconds
+
+    names = {option.name for option in OPTIONS}
+    given = {**dict.fromkeys(names), **vars(args)}
+
+    def task(profile: Path) -> Any:
+        return cli_task.task_of(argparse.Namespace(**{**given, "cluster": str(profile)}))
+
+    plan = cli_task.plan_of(args)
+    if not plan.scalar:
+        raise InputError("--plan: a measured step ran one plan, not a table")
+    seconds, count = step_seconds(table)
+    source = ", ".join(dict.fromkeys(rows.text("source").tolist()))
+    several = f" (median of {count})" if count > 1 else ""
+    return Step(task=task, plan=plan, seconds=seconds, source=source + several)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from .simulator.calibration.fit import compare
+    from .simulator.calibration.view import show_record, show_table
+
+    kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
+    if args.plot is not None:
+        if kind not in IMAGES:
+            raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
+        check_writable(args.plot, "--plot")
+    fits = compare(_read(args), args.profile, gpu=args.gpu)
+    if args.plot is not None:
+        from .simulator.calibration.plots import image
+
+        write_whole(args.plot, "--plot", image(fits, kind))
+    if args.json:
+        print(json.dumps(show_record(args.profile, fits)))
+    else:
+        Screen().table(show_table(args.profile, fits))
+    return 0

@@ -1,0 +1,1 @@
+"""How fast is this machine really? Microbenchmarks, readers of logs, and fits with their errors."""

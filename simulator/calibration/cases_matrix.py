@@ -1,0 +1,180 @@
+"""Which matrix products are timed? GEMMs of common layers and their gradients, fp8, experts.
+
+Legend: Y[m, n] = X[m, k] W[k, n]; W is stored as [n, k], as torch.nn.Linear has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from .cases import Case, timed
+from .timing import Bench, Call, PowerLog, summary
+
+MODELS = (
+    (2048, 2048, 5632, True),
+    (4096, 1024, 14336, True),
+    (5120, 5120, 20480, False),
+    (8192, 1024, 28672, True),
+    (12288, 12288, 49152, False),
+)
+"""(hidden, width of keys, ffn, gated MLP): 1B, Llama-3 8B, GPT 13B, Llama-3 70B, GPT-3 175B."""
+TENSOR_SIZES = (1, 2, 4, 8)
+TOKENS = (4096, 1024, 16384)
+CACHE_BYTES = 256e6
+"""Weights are cycled through copies of this many bytes, more than any L2 cache."""
+
+
+def shapes() -> list[tuple[int, int]]:
+    """(n, k) of QKV, projection and the two MLP GEMMs of each model and tensor size."""
+    found: dict[tuple[int, int], None] = {}
+    for (hidden, keys, ffn, gated), tp in itertools.product(MODELS, TENSOR_SIZES):
+        up = 2 * ffn if gated else ffn
+        pairs = [((hidden + 2 * keys) // tp, hidden), (hidden, hidden // tp)]
+        pairs += [(up // tp, hidden), (hidden, ffn // tp)]
+        found.update(dict.fromkeys(pairs))
+    return list(found)
+
+
+def gemm(quick: bool) -> Iterator[Case]:
+    """Forward, input gradient and weight gradient in bf16."""
+    sizes = [(32, 64), (64, 32), (64, 128), (96, 64)] if quick else shapes()
+    for m in (16, 64) if quick else TOKENS:
+        for n, k in sizes:
+            for op in ("forward", "dgrad", "wgrad"):
+                yield Case(
+                    suite="gemm",
+                    op=op,
+                    shape={"m": m, "n": n, "k": k},
+                    run=timed(_gemm, op, m, n, k, graph=True),
+                )
+
+
+def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
+    """X W^T, dY W or dY^T X with preallocated results and cycled weights."""
+    import torch
+
+    options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device}
+    copies = max(1, min(8, round(CACHE_BYTES / (2 * n * k)))) if device == "cuda" else 1
+    x, dy = torch.randn(m, k, **options), torch.randn(m, n, **options)
+    weights = itertools.cycle([torch.randn(n, k, **options) for _ in range(copies)])
+    if op == "forward":
+        return lambda: torch.mm(x, next(weights).t(), out=dy)
+    if op == "dgrad":
+        return lambda: torch.mm(dy, next(weights), out=x)
+    return lambda: torch.mm(dy.t(), x, out=next(weights))
+
+
+def sustained(quick: bool) -> Iterator[Case]:
+    """The same in a loop of 10 s, when clocks have settled, with clock and power."""
+    sizes = [(64, 64, 64)] if quick else [(8192, 4096, 4096), (8192, 8192, 8192)]
+    if not quick:
+        sizes += [(8192, 57344, 8192), (4096, 28672, 4096)]
+    for m, n, k in sizes:
+        yield Case(
+            suite="sustained",
+            op="forward",
+            shape={"m": m, "n": n, "k": k},
+            run=partial(_sustained, m=m, n=n, k=k),
+        )
+
+
+def _sustained(bench: Bench, m: int, n: int, k: int) -> Mapping[str, float]:
+    return _loop(_gemm(bench.device, "forward", m, n, k), bench)
+
+
+def _loop(call: Call, bench: Bench) -> Mapping[str, float]:
+    """Seconds of a call over the second half of a long loop; the first half warms the chip."""
+    from .timing import time_call
+
+    calls = max(1, round(0.05 / time_call(call, bench).median))
+    began, seconds = time.perf_counter(), []
+    with PowerLog() as log:
+        while (now := time.perf_counter()) - began < bench.sustained_seconds:
+            _repeat(call, calls, bench.device)
+            seconds.append((time.perf_counter() - now) / calls)
+    return {**summary(seconds[len(seconds) // 2 :]).columns(), **log.columns()}
+
+
+def _repeat(call: Call, calls: int, device: str) -> None:
+    for _ in range(calls):
+        call()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def fp8(quick: bool) -> Iterator[Case]:
+    """e4m3 GEMMs alone and with the quantisation of their input."""
+    sizes = [(32, 64), (64, 32)] if quick else shapes()[::3]
+    for m in (16,) if quick else TOKENS:
+        for n, k in sizes:
+            for op in ("forward", "forward_quantised"):
+                yield Case(
+                    suite="gemm",
+                    op=op,
+                    dtype="fp8",
+                    shape={"m": m, "n": n, "k": k},
+                    run=timed(_fp8, op == "forward_quantised", m, n, k, graph=True),
+                )
+
+
+def _fp8(device: str, quantised: bool, m: int, n: int, k: int) -> Call:
+    """Per-tensor scales; the quantisation finds the largest value and casts."""
+    import torch
+
+    x = torch.randn(m, k, dtype=torch.bfloat16, device=device)
+    one = torch.ones((), dtype=torch.float32, device=device)
+    w = torch.randn(n, k, dtype=torch.bfloat16, device=device).to(torch.float8_e4m3fn)
+    x8 = x.to(torch.float8_e4m3fn)
+    largest = 448.0  # of e4m3
+
+    def multiply(values: Any, scale: Any) -> Any:
+        arguments = {"scale_a": scale, "scale_b": one, "out_dtype": torch.bfloat16}
+        return torch._scaled_mm(values, w.t(), **arguments)
+
+    def quantise() -> Any:
+        scale = x.abs().amax().float() / largest
+        return multiply((x / scale).to(torch.float8_e4m3fn), scale)
+
+    return quantise if quantised else lambda: multiply(x8, one)
+
+
+def grouped(quick: bool) -> Iterator[Case]:
+    """Expert GEMMs of equally many tokens each: one grouped kernel, or a loop without it."""
+    sizes = [(4, 64, 32, 32)] if quick else []
+    if not quick:
+        for experts, n, k in ((8, 14336, 4096), (64, 1408, 2048), (128, 768, 2048)):
+            sizes += [(experts, m, n, k) for m in (4096, 16384, 65536)]
+    for experts, m, n, k in sizes:
+        for op in ("forward", "backward"):
+            yield Case(
+                suite="grouped",
+                op=op,
+                shape={"m": m, "n": n, "k": k, "experts": experts},
+                run=timed(_grouped, op, experts, m, n, k),
+            )
+
+
+def _grouped(device: str, op: str, experts: int, m: int, n: int, k: int) -> Call:
+    import torch
+
+    options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
+    x, weights = torch.randn(m, k, **options), torch.randn(experts, n, k, **options)
+    ends = torch.arange(1, experts + 1, dtype=torch.int32, device=device) * (m // experts)
+
+    def forward() -> Any:
+        w = weights.transpose(-2, -1)
+        if device == "cuda" and hasattr(torch, "_grouped_mm"):
+            return torch._grouped_mm(x, w, offs=ends)
+        return torch.cat([a @ b for a, b in zip(x.chunk(experts), w, strict=True)])
+
+    if op == "forward":
+        return forward
+    y = forward()
+    dy = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, (x, weights), dy, retain_graph=True)

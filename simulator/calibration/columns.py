@@ -1,0 +1,50 @@
+"""What is in a row of measurements? One wide CSV for every kind; a field that does not apply is
+empty. SI units: seconds, bytes, hertz, watts. Standard library only: `measure` runs where plan3d
+is not installed.
+
+`bytes` is the memory traffic of a kernel, the buffer of a copy, or the size of a collective as
+nccl-tests prints it (the larger buffer: gathered, or before scattering).
+"""
+
+from __future__ import annotations
+
+KIND = ("suite", "op", "dtype")
+SHAPE = (
+    "m",
+    "n",
+    "k",
+    "batch",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "sequence",
+    "causal",
+    "hidden",
+    "ffn",
+    "tp",
+    "vocabulary",
+    "experts",
+    "elements",
+    "ranks",
+    "nodes",
+    "bytes",
+)
+"""Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]."""
+RESULT = (
+    "seconds",
+    "seconds_min",
+    "seconds_max",
+    "repeats",
+    "tokens",
+    "tokens_per_second_per_gpu",
+    "memory_bytes",
+    "reserved_bytes",
+    "clock_hz",
+    "power_watts",
+)
+"""`seconds` is the median; memory is the peak of one GPU."""
+ORIGIN = ("gpu", "driver", "torch", "date", "source")
+COLUMNS = (*KIND, *SHAPE, *RESULT, *ORIGIN)
+NUMBERS = (*SHAPE, *RESULT)
+IDENTITY = (*KIND, *SHAPE, "gpu", "torch")
+"""A row with the same values here has been measured already."""

@@ -1,0 +1,172 @@
+"""What does a machine reach? Measurements to fitted constants, each with its errors and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .. import gemm_tables
+from ..errors import CalibrationError
+from ..hardware import Cluster, CollectiveTime
+from ..hardware_profile import read_profile
+from .measurements import Measurements, usable
+from .robust import Constant, Fit, Subject, errors, fit_subject
+from .subjects import attention_subjects, gemm_subjects, memory_subjects
+from .subjects_collective import fast_subjects, network_subjects
+
+UNUSED = {
+    "layer": "whole layers",
+    "loss": "cross-entropy",
+    "optimizer": "the optimizer",
+    "launch": "launches",
+    "grouped": "grouped GEMMs",
+    "copy": "host copies",
+    "trace": "kernel sums of traces",
+}
+"""Suites whose rows no constant of a profile is fitted to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Fitted constants by dotted key of the profile, the fits behind them, and remarks."""
+
+    fits: tuple[Fit, ...]
+    numbers: Mapping[str, Constant]
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    gpu: str = ""
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """Measured ratios that a profile does not hold: dgrad, wgrad and sustained over forward."""
+
+
+def fit(table: Measurements, base: str, *, gpu: str | None = None) -> Calibration:
+    """Fit what the rows can determine, starting from the machine of a base profile.
+
+    Raises CalibrationError where nothing can be fitted; a part that cannot is noted.
+    """
+    table = usable(table, gpu)
+    cluster = Cluster.profile(base, nodes=1)
+    fits, notes = _fits(table, cluster)
+    if not fits and not len(table.where(suite="step")):
+        raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
+    numbers = {
+        key: constant
+        for one in fits
+        for name, constant in one.constants.items()
+        for key in [key_of(one.subject, name)]
+    }
+    return Calibration(
+        fits=tuple(fits),
+        numbers=numbers,
+        notes=(*notes, *_unused(table)),
+        sources=table.sources,
+        gpu=", ".join(table.gpus()),
+        ratios=ratios(table),
+    )
+
+
+def key_of(subject: Subject, name: str) -> str:
+    """Dotted key of a constant in the profile."""
+    head, dot, tail = name.partition(".")
+    return f"links.fast.switch_all_reduce.{tail}" if dot else f"{subject.section}.{head}"
+
+
+def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
+    """Kernels and collectives inside the fast domain first, then the network on top of them."""
+    fits: list[Fit] = []
+    notes: list[str] = []
+    for subject in kernel_subjects(table, cluster):
+        _try(subject, fits, notes)
+    for subject in fast_subjects(table, cluster):
+        _try(subject, fits, notes)
+    for subject in network_subjects(table, _with_fast(cluster, fits)):
+        _try(subject, fits, notes)
+    return fits, notes
+
+
+def kernel_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
+    """Subjects of single kernels."""
+    yield from gemm_subjects(table, cluster.accelerator)
+    yield from attention_subjects(table, cluster.accelerator)
+    yield from memory_subjects(table, cluster.accelerator)
+
+
+def _try(subject: Subject, fits: list[Fit], notes: list[str]) -> None:
+    try:
+        fits.append(fit_subject(subject))
+    except CalibrationError as error:
+        notes.append(str(error))
+
+
+def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
+    """The cluster with the collectives that were fitted inside its fast domain."""
+    changes: dict[str, Any] = {}
+    for one in fits:
+        section, _, op = one.subject.section.rpartition(".")
+        if section == "links.fast":
+            plain = {n: c.value for n, c in one.constants.items() if "." not in n}
+            changes[op] = CollectiveTime(**plain)
+    return replace(cluster, fast=replace(cluster.fast, **changes))
+
+
+def ratios(table: Measurements) -> dict[str, float]:
+    """Median time of dgrad, wgrad and sustained loops over the forward of the same shape."""
+    gemm = table.where(suite="gemm", op="forward")
+    forward = dict(zip(_shapes(gemm), gemm.number("seconds"), strict=True))
+    out = {}
+    for suite, op in (("gemm", "dgrad"), ("gemm", "wgrad"), ("sustained", "forward")):
+        rows = table.where(suite=suite, op=op)
+        pairs = zip(_shapes(rows), rows.number("seconds"), strict=True)
+        found = [seconds / forward[shape] for shape, seconds in pairs if shape in forward]
+        if found:
+            out[op if suite == "gemm" else suite] = float(np.median(found))
+    return out
+
+
+def _shapes(rows: Measurements) -> list[tuple[str, ...]]:
+    columns = (rows.text(name).tolist() for name in ("dtype", "m", "n", "k", "batch"))
+    return list(zip(*columns, strict=True))
+
+
+def _unused(table: Measurements) -> tuple[str, ...]:
+    found = [what for suite, what in UNUSED.items() if len(table.where(suite=suite))]
+    return (f"rows not fitted: {', '.join(found)}",) if found else ()
+
+
+def compare(table: Measurements, profile: str, *, gpu: str | None = None) -> tuple[Fit, ...]:
+    """The profile's own constants against the rows; nothing is fitted."""
+    table = usable(table, gpu)
+    cluster = Cluster.profile(profile, nodes=1)
+    subjects = [
+        *kernel_subjects(table, cluster),
+        *fast_subjects(table, cluster),
+        *network_subjects(table, cluster),
+    ]
+    if not subjects:
+        raise CalibrationError("no row that a profile's constants predict")
+    return tuple(_as_is(_tabled(subject, cluster), profile) for subject in subjects)
+
+
+def _tabled(subject: Subject, cluster: Cluster) -> Subject:
+    """GEMMs as the profile predicts them: from its table where it has one."""
+    width = subject.section.removeprefix("kernels.gemm.")
+    entry = cluster.accelerator.gemm_tables.get(width)
+    if entry is None or subject.sides is None:
+        return subject
+    seconds = gemm_tables.seconds(gemm_tables.load(entry.path), subject.sides[:, None, :])[0]
+    return replace(subject, predict=lambda constants: seconds)
+
+
+def _as_is(subject: Subject, profile: str) -> Fit:
+    numbers = read_profile(profile).numbers
+    constants = {
+        prior.name: Constant(value=numbers[key_of(subject, prior.name)])
+        for prior in subject.priors
+        if key_of(subject, prior.name) in numbers
+    }
+    predicted = subject.predict({name: c.value for name, c in constants.items()})
+    found = errors(predicted, subject.seconds)
+    return Fit(subject=subject, constants=constants, in_sample=found, held_out=None)

@@ -1,0 +1,104 @@
+"""How is a calibration told? Tables of constants and errors, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..hardware_profile import QUANTITIES
+from ..tables import Table
+from ..units import convert
+from .build import Result
+from .fit import Calibration, key_of
+from .robust import Errors, Fit
+
+
+def fit_tables(calibration: Calibration, result: Result) -> list[Table]:
+    """Errors by subject, fitted constants, and ratios that a profile does not hold."""
+    out = []
+    if calibration.fits:
+        out = [_error_table(calibration.fits), _constant_table(calibration)]
+    ratios = [(f"{name} time over forward", f"{r:.3f}") for name, r in calibration.ratios.items()]
+    if result.scale is not None:
+        ratios.append(("share of the kernels' rate that the step keeps", f"{result.scale:.3f}"))
+    if ratios:
+        out.append(Table(headers=("ratio", "value"), rows=tuple(ratios)))
+    return out
+
+
+def _error_table(fits: Sequence[Fit]) -> Table:
+    rows = [
+        (
+            fit.subject.name,
+            str(fit.in_sample.rows),
+            *_percent(fit.in_sample),
+            *(_percent(fit.held_out) if fit.held_out else ("-", "-", "-")),
+            fit.subject.split,
+        )
+        for fit in fits
+    ]
+    errors = ("median %", "p90 %", "bias %")
+    headers = ("fitted", "rows", *errors, *(f"held out {e}" for e in errors), "held out by")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 8}))
+
+
+def _percent(found: Errors) -> tuple[str, str, str]:
+    return tuple(f"{100 * e:.1f}" for e in (found.median, found.p90, found.bias))  # type: ignore[return-value]
+
+
+def _constant_table(calibration: Calibration) -> Table:
+    rows = []
+    for key, constant in calibration.numbers.items():
+        quantity = QUANTITIES[key]
+        unit = quantity.example
+        shown = f"{constant.value / convert(1.0, unit, quantity.dimension):.4g}"
+        remark = "; ".join(constant.flags)
+        rows.append((key, shown, "" if unit == "1" else unit, remark))
+    headers = ("constant", "value", "unit", "remark")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3}))
+
+
+def show_table(profile: str, fits: Sequence[Fit]) -> Table:
+    """Errors of a profile's own constants."""
+    rows = [(f.subject.name, str(f.in_sample.rows), *_percent(f.in_sample)) for f in fits]
+    headers = ("measured", "rows", "median %", "p90 %", "bias %")
+    return Table(headers=headers, rows=tuple(rows), title=f"errors of {profile}")
+
+
+def fit_record(
+    base: str, out: str | None, calibration: Calibration, result: Result
+) -> dict[str, Any]:
+    """A calibration as JSON holds it, SI units."""
+    return {
+        "base": base,
+        "profile": out,
+        "gpu": calibration.gpu,
+        "sources": list(calibration.sources),
+        "subjects": [_subject(fit) for fit in calibration.fits],
+        "ratios": dict(calibration.ratios),
+        "sustained_scale": result.scale,
+        "notes": [*calibration.notes, *result.notes],
+    }
+
+
+def show_record(profile: str, fits: Sequence[Fit]) -> dict[str, Any]:
+    """Errors of a profile's own constants as JSON."""
+    return {
+        "profile": profile,
+        "subjects": [{"name": f.subject.name, **asdict(f.in_sample)} for f in fits],
+    }
+
+
+def _subject(fit: Fit) -> dict[str, Any]:
+    constants = {
+        key_of(fit.subject, name): {**asdict(constant), "flags": list(constant.flags)}
+        for name, constant in fit.constants.items()
+    }
+    return {
+        "name": fit.subject.name,
+        "in_sample": asdict(fit.in_sample),
+        "held_out": asdict(fit.held_out) if fit.held_out else None,
+        "held_out_by": fit.subject.split,
+        "constants": constants,
+    }

@@ -1,0 +1,120 @@
+"""What do a plan's kernel times rest on? Shares measured, interpolated, extrapolated, datasheet.
+
+Weights are the seconds of the slowest pipeline rank. For a few rows, never the hot path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import kernels, layers, schedules, stages
+from .gemm_tables import Origin
+from .layer_kinds import Local, layer_kinds, local_strategies
+from .plan import Precision
+from .precision import RECIPES, Recipe
+from .step import Costs, simulate
+from .task import Task
+
+Value = NDArray[np.float64]
+
+ORIGINS = tuple(origin.name.lower() for origin in Origin)
+"""Keys of time_provenance(), from the surest on."""
+
+_WORDS = {
+    "measured": "at measured points",
+    "interpolated": "between them or from formulas fitted to this GPU",
+    "extrapolated": "outside them or from a sibling's table",
+    "datasheet": "from datasheet and priors",
+}
+
+
+def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
+    """Share of one plan's kernel seconds by ORIGINS; they add up to 1.
+
+    Recompute repeats kernels of the forward pass and counts as the others do.
+    """
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    parts = simulate(task, table, single=True).compute_seconds
+    recipe = RECIPES[Precision(int(table.precision[0]))]
+    local = local_strategies(task, recipe, stages.strategy(table))
+    shares = {
+        "matmul": _gemms(local, _slowest_counts(costs, row)),
+        "attention": _attention(task),
+        "memory_bound": _of(task, "kernels.memory_bound.efficiency"),
+    }
+    total = sum(parts[name] for name in shares)
+    mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
+    return dict(zip(ORIGINS, mixed.tolist(), strict=True))
+
+
+def sentence(shares: dict[str, float]) -> str:
+    """The shares of time_provenance() in words."""
+    told = [f"{100 * share:.0f} % {_WORDS[n]}" for n, share in shares.items() if share >= 0.005]
+    return f"kernel times: {', '.join(told)}"
+
+
+def _slowest_counts(costs: Costs, row: int) -> Value:
+    """Layers of each kind on the slowest pipeline rank."""
+    placed: list[schedules.Layout] = []
+
+    def watched(
+        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    ) -> schedules.Layout:
+        placed.append(schedules.every_rank(order, kinds, pp, chunks))
+        return placed[-1]
+
+    table = costs.plans.take(slice(row, row + 1))
+    (group,) = simulate(costs.task, table, watched).groups
+    seconds = group.stages.forward + group.stages.backward
+    counts: Value = placed[0].counts[seconds[:, 0].argmax()]
+    return counts
+
+
+def _gemms(local: Local, counts: Value) -> Value:
+    """Share of the seconds of a rank's GEMMs by origin."""
+    out, cluster = np.zeros(len(Origin)), local.task.cluster
+    for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
+        work = layers.work_of(kind, local)
+        if work is None or not work.gemms:
+            continue
+        recipe = _sixteen_bit(local.recipe) if work.sixteen_bit else local.recipe
+        seconds = kernels.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
+        found = kernels.gemm_origins(work.gemms, 1, cluster, recipe)
+        out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
+    out /= out.sum()
+    return out
+
+
+def _sixteen_bit(recipe: Recipe) -> Recipe:
+    """What runs the LM head: fp8 recipes leave it in 16 bits."""
+    if recipe.gemm_width != "8bit":
+        return recipe
+    return replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
+
+
+def _all(origin: Origin) -> Value:
+    """Everything of one origin."""
+    out = np.zeros(len(Origin))
+    out[origin] = 1.0
+    return out
+
+
+def _of(task: Task, key: str) -> Value:
+    """Everything of the origin of a constant of the profile."""
+    measured = task.cluster.provenance[key].measured
+    return _all(Origin.INTERPOLATED if measured else Origin.DATASHEET)
+
+
+def _attention(task: Task) -> Value:
+    """Shares of the attention core: flash has a measured forward and a ratio for the backward,
+    materialised attention is a composition of assumptions."""
+    if not task.software.flash_attention:
+        return _all(Origin.DATASHEET)
+    backward = task.cluster.accelerator.attention.backward_ratio
+    forward = _of(task, "kernels.attention.efficiency")
+    both = forward + backward * _of(task, "kernels.attention.backward_ratio")
+    out: Value = both / (1 + backward)
+    return out

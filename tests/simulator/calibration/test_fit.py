@@ -1,0 +1,274 @@
+"""Does a fit find constants that made the data, say honestly how well, and refuse the rest?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plan3d.simulator import collectives, kernels
+from plan3d.simulator.calibration.fit import Calibration, fit
+from plan3d.simulator.calibration.measurements import Measurements, as_rows
+from plan3d.simulator.errors import CalibrationError, InputError
+from plan3d.simulator.hardware import AttentionTime, Cluster, CollectiveTime, GemmTime
+from plan3d.simulator.operators import Gemm
+from plan3d.simulator.plan import Precision
+from plan3d.simulator.precision import RECIPES
+
+BASE = "a100-80gb-sxm"
+CLUSTER = Cluster.profile(BASE, nodes=1)
+TRUE_GEMM = GemmTime(efficiency=0.66, memory_efficiency=0.9, latency=4e-6, sharpness=1.8)
+SIDES = (128, 512, 1024, 2048, 8192)
+
+
+def noisy(seconds: Any, noise: float, outliers: float = 0.0) -> Any:
+    """Times with log-normal noise; a share of them throttled to twice the time."""
+    draw = np.random.default_rng(7)
+    out = np.asarray(seconds) * np.exp(noise * draw.standard_normal(np.size(seconds)))
+    return np.where(draw.random(out.size) < outliers, 2 * out, out)
+
+
+def gemm_seconds(m: Any, n: Any, k: Any, constants: GemmTime) -> Any:
+    """What the cost model says of GEMMs with these constants and no table."""
+    accelerator = replace(CLUSTER.accelerator, gemm={"16bit": constants}, gemm_tables={})
+    gemms = [Gemm(m, n, k, np.ones_like(m))]
+    recipe = RECIPES[Precision.BF16]
+    return kernels.gemm_seconds(gemms, m.size, accelerator, recipe, 1.0)[0]
+
+
+def gemm_table(shapes: Any, noise: float = 0.0, outliers: float = 0.0) -> Measurements:
+    m, n, k = (np.array(side, float) for side in zip(*shapes, strict=True))
+    seconds = noisy(gemm_seconds(m, n, k, TRUE_GEMM), noise, outliers)
+    names = {"suite": "gemm", "op": "forward", "dtype": "bf16", "gpu": "A100"}
+    rows = [
+        {**names, "m": int(a), "n": int(b), "k": int(c), "seconds": float(t)}
+        for a, b, c, t in zip(m, n, k, seconds, strict=True)
+    ]
+    return as_rows(rows, "synthetic")
+
+
+def grid() -> list[tuple[int, int, int]]:
+    return [(m, n, k) for m in (*SIDES, 4096, 16384) for n in SIDES for k in SIDES]
+
+
+def values(found: Calibration, section: str) -> dict[str, float]:
+    return {
+        key.removeprefix(f"{section}."): c.value
+        for key, c in found.numbers.items()
+        if key.startswith(section)
+    }
+
+
+def test_exact_gemm_times_give_the_constants_back():
+    found = fit(gemm_table(grid()), BASE)
+    constants = values(found, "kernels.gemm.16bit")
+    assert constants == pytest.approx(
+        {"efficiency": 0.66, "memory_efficiency": 0.9, "latency": 4e-6, "sharpness": 1.8}, rel=0.1
+    )
+    assert found.fits[0].in_sample.median < 0.005
+
+
+def test_noise_and_outliers_leave_the_constants():
+    found = fit(gemm_table(grid(), noise=0.05, outliers=0.1), BASE)
+    constants = values(found, "kernels.gemm.16bit")
+    assert constants["efficiency"] == pytest.approx(0.66, rel=0.03)
+    assert constants["latency"] == pytest.approx(4e-6, rel=0.15)
+    assert all(constant.measured for constant in found.numbers.values())
+
+
+def test_the_held_out_error_is_that_of_new_shapes():
+    draw = np.random.default_rng(3)
+    shapes = [tuple(2 ** draw.uniform(8, 14, 3)) for _ in range(80)]
+    rounded = [tuple(int(side) for side in shape) for shape in shapes]
+    found = fit(gemm_table(rounded[:40], noise=0.08), BASE).fits[0]
+    new = gemm_table(rounded, noise=0.08)
+    fresh = [float(t) for t in new.number("seconds")[40:]]
+    m, n, k = (np.array(side, float) for side in zip(*rounded[40:], strict=True))
+    constants = GemmTime(**{name: c.value for name, c in found.constants.items()})
+    error = np.median(np.abs(gemm_seconds(m, n, k, constants) / fresh - 1))
+    assert found.held_out is not None
+    assert found.held_out.rows == 40
+    assert found.held_out.median == pytest.approx(error, abs=0.02)
+    assert found.held_out.median >= 0.9 * found.in_sample.median
+
+
+def test_sixteen_shapes_suffice():
+    draw = np.random.default_rng(5)
+    every = grid()
+    few = [every[i] for i in draw.choice(len(every), 16, replace=False)]
+    found = fit(gemm_table(few, noise=0.05), BASE)
+    constants = GemmTime(**values(found, "kernels.gemm.16bit"))
+    m, n, k = (np.array(side, float) for side in zip(*every, strict=True))
+    ratio = gemm_seconds(m, n, k, constants) / gemm_seconds(m, n, k, TRUE_GEMM)
+    assert np.median(np.abs(ratio - 1)) < 0.05
+
+
+def attention_rows(b: int, a: int, d: int, s: int, truth: AttentionTime) -> list[dict[str, Any]]:
+    flops = 4 * b * a * d * s * (s / 2 + truth.diagonal_tokens)
+    forward = truth.latency + flops / (truth.efficiency * CLUSTER.accelerator.peak["bf16"])
+    shape = {"batch": b, "heads": a, "head_dim": d, "sequence": s, "dtype": "bf16", "causal": 1}
+    times = {"forward": forward, "backward": truth.backward_ratio * forward}
+    return [{"suite": "attention", "op": op, **shape, "seconds": t} for op, t in times.items()]
+
+
+def test_attention_and_its_backward():
+    truth = AttentionTime(efficiency=0.5, diagonal_tokens=400, latency=2e-5, backward_ratio=2.6)
+    shapes = [(b, a, 128, 2**i) for b in (1, 4) for a in (8, 32) for i in range(8, 15)]
+    rows = [row for shape in shapes for row in attention_rows(*shape, truth)]
+    rows.append({**rows[0], "causal": 0, "seconds": 1.0})
+    found = values(fit(as_rows(rows, "synthetic"), BASE), "kernels.attention")
+    assert found == pytest.approx(truth.__dict__, rel=0.03)
+
+
+def test_memory_bound_kernels_use_forward_rows():
+    bandwidth = CLUSTER.accelerator.memory_bandwidth
+    rows = [
+        {
+            "suite": "memory",
+            "op": f"gelu_{op}",
+            "bytes": 2**i,
+            "seconds": 5e-6 + 2**i / (0.8 * bandwidth) * (9 if op == "forward_backward" else 1),
+        }
+        for i in range(16, 31)
+        for op in ("forward", "forward_backward")
+    ]
+    found = values(fit(as_rows(rows, "synthetic"), BASE), "kernels.memory_bound")
+    assert found == pytest.approx({"efficiency": 0.8, "latency": 5e-6}, rel=0.02)
+
+
+def collective_rows(cluster: Cluster, op: str, counts: Any, nodes: int = 1) -> list[dict[str, Any]]:
+    """Times that the cost model gives the collective, from 1 KiB to 1 GiB."""
+    rows = []
+    for n in counts:
+        size = 2.0 ** np.arange(10, 31)
+        one = np.ones_like(size)
+        group = collectives.Group(n * one, n // nodes * one, nodes * one)
+        seconds = getattr(collectives, op)(size, group, cluster)
+        rows += [
+            {"suite": "collective", "op": op, "ranks": n, "nodes": nodes, "bytes": int(x)}
+            | {"seconds": float(t)}
+            for x, t in zip(size, seconds, strict=True)
+        ]
+    return rows
+
+
+def test_collectives_with_a_switch():
+    base = Cluster.profile("h100-sxm", nodes=1)
+    ring = CollectiveTime(latency=8e-6, latency_per_step=1e-6, root=6e-9, bandwidth=300e9)
+    switch = CollectiveTime(latency=25e-6, latency_per_step=0.0, root=4e-9, bandwidth=440e9)
+    fast = replace(base.fast, all_reduce=ring, switch_all_reduce=switch)
+    rows = collective_rows(replace(base, fast=fast), "all_reduce", (2, 4, 8))
+    found = fit(as_rows(rows, "synthetic"), "h100-sxm")
+    constants = values(found, "links.fast.all_reduce")
+    assert constants == pytest.approx(ring.__dict__, rel=0.05)
+    inside = values(found, "links.fast.switch_all_reduce")
+    assert inside["bandwidth"] == pytest.approx(440e9, rel=0.05)
+    assert "GPU counts" in found.fits[0].subject.split
+    assert found.fits[0].held_out is not None
+    assert found.fits[0].held_out.rows == 21
+
+
+def test_a_network_of_one_node_count_leaves_what_it_cannot_tell_to_the_prior():
+    base = Cluster.profile(BASE, nodes=1)
+    slow = replace(base.network, efficiency=0.6, latency=1e-4, latency_per_node=2e-4, root=4e-8)
+    rows = collective_rows(replace(base, network=slow), "all_gather", (16,), nodes=2)
+    two = fit(as_rows(rows, "synthetic"), BASE)
+    assert two.numbers["links.network.efficiency"].value == pytest.approx(0.6, rel=0.1)
+    assert any("prior" in flag for flag in two.numbers["links.network.latency"].flags)
+    assert not two.numbers["links.network.latency"].measured
+    for nodes in (4, 8, 16):
+        rows += collective_rows(replace(base, network=slow), "all_gather", (8 * nodes,), nodes)
+    several = values(fit(as_rows(rows, "synthetic"), BASE), "links.network")
+    assert several["latency_per_node"] == pytest.approx(2e-4, rel=0.1)
+
+
+def test_a_constant_far_from_its_prior_is_flagged():
+    rows = gemm_table(grid()).rows
+    slow = [{**row, "seconds": str(5 * float(row["seconds"]))} for row in rows]
+    found = fit(as_rows(slow, "synthetic"), BASE)
+    assert any("sigma" in f for f in found.numbers["kernels.gemm.16bit.efficiency"].flags)
+
+
+def refused(table: Measurements, **options: Any) -> str:
+    with pytest.raises(CalibrationError) as caught:
+        fit(table, BASE, **options)
+    assert caught.value.exit_code == 4
+    return str(caught.value)
+
+
+def changed(**changes: str) -> Measurements:
+    """The GEMM rows with the first one changed."""
+    first, *others = gemm_table(grid()).rows
+    return as_rows([{**first, **changes}, *others], "m.csv")
+
+
+def test_too_few_shapes():
+    assert "3 different shapes" in refused(gemm_table(grid()[:3] * 9))
+
+
+def test_no_spread():
+    near = [(1024, 1024, 1024 + 8 * i) for i in range(8)]
+    assert "must differ by at least 4 times" in refused(gemm_table(near))
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1e-6", "nan", "inf", ""])
+def test_times_that_are_not_positive(seconds):
+    assert "m.csv row 1" in refused(changed(seconds=seconds))
+
+
+def test_mixed_gpus():
+    table = changed(gpu="H100")
+    assert "2 different GPUs (A100, H100)" in refused(table)
+    assert fit(table, BASE, gpu="A100").gpu == "A100"
+    assert "no row was measured on 'B200'" in refused(table, gpu="B200")
+
+
+def test_times_faster_than_the_machine():
+    assert "above the" in refused(changed(seconds="1e-9"))
+
+
+def test_times_that_follow_no_form():
+    draw = np.random.default_rng(1)
+    rows = [{**row, "seconds": str(10 ** draw.uniform(-3, 1))} for row in gemm_table(grid()).rows]
+    assert "do not follow the form" in refused(as_rows(rows, "random"))
+
+
+def test_missing_sizes_and_unknown_kinds():
+    assert "has no positive k" in refused(changed(k=""))
+    assert "GEMMs in 'int4'" in refused(changed(dtype="int4"))
+    assert "no fp8 peak" in refused(changed(dtype="fp8"))
+    rows = [{"suite": "collective", "op": "gather", "ranks": 8, "bytes": 8, "seconds": 1.0}]
+    assert "'gather' is not fitted" in refused(as_rows(rows, "x"))
+    assert "64 ranks on one node" in refused(as_rows([{**rows[0], "ranks": 64}], "x"))
+    assert "at least 2" in refused(as_rows([{**rows[0], "ranks": ""}], "x"))
+    layer = [{"suite": "layer", "op": "forward", "seconds": 1.0}]
+    assert "no row that a constant is fitted to" in refused(as_rows(layer, "x"))
+
+
+def test_a_part_that_cannot_be_fitted_is_noted():
+    rows = [
+        *gemm_table(grid()).rows,
+        {"suite": "memory", "op": "add", "bytes": "8", "seconds": "1"},
+    ]
+    found = fit(as_rows(rows, "x"), BASE)
+    assert len(found.fits) == 1
+    assert any("memory-bound kernels: 1 different shapes" in note for note in found.notes)
+
+
+def test_ratios_of_backward_and_sustained():
+    forward = gemm_table(grid()).rows
+    rows = list(forward)
+    for op, suite, factor in (("wgrad", "gemm", 1.1), ("forward", "sustained", 1.2)):
+        rows += [
+            {**row, "op": op, "suite": suite, "seconds": str(factor * float(row["seconds"]))}
+            for row in forward
+        ]
+    ratios = fit(as_rows(rows, "x"), BASE).ratios
+    assert ratios == pytest.approx({"wgrad": 1.1, "sustained": 1.2})
+
+
+def test_an_unknown_base():
+    with pytest.raises(InputError, match="unknown profile"):
+        fit(gemm_table(grid()), "a101")

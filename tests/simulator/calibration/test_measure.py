@@ -1,0 +1,120 @@
+"""Does measuring write rows one by one, skip what is there, and survive what does not run?"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from plan3d.simulator.calibration import measure as module
+from plan3d.simulator.calibration.cases import Case
+from plan3d.simulator.calibration.columns import COLUMNS, IDENTITY
+from plan3d.simulator.calibration.fit import fit
+from plan3d.simulator.calibration.readers import read_all
+from plan3d.simulator.calibration.recording import open_files
+from plan3d.simulator.calibration.rowfile import RowFile
+from plan3d.simulator.calibration.suites import SUITES, suites
+from plan3d.simulator.calibration.timing import Bench, summary, time_call
+
+SCRIPT = Path(module.__file__)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_rows_are_kept_and_a_torn_line_is_dropped(tmp_path):
+    path = tmp_path / "m.csv"
+    first = RowFile(path)
+    row = {"suite": "gemm", "op": "forward", "m": 8, "causal": 0, "seconds": 1e-6}
+    first.append(row)
+    with path.open("a") as file:
+        file.write("gemm,dgrad,bf")
+    again = RowFile(path)
+    assert row in again
+    assert {**row, "m": 9} not in again
+    again.append({**row, "m": 9})
+    assert len(rows_of(path)) == 2
+
+
+def test_every_suite_has_quick_and_full_cases():
+    assert {*suites(), "collective"} == set(SUITES)
+    for name, suite in suites().items():
+        for quick in (True, False):
+            cases = list(suite(quick))
+            assert cases, name
+            identities = {(c.suite, c.op, c.dtype, *c.shape.items()) for c in cases}
+            assert len(identities) == len(cases), name
+            assert all(set(case.shape) < set(COLUMNS) for case in cases)
+
+
+def test_timing_without_a_gpu():
+    calls = []
+    timing = time_call(lambda: calls.append(1), Bench("cpu", quick=True))
+    assert 0 < timing.least <= timing.median <= timing.most
+    assert timing.repeats <= len(calls)
+    assert summary([2.0, 4.0, 9.0], 2).median == 2.0
+
+
+def test_a_case_that_does_not_run_is_noted(tmp_path):
+    def explode(bench: Bench) -> Mapping[str, float]:
+        raise RuntimeError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    rows, skipped = open_files(tmp_path)
+    case = Case(suite="gemm", op="forward", shape={"m": 8}, run=explode)
+    what = {"suite": "gemm", "op": "forward", "dtype": "bf16", "m": 8}
+    assert module._one(case, what, Bench("cpu"), rows, skipped) == ""
+    assert what not in rows
+    (note,) = rows_of(tmp_path / "skipped.csv")
+    assert note["note"] == "CUDA out of memory. Tried to allocate 2 GiB"
+    assert set(note) == {*IDENTITY, "note"}
+
+
+def test_the_script_runs_without_plan3d(tmp_path):
+    pytest.importorskip("torch")
+    run = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--quick", "--device", "cpu"]
+    first = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
+    rows = rows_of(tmp_path / "measurements.csv")
+    assert {row["suite"] for row in rows} >= {"gemm", "attention", "memory", "layer", "sustained"}
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    assert f"{len(rows)} measured" in first.stdout
+    second = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert f" {len(rows)} known" in second.stdout
+    assert "0 measured" in second.stdout
+
+
+def test_limits_and_wrong_names(tmp_path):
+    pytest.importorskip("torch")
+    options = {"device": "cpu", "quick": True}
+    counts = module.measure(tmp_path, **options, suites=["gemm"], limit_seconds=1e-9)
+    assert counts["measured"] == 0
+    assert counts["left"] > 0
+    with pytest.raises(ValueError, match="unknown suite 'gem'"):
+        module.measure(tmp_path, **options, suites=["gem"])
+    with pytest.raises(ValueError, match="torchrun"):
+        module.measure(tmp_path, **options, suites=["collective"])
+    with pytest.raises(ValueError, match="unknown device"):
+        module.measure(tmp_path, device="tpu")
+
+
+def test_collectives_on_two_processes(tmp_path):
+    pytest.importorskip("torch")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT)]
+    run += ["--out", str(tmp_path), "--quick", "--device", "cpu", "--suite", "collective"]
+    subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
+    rows = rows_of(tmp_path / "measurements.csv")
+    assert {row["op"] for row in rows} >= {"all_reduce", "all_gather", "all_to_all", "send"}
+    assert all(row["ranks"] == "2" for row in rows)
+
+
+def test_measured_rows_are_fitted(tmp_path):
+    """A CPU is no GPU: only the path is shown, its constants mean nothing."""
+    pytest.importorskip("torch")
+    module.measure(tmp_path, device="cpu", quick=True, suites=["gemm", "memory"])
+    table = read_all([str(tmp_path / "measurements.csv")])
+    found = fit(table, "h100-sxm")
+    assert "dgrad" in found.ratios

@@ -1,0 +1,289 @@
+"""Are the outputs of other tools read in their documented forms and units?"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plan3d.simulator.calibration.measurements import Measurements, read_csv, write_csv
+from plan3d.simulator.calibration.read_logs import Known
+from plan3d.simulator.calibration.read_trace import kernel_class
+from plan3d.simulator.calibration.readers import Hints, read
+from plan3d.simulator.errors import InputError
+
+DEVICES = "\n".join(
+    f"#  Rank {i:2d} Group  0 Pid   4711 on  {'node-a' if i < 4 else 'node-b'} device {i % 4:2d} "
+    f"[0000:{i:02x}:00] NVIDIA H100 80GB HBM3"
+    for i in range(8)
+)
+HEADER = f"""# nccl-tests version 2.17.2 nccl-headers=22809 nccl-library=22809
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20
+# Using devices
+{DEVICES}
+#
+"""
+PLAIN = """#       size         count      type   redop    root     time   algbw   busbw #wrong\
+     time
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)
+     1048576         32768     float    none      -1    41.50   25.27   22.11      0    40.11
+     2097152         65536     float    none      -1    62.25   33.69   29.48      0    60.00
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 25.8
+"""
+ITERATIONS = """#                                                    out-of-place (+ per-iteration)
+#       size         count      type   redop    root     time   algbw   busbw #wrong  i_min  i_max\
+  i_p99   i_cv%     time   algbw   busbw #wrong  i_min  i_max  i_p99  i_cv%           timestamp
+     1048576         32768  bfloat16    none      -1    41.50   25.27   22.11      0  40.0  50.0\
+   49.0     3.1    40.11   26.14   22.87      0   39.0   48.0   47.0     2.0 2026-01-02 03:04:05
+"""
+
+
+def reading(folder: Path, name: str, text: str, **known: Any) -> Measurements:
+    """The measurements of a text in a file of that name."""
+    (folder / name).write_text(text, encoding="utf-8")
+    hints = {key: known.pop(key) for key in ("op", "gpu", "nodes") if key in known}
+    return read(str(folder / name), Hints(**hints, known=Known(**known)))
+
+
+def test_nccl_text(tmp_path):
+    table = reading(tmp_path, "run.txt", HEADER + PLAIN)
+    assert table.number("bytes").tolist() == [1048576, 2097152]
+    assert table.number("seconds").tolist() == pytest.approx([41.50e-6, 62.25e-6])
+    assert set(table.text("op")) == {"all_gather"}
+    assert (table.number("ranks") == 8).all()
+    assert (table.number("nodes") == 2).all()
+    assert table.gpus() == ("NVIDIA H100 80GB HBM3",)
+
+
+def test_nccl_text_with_timestamp_and_iteration_columns(tmp_path):
+    table = reading(tmp_path, "run.txt", HEADER + ITERATIONS)
+    assert table.number("seconds").tolist() == pytest.approx([41.50e-6])
+    assert table.text("dtype").tolist() == ["bf16"]
+
+
+def test_nccl_runs_in_one_file_keep_their_own_operation(tmp_path):
+    other = HEADER.replace("all_gather_perf", "alltoall_perf")
+    skipped = HEADER.replace("all_gather_perf", "broadcast_perf")
+    table = reading(tmp_path, "run.txt", "".join(h + PLAIN for h in (HEADER, other, skipped)))
+    assert table.text("op").tolist() == ["all_gather"] * 2 + ["all_to_all"] * 2
+
+
+def test_nccl_text_of_an_old_version_needs_the_operation_and_the_ranks(tmp_path):
+    with pytest.raises(InputError, match="--op"):
+        reading(tmp_path, "run.txt", PLAIN)
+    with pytest.raises(InputError, match="--gpus"):
+        reading(tmp_path, "run.txt", PLAIN, op="all_reduce")
+    table = reading(tmp_path, "run.txt", PLAIN, op="all_reduce", gpus=8, nodes=2)
+    assert table.text("op").tolist() == ["all_reduce"] * 2
+    assert table.number("nodes").tolist() == [2, 2]
+    named = reading(tmp_path, "reduce_scatter_16.txt", PLAIN, gpus=16)
+    assert named.text("op").tolist() == ["reduce_scatter"] * 2
+    with pytest.raises(InputError, match="--op 'gather'"):
+        reading(tmp_path, "run.txt", PLAIN, op="gather")
+
+
+def test_nccl_json(tmp_path):
+    body = {"time": 41.5, "alg_bw": 25.27, "bus_bw": 22.11, "nwrong": 0.0}
+    device = {"rank": 0, "hostname": "a", "device_info": "NVIDIA H200"}
+    report = {
+        "version": 2,
+        "args": ["./build/sendrecv_perf", "-g", "8"],
+        "nccl_version": 22809,
+        "config": {"nthreads": 1, "ngpus": 8, "devices": [device]},
+        "results": [
+            {"size": 1048576, "count": 262144, "type": "float", "out_of_place": body},
+            {"size": 0, "count": 0, "type": "float", "out_of_place": {"time": 3.0}},
+            {"size": 2097152, "count": 1, "type": "float", "out_of_place": None},
+        ],
+    }
+    table = reading(tmp_path, "run.json", json.dumps(report))
+    assert table.text("op").tolist() == ["send"]
+    assert table.number("ranks").tolist() == [8]
+    assert table.number("seconds").tolist() == pytest.approx([41.5e-6])
+    assert table.gpus() == ("NVIDIA H200",)
+
+
+def event(name: str, microseconds: float, kind: str = "kernel") -> dict[str, Any]:
+    return {"ph": "X", "cat": kind, "name": name, "ts": 0, "dur": microseconds}
+
+
+def test_trace_sums_kernels_of_a_step(tmp_path):
+    events = [
+        event("ProfilerStep#3", 900, "user_annotation"),
+        event("ProfilerStep#4", 900, "user_annotation"),
+        event("nvjet_tst_128x256_64x4_2x1_v_bz_TNT", 100),
+        event("sm90_xmma_gemm_bf16bf16_bf16f32", 60),
+        event("void flash_fwd_kernel", 40),
+        event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30),
+        event("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 20),
+        event("vectorized_elementwise_kernel", 10),
+        event("Memcpy HtoD", 4, "gpu_memcpy"),
+        event("aten::mm", 500, "cpu_op"),
+        {"ph": "M", "name": "process_name"},
+    ]
+    trace = {"traceEvents": events, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    table = read(str(path), Hints())
+    seconds = dict(zip(table.text("op").tolist(), table.number("seconds"), strict=True))
+    assert seconds == pytest.approx(
+        {
+            "gemm": 80e-6,
+            "attention": 20e-6,
+            "all_reduce": 15e-6,
+            "reduce_scatter": 10e-6,
+            "memory_bound": 5e-6,
+            "copy": 2e-6,
+        }
+    )
+    assert table.gpus() == ("NVIDIA H100",)
+
+
+def test_trace_without_kernels(tmp_path):
+    with pytest.raises(InputError, match="no GPU kernels"):
+        reading(tmp_path, "t.json", json.dumps({"traceEvents": [event("aten::mm", 1, "cpu_op")]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t", "all_gather"),
+        ("ncclDevKernel_SendRecv", "send"),
+        ("cutlass_80_tensorop_bf16_s16816gemm", "gemm"),
+        ("fmha_cutlassF_bf16_aligned", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90", "attention"),
+        ("layer_norm_kernel", "memory_bound"),
+    ],
+)
+def test_kernel_classes(name, wanted):
+    assert kernel_class(name) == wanted
+
+
+def lines(template: str, values: list[float]) -> str:
+    return "\n".join(template.format(i=i, v=v) for i, v in enumerate(values, 1))
+
+
+SLOW_START = [9.0] * 10 + [2.0, 2.2, 2.1]
+"""Ten warm-up values, then a median of 2.1."""
+
+
+def test_megatron_log(tmp_path):
+    form = (
+        " [2026-01-02 03:04:05] iteration {i:8d}/     100 | consumed samples:          128 | "
+        "elapsed time per iteration (ms): {v:.1f} | throughput per GPU (TFLOP/s/GPU): 231.9 | "
+        "learning rate: 4.0E-07 | global batch size:   128 | lm loss: 2.0E+00 |"
+    )
+    memory = (
+        "[Rank {r}] (after 1 iterations) memory (MB) | allocated: 100.0 | "
+        "max allocated: {a:.1f} | reserved: 300.0 | max reserved: {b:.1f}\n"
+    )
+    text = memory.format(r=0, a=1000, b=2000) + memory.format(r=1, a=1024, b=2048)
+    text += lines(form, [v * 1e3 for v in SLOW_START])
+    table = reading(tmp_path, "train.log", text, sequence=2048, gpus=16)
+    assert table.number("seconds").tolist() == pytest.approx([2.1])
+    assert table.number("repeats").tolist() == [3]
+    assert table.number("tokens").tolist() == [128 * 2048]
+    assert table.number("memory_bytes").tolist() == [2**30]
+    assert table.number("reserved_bytes").tolist() == [2**31]
+    rate = table.number("tokens_per_second_per_gpu")
+    assert rate.tolist() == pytest.approx([128 * 2048 / 2.1 / 16])
+
+
+def test_torchtitan_log(tmp_path):
+    start = (
+        "[titan] - root - INFO - Training starts at step 1, with local batch size 1, "
+        "global batch size 8, sequence length 8192, total steps 20\n"
+    )
+    form = (
+        "[rank0]:[titan] 2026-01-02 03:04:05,678 - root - INFO - \x1b[31mstep: {i:2d}  "
+        "\x1b[32mloss:  7.6258  \x1b[38;2;180;60;0mgrad_norm: 26.6  \x1b[33mmemory: 66.50GiB"
+        "(37.51%)  \x1b[34mtps: {v:,.0f}  \x1b[36mtflops: 314.71  \x1b[35mmfu: 13.99%\x1b[39m"
+    )
+    rates = [8192 / v for v in SLOW_START]
+    alone = reading(tmp_path, "titan.log", start + lines(form, rates))
+    assert alone.text("seconds").tolist() == [""]
+    assert alone.number("tokens_per_second_per_gpu").tolist() == pytest.approx([3901])
+    assert alone.number("reserved_bytes").tolist() == [int(66.5 * 2**30)]
+    table = reading(tmp_path, "titan.log", start + lines(form, rates), gpus=8)
+    assert table.number("seconds").tolist() == pytest.approx([2.1], rel=1e-3)
+
+
+def test_deepspeed_log(tmp_path):
+    form = (
+        "[2026-01-02 03:04:05,123] [INFO] [timer.py:258:stop] epoch=0/micro_step={i}/"
+        "global_step={i}, RunningAvgSamplesPerSec=16.1, CurrSamplesPerSec={v}, "
+        "MemAllocated=0.02GB, MaxMemAllocated=9.5GB"
+    )
+    text = lines(form, [64 / v for v in SLOW_START])
+    with pytest.raises(InputError, match="--global-batch"):
+        reading(tmp_path, "ds.log", text)
+    table = reading(tmp_path, "ds.log", text, global_batch=64)
+    assert table.number("seconds").tolist() == pytest.approx([2.1])
+    assert table.number("memory_bytes").tolist() == [9.5 * 2**30]
+
+
+def test_nanotron_log(tmp_path):
+    memory = (
+        "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]:  Memory usage: 100.00MiB. "
+        "Peak allocated 2048.00MiB. Peak reserved: 4096.00MiB\n"
+    )
+    form = (
+        "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: iteration: {i} / 100 | consumed_tokens: 85.8G "
+        "| elapsed_time_per_iteration_ms: {v}K | tokens_per_sec: 22.8K | tokens_per_sec_per_gpu: "
+        "11.4K | global_batch_size: 64 | lm_loss: 2.38 | model_tflops_per_gpu: 38.3"
+    )
+    table = reading(tmp_path, "nano.log", memory + lines(form, SLOW_START))
+    assert table.number("seconds").tolist() == pytest.approx([2.1])
+    assert table.number("tokens_per_second_per_gpu").tolist() == pytest.approx([11400])
+    assert table.number("memory_bytes").tolist() == [2**31]
+    assert table.number("reserved_bytes").tolist() == [2**32]
+
+
+def test_a_short_log_is_refused(tmp_path):
+    text = lines("elapsed time per iteration (ms): {v} |", [1.0] * 10)
+    with pytest.raises(InputError, match=r"10 iterations.*at least 11"):
+        reading(tmp_path, "short.log", text)
+
+
+def test_unknown_formats_name_the_known_ones(tmp_path):
+    for name, text in (("a.txt", "hello"), ("b.json", "{}"), ("c.csv", "a,b\n1,2\n")):
+        with pytest.raises(InputError, match=r"nccl-tests.*torchtitan"):
+            reading(tmp_path, name, text)
+    with pytest.raises(InputError, match="malformed"):
+        reading(tmp_path, "e.json", json.dumps({"results": [{}], "nccl_version": 1}))
+    with pytest.raises(InputError, match="not JSON"):
+        reading(tmp_path, "d.json", "{")
+    with pytest.raises(InputError, match="cannot be read"):
+        read(str(tmp_path / "none"), Hints())
+
+
+def test_csv_round_trip(tmp_path):
+    text = write_csv([{"suite": "gemm", "op": "forward", "m": 128, "seconds": 1.5e-5}])
+    table = reading(tmp_path, "m.csv", "# a comment\n" + text)
+    assert table.number("m").tolist() == [128]
+    assert table.number("seconds").tolist() == [1.5e-5]
+    assert write_csv(table.rows) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("suite,op\n", "no header"),
+        ("suite,seconds,colour\n", "unknown column 'colour'"),
+        ("suite,seconds\ngemm\n", "line 2: 1 cells, not 2"),
+    ],
+)
+def test_malformed_csv(text, problem):
+    with pytest.raises(InputError, match=problem):
+        read_csv(Path("m.csv"), text)
+
+
+def test_a_cell_that_is_no_number():
+    table = read_csv(Path("m.csv"), "suite,seconds\ngemm,1.0\ngemm,fast\n")
+    with pytest.raises(InputError, match="line 3: seconds 'fast'"):
+        table.number("seconds")
