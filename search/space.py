@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
 from plan3d.simulator.rules import RULES, Rule, supported_precisions
+from plan3d.simulator.stage_layout import read_layout
 from plan3d.simulator.task import Task
 
 Column = NDArray[np.int64]
@@ -118,15 +119,6 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     }
 
 
-def parse_layout(value: Any) -> tuple[int, ...]:
-    """layers_per_stage from '11,12,12' or a sequence."""
-    words = value.split(",") if isinstance(value, str) else list(value)
-    try:
-        return tuple(int(w) for w in words)
-    except (TypeError, ValueError):
-        raise InputError(f"layers_per_stage={value} must be whole numbers, 11,12,12") from None
-
-
 @dataclass
 class Space:
     """The legal plans of a task under constraints, and the count of what rules removed."""
@@ -147,7 +139,7 @@ class Space:
         for name, values in (choose or {}).items():
             check_field(name)
             if name == "layers_per_stage":
-                layout = parse_layout(values[0] if len(values) == 1 else values)
+                layout = read_layout(values[0] if len(values) == 1 else values)
                 continue
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")

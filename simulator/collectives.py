@@ -101,11 +101,14 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     sent = steps / group.ranks * size
     fast = cluster.fast
     local = _inside(fast.all_reduce, sent, steps)
+    inside: Value | float = fast.all_reduce.bandwidth
     if fast.switch_all_reduce:
         switch = _inside(fast.switch_all_reduce, sent, np.zeros_like(steps))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
+        faster = max(fast.all_reduce.bandwidth, fast.switch_all_reduce.bandwidth)
+        inside = np.where(group.in_domain > NVLS_RANKS, faster, inside)
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
-    bandwidth = np.minimum(fast.all_reduce.bandwidth, tree * _nic_bandwidth(group, cluster))
+    bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
     remote = _across(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)

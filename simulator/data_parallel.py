@@ -50,7 +50,8 @@ def synchronisation(task: Task, recipe: Recipe, stages: Stages) -> Synchronisati
     reduce = scatter = gather = np.zeros_like(pieces)
     for share, group in shares:
         piece = share / pieces
-        gradient, weight = piece * recipe.gradient, piece * recipe.weight
+        gradient = piece * (task.software.reduce_bytes or recipe.gradient)
+        weight = piece * recipe.weight
         reduce = reduce + pieces * collectives.all_reduce(gradient, group, task.cluster)
         scatter = scatter + pieces * collectives.reduce_scatter(gradient, group, task.cluster)
         gather = gather + pieces * collectives.all_gather(weight, group, task.cluster)

@@ -83,7 +83,8 @@ def gathered_inputs(kind: Kind, local: Local) -> Value | float:
     if not kind.block or not local.task.software.keeps_gathered:
         return 0.0
     whole = kind.block.norms * local.hidden * (local.s.recompute == Recompute.NONE)
-    return whole - whole / local.split
+    extra: Value = whole - whole / local.split
+    return extra
 
 
 def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> tuple[Value, Value]:

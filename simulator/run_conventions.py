@@ -70,7 +70,7 @@ _NEMO = Convention(
     zero=1,
     deepest=True,
     overlap={"overlap_grad_reduce": 1, "overlap_param_gather": 1, "overlap_tp": 1},
-    changes={"gradient_memory": 2.0},
+    changes={"gradient_memory": 2.0, "reduce_bytes": 2.0},
 )
 _CORE = Convention(software="megatron-core", zero=1)
 _FSDP = Convention(software="fsdp", vocabulary=50368, zero=3)

@@ -63,6 +63,8 @@ class Software:
     cut_by_parameters: bool = False
     """Stages are cut at equal shares of the parameters, LM head included, not of the layers."""
 
+    reduce_bytes: float = 0.0
+    """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float = 0.0
     """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
     optimizer_memory: float = 0.0
@@ -183,6 +185,9 @@ SOFTWARE = {
             memory_bound_rate=1.15,
             layer_floor=300e-6,
             fsdp_contention=0.85,
+            logit_bytes=6.0,
+            kept_logit_bytes=2.0,
+            working_sets=1.0,
             tp_overlap_share=0.0,
             context_parallel=False,
         ),
