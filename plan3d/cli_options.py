@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 from .simulator import units
 from .simulator.errors import InputError, did_you_mean
 
-TASK = ("search", "estimate")
+TASK = ("search", "estimate", "timeline")
+ONE = ("estimate", "timeline")
+"""Verbs about one plan."""
 SEARCH = ("search",)
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
 VALIDATE = ("validate",)
-EVERY = ("search", "estimate", "validate", "models", "clusters")
+EVERY = ("search", "estimate", "timeline", "validate", "models", "clusters")
 
 
 class Parser(argparse.ArgumentParser):
@@ -207,7 +209,7 @@ OPTIONS = (
         value="PLAN",
         required=True,
         completes="file",
-        verbs=("estimate",),
+        verbs=ONE,
         help="'tp=8 pp=8 recompute=full', a file, or result.json#3 (third plan of a saved search)",
     ),
     Option(
@@ -248,13 +250,32 @@ OPTIONS = (
         flag="--seed", value="K", read=whole, verbs=SEARCH, help="of backends that draw at random"
     ),
     Option(
+        flag="--trace",
+        value="FILE",
+        completes="file",
+        verbs=("timeline",),
+        help="write a trace for ui.perfetto.dev",
+    ),
+    Option(
+        flag="--gantt",
+        value="FILE",
+        completes="file",
+        verbs=("timeline",),
+        help="draw the timeline: .png, .svg or .pdf",
+    ),
+    Option(
         flag="--tokens",
         value="T",
+        verbs=("search", "estimate"),
         read=training_tokens,
         help="training tokens, '300B' or 'chinchilla' (20 a parameter): adds time, energy, cost",
     ),
     Option(
-        flag="--price", value="P", read=positive, help="USD per GPU-hour; with --tokens adds cost"
+        flag="--price",
+        value="P",
+        read=positive,
+        verbs=("search", "estimate"),
+        help="USD per GPU-hour; with --tokens adds cost",
     ),
     Option(
         flag="--days",
@@ -275,6 +296,11 @@ OPTIONS = (
     ),
     Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
     Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
+    Option(
+        flag="--cross-validate",
+        verbs=VALIDATE,
+        help="fit scalars of the profiles and predict the runs held out (minutes)",
+    ),
     Option(
         flag="--csv",
         value="FILE",

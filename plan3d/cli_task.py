@@ -64,11 +64,12 @@ def check_question(args: argparse.Namespace) -> None:
     inverse = asks_for_gpus(args)
     if inverse and (args.gpus is not None or args.nodes is not None):
         raise InputError("--days and --budget-usd ask for the number of GPUs: leave out --gpus")
-    if inverse and args.tokens is None:
+    tokens, price = getattr(args, "tokens", None), getattr(args, "price", None)
+    if inverse and tokens is None:
         raise InputError("--days and --budget-usd need --tokens, such as --tokens 300B")
-    if getattr(args, "budget_usd", None) is not None and args.price is None:
+    if getattr(args, "budget_usd", None) is not None and price is None:
         raise InputError("--budget-usd needs --price, USD per GPU-hour")
-    if args.price is not None and args.tokens is None:
+    if price is not None and tokens is None:
         raise InputError("--price needs --tokens, such as --tokens 300B")
     if args.global_batch is not None and args.global_batch_tokens is not None:
         raise InputError("--global-batch and --global-batch-tokens say the same: give one")

@@ -14,7 +14,7 @@ from .plan import Plan, Precision, spell
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
 from .schedules import chunk_layers
-from .step import UNCALIBRATED, Costs, by_stage, simulate
+from .step import Costs, by_stage, interval_factors, simulate
 from .task import Task
 from .units import format_bytes, format_flops
 
@@ -203,7 +203,7 @@ def provenance_line(cluster: Cluster) -> str:
 def assumptions(costs: Costs, row: int = 0) -> list[str]:
     """What the numbers of one plan rest on."""
     task, plan = costs.task, costs.plans.take(row)
-    low, high = UNCALIBRATED
+    low, high = interval_factors(task)
     out = [
         f"uncalibrated: about four of five published runs took {low:g} to {high:g} times the "
         "predicted step",

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError, did_you_mean
+from .stage_layout import read_layout
 
 Column = NDArray[np.int64]
 Cell = Any
@@ -29,6 +30,22 @@ class Schedule(IntEnum):
     ONE_F_ONE_B = 0
     INTERLEAVED = 1
     GPIPE = 2
+    NAIVE = 3
+    """One micro-batch at a time: one rank works, the others wait."""
+    BREADTH_FIRST = 4
+    """All micro-batches through a chunk before the next chunk."""
+    ZB_H1 = 5
+    """Weight gradients deferred as far as the memory of 1F1B allows."""
+    ZB_H2 = 6
+    """Deferred further; the optimizer steps rank by rank and is validated afterwards."""
+    ZB_H2_SYNC = 7
+    """The same with one optimizer step for all ranks."""
+    ZB_V = 8
+    """Zero bubble with two chunks a rank, placed in a V."""
+    DUALPIPE = 9
+    """Micro-batches from both ends of the pipeline through two copies of the model."""
+    DUALPIPE_V = 10
+    """DualPipe cut in half: two chunks a rank in a V, one copy."""
 
 
 class Recompute(IntEnum):
@@ -62,6 +79,16 @@ NAMES: dict[str, dict[str, int]] = {
         "1f1b": Schedule.ONE_F_ONE_B,
         "interleaved": Schedule.INTERLEAVED,
         "gpipe": Schedule.GPIPE,
+        "naive": Schedule.NAIVE,
+        "breadth-first": Schedule.BREADTH_FIRST,
+        "zb-h1": Schedule.ZB_H1,
+        "zb-h2": Schedule.ZB_H2,
+        "zb-h2-sync": Schedule.ZB_H2_SYNC,
+        "zb-v": Schedule.ZB_V,
+        "dualpipe": Schedule.DUALPIPE,
+        "dualpipe-v": Schedule.DUALPIPE_V,
+        "zb-1p": Schedule.ZB_H1,
+        "zb-2p": Schedule.ZB_H2,
     },
     "recompute": {r.name.lower(): r for r in Recompute},
     "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
@@ -76,6 +103,8 @@ BOOLEAN = (
     "overlap_p2p",
     "overlap_tp",
 )
+ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
+"""Other names of fields, where a plan is written out."""
 _TRUTH = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
 
 
@@ -98,7 +127,9 @@ class Plan:
     etp: Cell = _axis(1, "tensor-parallel size of the experts")
     virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
     micro_batch: Cell = _axis(1, "sequences in one micro-batch")
-    schedule: Cell = _axis(AUTO, "1f1b, interleaved or gpipe")
+    schedule: Cell = _axis(
+        AUTO, "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2 or zb-h2-sync"
+    )
     sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
     zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
     recompute: Cell = _axis(Recompute.NONE, "none, selective or full activation recompute")
@@ -111,7 +142,7 @@ class Plan:
     first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
     last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
     layers_per_stage: tuple[int, ...] = field(
-        default=(), metadata={"help": "layers of every stage, first chunk of each rank first"}
+        default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
     )
 
     def __post_init__(self) -> None:
@@ -123,10 +154,7 @@ class Plan:
                 lengths.add(value.size)
         if len(lengths) > 1:
             raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
-        layout = tuple(int(n) for n in self.layers_per_stage)
-        if any(n < 0 for n in layout):
-            raise InputError(f"layers_per_stage {layout} has a negative number of layers")
-        object.__setattr__(self, "layers_per_stage", layout)
+        object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -134,17 +162,13 @@ class Plan:
         values: dict[str, Any] = {}
         for word in text.split():
             name, equals, value = word.partition("=")
-            name = name.replace("-", "_")
+            name = ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
             if not equals or not value:
                 raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
             if name in values:
                 raise InputError(f"plan gives {name} twice")
             check_field(name)
-            values[name] = (
-                tuple(_integer(name, n) for n in value.split(","))
-                if name == "layers_per_stage"
-                else value
-            )
+            values[name] = value
         return cls(**values)
 
     @property

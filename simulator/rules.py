@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .kernels import peak_flops
-from .plan import Plan, Precision, Schedule
+from .plan import Plan, Precision, Schedule, spell
 from .precision import RECIPES
 from .task import Task
 
@@ -207,29 +207,52 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"virtual_stages={p.virtual_stages} needs pp > 1",
     ),
     Rule(
+        "schedule-has-a-closed-form",
+        ("schedule",),
+        lambda p, t: p.schedule < Schedule.ZB_V,
+        lambda p, t: (
+            f"schedule={spell('schedule', p.schedule)} is simulated event by event only, by "
+            "'plan3d timeline'; the nearest with a closed form is zb-h1 or zb-h2"
+        ),
+    ),
+    Rule(
         "schedule-matches-virtual-stages",
         ("schedule", "virtual_stages"),
-        lambda p, t: (p.schedule == Schedule.INTERLEAVED) == (p.virtual_stages > 1),
+        lambda p, t: _looped(p.schedule) == (p.virtual_stages > 1),
         lambda p, t: (
-            "the interleaved schedule needs virtual_stages >= 2"
-            if p.schedule == Schedule.INTERLEAVED
+            f"the {spell('schedule', p.schedule)} schedule needs virtual_stages >= 2"
+            if _looped(p.schedule)
             else f"virtual_stages={p.virtual_stages} needs schedule=interleaved"
         ),
     ),
     Rule(
         "pipeline-schedule-needs-pipeline",
         ("schedule", "pp"),
-        lambda p, t: (p.pp > 1) | (p.schedule != Schedule.GPIPE),
-        lambda p, t: "schedule=gpipe needs pp > 1: without stages it is plain accumulation (1f1b)",
+        lambda p, t: (p.pp > 1) | (p.schedule <= Schedule.INTERLEAVED),
+        lambda p, t: (
+            f"schedule={spell('schedule', p.schedule)} needs pp > 1: without stages it is plain "
+            "accumulation (1f1b)"
+        ),
     ),
     Rule(
         "interleaved-micro-batches",
-        ("pp", "virtual_stages", "dp", "micro_batch"),
-        lambda p, t: (p.virtual_stages == 1) | _whole_groups(_micro_batches(p, t), p.pp),
+        ("pp", "schedule", "dp", "micro_batch"),
+        lambda p, t: (
+            (p.schedule != Schedule.INTERLEAVED) | _whole_groups(_micro_batches(p, t), p.pp)
+        ),
         lambda p, t: (
             f"{_micro_batches(p, t)} micro-batches are not a multiple of pp = {p.pp}, which the "
             f"interleaved schedule needs; nearest: "
             f"{max(_micro_batches(p, t) // p.pp, 1) * p.pp}"
+        ),
+    ),
+    Rule(
+        "breadth-first-micro-batches",
+        ("pp", "schedule", "dp", "micro_batch"),
+        lambda p, t: (p.schedule != Schedule.BREADTH_FIRST) | (_micro_batches(p, t) >= p.pp),
+        lambda p, t: (
+            f"{_micro_batches(p, t)} micro-batches are fewer than pp = {p.pp}, which the "
+            f"breadth-first schedule needs; nearest: {p.pp}"
         ),
     ),
     Rule(
@@ -350,6 +373,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """Every rule a plan must meet, cheapest fields first."""
+
+
+def _looped(schedule: Any) -> Any:
+    """Whether a rank holds several chunks."""
+    return (schedule == Schedule.INTERLEAVED) | (schedule == Schedule.BREADTH_FIRST)
 
 
 def _whole_groups(micro_batches: Any, group: Any) -> Any:

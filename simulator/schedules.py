@@ -1,8 +1,8 @@
 """Which rank holds which layers, how long does it idle, how much does it keep?
 
 Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers.
-Facts of a schedule have no seconds in them. Source of the closed forms: Huang et al. 2019
-(GPipe); Narayanan et al. 2021, sections 2.2 and 2.3 (1F1B, interleaved 1F1B).
+Source of the closed forms: Huang et al. 2019 (GPipe); Narayanan et al. 2021, sections 2.2 and
+2.3 (1F1B, interleaved 1F1B); Lamy-Poirier 2023 (breadth-first); Qi et al. 2024 (zero bubble).
 """
 
 from __future__ import annotations
@@ -154,18 +154,50 @@ def _in_flight_interleaved(p: Value, v: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, ((v - 1) * p + 2 * (p - r - 1) + 1) / v)
 
 
+def _in_flight_naive(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return 1.0 + 0 * (m + r)
+
+
+def _in_flight_zb_h1(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, p) + 0 * r
+
+
+def _in_flight_zb_h2(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, 2 * p - 1) + 0 * r
+
+
+def _in_flight_dual(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, p + 1) + 0 * r
+
+
+def _in_flight_dual_v(p: Value, v: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, p + 0.5) + 0 * r
+
+
 _IN_FLIGHT = {
     Schedule.GPIPE: _in_flight_gpipe,
     Schedule.ONE_F_ONE_B: _in_flight_1f1b,
     Schedule.INTERLEAVED: _in_flight_interleaved,
+    Schedule.NAIVE: _in_flight_naive,
+    Schedule.BREADTH_FIRST: _in_flight_gpipe,
+    Schedule.ZB_H1: _in_flight_zb_h1,
+    Schedule.ZB_H2: _in_flight_zb_h2,
+    Schedule.ZB_H2_SYNC: _in_flight_zb_h2,
+    Schedule.ZB_V: _in_flight_zb_h1,
+    Schedule.DUALPIPE: _in_flight_dual,
+    Schedule.DUALPIPE_V: _in_flight_dual_v,
 }
 
 
 def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Value) -> Value:
     """Micro-batches whose activations rank r keeps at its peak, in units of its whole share.
 
-        GPipe m;  1F1B min(m, p - r);  interleaved min(m, [(v-1) p + 2 (p-r-1) + 1] / v)
+        GPipe, breadth-first m;  naive 1;  1F1B min(m, p - r);
+        interleaved min(m, [(v-1) p + 2 (p-r-1) + 1] / v);  ZB-H1, ZB-V min(m, p);
+        ZB-H2 min(m, 2p - 1);  DualPipe min(m, p + 1);  DualPipeV min(m, p + 1/2)
 
+    Activations of a deferred weight gradient count as kept until it is computed. DualPipe's
+    share of a rank is the mean of its two stages.
     `r` may have a leading axis of ranks [class, row]; the others are [row].
     """
     codes = codes_in(schedule)
@@ -178,9 +210,15 @@ def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Valu
     return out
 
 
+ALL_AT_ONCE = (Schedule.GPIPE, Schedule.BREADTH_FIRST)
+"""Schedules that run every forward pass before the first backward pass."""
+
+
 def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
-    """Micro-batches whose logits wait for the backward pass: all under GPipe, else one."""
-    return np.where(schedule == Schedule.GPIPE, m, 1.0)
+    """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
+    first, else one."""
+    waits = (schedule == ALL_AT_ONCE[0]) | (schedule == ALL_AT_ONCE[1])
+    return np.where(waits, m, 1.0)
 
 
 def idle_slots(p: Value, v: Value) -> Value:
@@ -197,7 +235,7 @@ def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: fl
     1F1B the p micro-batches in flight each make a round trip of 2 (p - 1) hops per p of them;
     interleaved stages exchange both directions once a chunk, of which only `contention` shows
     when overlapped. So the exposed volume lies between one micro-batch's and the whole batch's
-    boundary activations (ledger T8). GPipe hides more than this.
+    boundary activations (ledger T8). Of 1F1B and interleaved stages.
     """
     steady = np.where(v > 1, (m - 1) * v, np.maximum(2 * (p - 1) * m / p - 2, 0.0))
     shown = 1 - overlapped * (1 - contention)

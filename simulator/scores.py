@@ -16,6 +16,10 @@ Mask = NDArray[np.bool_]
 
 TIE = 1e-3
 """Relative difference below which two times are equal; runs do not repeat any better."""
+FEWEST_ROWS = 5
+"""Rows that make a source count in an interval."""
+TAIL = 0.1
+"""Share of runs on either side of an interval."""
 
 
 def errors(predicted: Value, measured: Value) -> dict[str, float | None]:
@@ -100,6 +104,48 @@ def coverage(low: Value, high: Value, measured: Value) -> float | None:
     if not measured.size:
         return None
     return float(((low <= measured) & (measured <= high)).mean())
+
+
+def interval80(ratio: Value, sources: NDArray[np.object_]) -> dict[str, Any]:
+    """Factors between which 80 % of measured over predicted lie, sources weighing alike.
+
+    `coverage` is the share of rows inside; `elsewhere` the mean over sources of the share of
+    their rows inside factors that the other sources set.
+    """
+    names = [s for s in sorted(set(sources)) if (sources == s).sum() >= FEWEST_ROWS]
+    low, high = _factors(ratio, sources, names)
+    elsewhere = []
+    for name in names if len(names) > 1 else ():
+        less, more = _factors(ratio, sources, [other for other in names if other != name])
+        elsewhere.append(_inside(ratio[sources == name], less, more))
+    return {
+        "rows": int(ratio.size),
+        "sources": len(names),
+        "low": low if names else None,
+        "high": high if names else None,
+        "coverage": _inside(ratio, low, high) if names else None,
+        "elsewhere": mean_of(elsewhere),
+    }
+
+
+def _inside(ratio: Value, low: float, high: float) -> float:
+    return float(((low <= ratio) & (ratio <= high)).mean())
+
+
+def _factors(
+    ratio: Value, sources: NDArray[np.object_], names: Sequence[str]
+) -> tuple[float, float]:
+    """Quantiles TAIL and 1 - TAIL of the rows of these sources; NaN of none."""
+    if not names:
+        return np.nan, np.nan
+    weight = np.zeros(ratio.size)
+    for name in names:
+        mine = sources == name
+        weight[mine] = 1 / (mine.sum() * len(names))
+    order = np.argsort(ratio)
+    below = np.cumsum(weight[order]) - weight[order] / 2
+    low, high = np.interp((TAIL, 1 - TAIL), below, ratio[order])
+    return float(low), float(high)
 
 
 def mean_of(scores: Sequence[Any]) -> Any:

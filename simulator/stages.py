@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, schedules
+from . import collectives, schedule_idle, schedules
 from .kernels import smooth_maximum
 from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
-from .plan import Plan
+from .plan import Plan, Schedule
 from .precision import Recipe
 from .task import Task
 
@@ -95,6 +95,8 @@ class Stages:
     """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
     """The rank that each class stands for [class, skeleton]."""
+    matmul: Value
+    """Seconds per micro-batch of GEMMs, both passes [class, skeleton]."""
 
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
@@ -236,7 +238,7 @@ def _combine(
         expert_group=collectives.place(stride / folded, folded, cluster),
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=np.where(pp > 1, (total - slowest) / v, 0.0),
+        idle=_idle(task, plans, stage, ranks_alike, slow, (total - slowest) / v),
         hop=collectives.send(boundary, crosses, cluster),
         end_sync=_tied_seconds(task, recipe, tp, ends),
         forward=forward,
@@ -253,7 +255,36 @@ def _combine(
         communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
         ranks_alike=ranks_alike,
         rank=rank,
+        matmul=stage[Cost.MATMUL],
     )
+
+
+def weight_seconds(task: Task, matmul: Value) -> Value:
+    """Seconds of weight-gradient GEMMs among those of both passes.
+
+    A GEMM runs forward and for the input gradient at one rate, for the weight gradient at
+    `wgrad_rate` of it: 1/w of 2 + 1/w.
+    """
+    slower = 1 / task.software.wgrad_rate
+    return matmul * (slower / (2 + slower))
+
+
+def _idle(
+    task: Task, plans: Plan, stage: Value, ranks_alike: Value, slow: Index, usual: Value
+) -> Value:
+    """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
+    pp = plans.pp.astype(float)
+    usual = np.where(pp > 1, usual, 0.0)
+    if plans.schedule.max() <= Schedule.GPIPE:
+        return usual
+    rows = np.arange(pp.size)
+    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
+    parts = (forward, stage[Cost.TOTAL] - forward - weight, weight)
+    own = [part[slow, rows] for part in parts]
+    rest = [(part * ranks_alike).sum(axis=0) - one for part, one in zip(parts, own, strict=True)]
+    m = task.global_batch / (plans.dp * plans.micro_batch)
+    passes = schedule_idle.Passes(*own), schedule_idle.Passes(*rest)
+    return schedule_idle.idle_seconds(plans.schedule, pp, m, *passes, usual)
 
 
 def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value | float:
@@ -266,7 +297,7 @@ def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value 
     per_layer = passes * software.layer_floor + software.pipeline_floor * (tp - 1)
     floor = stage[Cost.UNITS] * per_layer * (pp > 1)
     total = stage[Cost.TOTAL]
-    added = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
+    added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
     stage[Cost.LAUNCH] += added
     stage[Cost.TOTAL] += added
     stage[Cost.FORWARD] += added / passes

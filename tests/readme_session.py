@@ -1,4 +1,4 @@
-"""The sessions in README.md: what plan3d prints, put between the marks by
+"""The sessions in README.md and docs/: what plan3d prints, put between the marks by
 
     python -P tests/readme_session.py
 
@@ -15,7 +15,9 @@ import re
 import shlex
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "accuracy.md")
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
 
@@ -42,9 +44,10 @@ def timeless(text: str) -> str:
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    new = SESSION.sub(lambda m: m[1] + printed(m["command"]) + m[4], text)
-    README.write_text(new, encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = SESSION.sub(lambda m: m[1] + printed(m["command"]) + m[4], text)
+        page.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = {
     "plan3d.simulator": (
         "errors units json_object model model_families model_config presets hardware_profile "
-        "gemm_tables hardware software plan precision task operators kernels collectives "
-        "layer_kinds footprint layer_communication layers schedules "
-        "schedule_idle schedule_orders schedule_graph rules stages data_parallel memory step timeline plan_timeline trace gantt run_conventions "
-        "published_runs run_plans run_questions scores validation validation_plot textbook "
-        "tables provenance "
+        "gemm_tables hardware software stage_layout plan precision task operators kernels "
+        "collectives layer_kinds footprint layer_communication layers schedules "
+        "schedule_idle schedule_orders schedule_graph rules stages data_parallel memory step "
+        "timeline plan_timeline trace gantt run_conventions "
+        "published_runs run_plans run_questions scores validation cross_validation "
+        "validation_plot textbook tables provenance "
         "explain report plots "
         "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
         "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
@@ -34,8 +35,8 @@ ORDER = {
         "integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (
-        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate cli_timeline "
-        "cli_calibrate cli __main__"
+        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
+        "cli_timeline cli_calibrate cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""

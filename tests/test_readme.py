@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 _SPEC = importlib.util.spec_from_file_location(
     "readme_session", Path(__file__).with_name("readme_session.py")
 )
@@ -15,8 +17,9 @@ session = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(session)
 
 
-def test_sessions_are_what_plan3d_prints() -> None:
-    found = list(session.SESSION.finditer(session.README.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("page", session.PAGES, ids=lambda page: page.name)
+def test_sessions_are_what_plan3d_prints(page: Path) -> None:
+    found = list(session.SESSION.finditer(page.read_text(encoding="utf-8")))
     assert found
     for match in found:
         assert session.timeless(match["output"]) == session.timeless(

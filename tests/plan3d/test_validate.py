@@ -115,3 +115,31 @@ def test_a_file_without_a_column_is_refused(
     path.write_text("run,source,tp\na,b,1\n", encoding="utf-8")
     assert main(["validate", "--runs", str(path)]) == 2
     assert "no column status, accelerator" in capsys.readouterr().err
+
+
+def test_cross_validation_shows_what_fits_did_not_see(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SC21, "--cross-validate"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for title in ("runs that the fits did not see", "what was fitted", "measured over predicted"):
+        assert title in out
+    assert any(line.startswith("megatron_sc21 with tp or pp") for line in out.splitlines())
+    assert main([*SC21, "--cross-validate", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    part = record["parts"]["megatron_sc21 with tp or pp"]
+    assert part["rows"] == 16
+    assert part["step"]["mean_abs"] < 0.1
+    assert part["leave_one_model_out"]["mean_abs"] < 0.1
+    assert {"calibrated, many nodes", "shipped profile, many nodes"} <= set(record["intervals"])
+
+
+def test_cross_validation_writes_no_rows_and_needs_something_to_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        ([*SC21, "--csv", str(tmp_path / "rows.csv")], "--csv does not go with --cross-validate"),
+        (["validate", "--source", "nemo_launcher_2405"], "nothing to fit"),
+    ):
+        assert main([*words, "--cross-validate"]) == 2
+        assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

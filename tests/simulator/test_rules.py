@@ -135,6 +135,18 @@ REFUSED = [
         {"zero": 0, "overlap_param_gather": 1},
         "zero >= 1 and overlap_grad_reduce",
     ),
+    (
+        "schedule-has-a-closed-form",
+        task(),
+        {"schedule": "zb-v", "virtual_stages": 2},
+        "schedule=zb-v is simulated event by event only",
+    ),
+    (
+        "breadth-first-micro-batches",
+        task(),
+        {"pp": 16, "schedule": "breadth-first", "virtual_stages": 2, "micro_batch": 8},
+        "4 micro-batches are fewer than pp = 16, which the breadth-first schedule needs",
+    ),
     ("precision-on-accelerator", task(cluster="a100-80gb-sxm"), {"precision": "fp8"}, "no fp8"),
 ]
 

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator.plan import Schedule
+from plan3d.simulator.schedule_graph import graph
+from plan3d.simulator.schedule_idle import sends
 from plan3d.simulator.schedules import (
     balanced_layers,
     chunk_layers,
@@ -16,8 +18,10 @@ from plan3d.simulator.schedules import (
     idle_slots,
     in_flight,
     layout,
+    losses_in_flight,
     rank_counts,
 )
+from plan3d.simulator.timeline import StageTimes, simulate
 
 some = settings(deadline=None, max_examples=100)
 FORWARD, BACKWARD = 1, 2
@@ -233,6 +237,34 @@ def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     busy = m * v * (FORWARD + BACKWARD)
     share = v * (FORWARD + BACKWARD)
     assert makespan - busy == pytest.approx(float(idle_slots(float(p), float(v))) * share)
+
+
+@pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)
+@pytest.mark.parametrize("hop", [0, 0.25])
+def test_the_event_simulation_ends_when_this_one_does(schedule, p, v, m, hop):
+    orders_here, makespan = run(schedule, p, v, m, hop)
+    g = graph(schedule, p, v, m)
+    seconds = (np.full(p * v, float(x)) for x in (FORWARD, BACKWARD, 0))
+    names = ("forward", "input_gradient", "weight_gradient")
+    t = simulate(g, StageTimes(**dict(zip(names, seconds, strict=True)), hop=float(hop)))
+    assert t.step_seconds == pytest.approx(makespan)
+    assert t.peak(np.ones(p * v)).tolist() == [most_kept(order) for order in orders_here]
+
+
+def test_logits_wait_where_every_forward_pass_comes_first():
+    codes = np.array([Schedule.GPIPE, Schedule.BREADTH_FIRST, Schedule.ZB_H1, Schedule.NAIVE])
+    assert losses_in_flight(codes, np.full(4, 7.0)).tolist() == [7, 7, 1, 1]
+
+
+@pytest.mark.parametrize("schedule", [s for s in Schedule if s < Schedule.ZB_V])
+def test_sends_of_every_schedule_lie_between_one_micro_batch_and_all(schedule):
+    """Ledger T8, by the schedule's own closed form."""
+    several = schedule in (Schedule.INTERLEAVED, Schedule.BREADTH_FIRST)
+    p, v, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 16.0))
+    for overlapped in (0.0, 1.0):
+        code = np.array([int(schedule)])
+        shown = sends(code, p, v, m, np.array([overlapped]))[0]
+        assert 2 * (p[0] - 1) <= shown <= 2 * (p[0] * v[0] - 1) * m[0]
 
 
 @pytest.mark.parametrize("m", [4, 8, 32])

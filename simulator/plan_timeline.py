@@ -1,0 +1,146 @@
+"""How does one plan run, event by event? Its stage times from the cost model, then the timeline.
+
+The closed forms choose among plans; this re-scores the best few (`rescore`) and handles uneven
+stages and schedules that have no closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import schedules
+from .plan import Plan, Schedule, resolve
+from .rules import check
+from .schedule_graph import graph
+from .schedule_idle import EVENTS_ONLY
+from .stages import Stages, weight_seconds
+from .step import COMMUNICATION, Costs, simulate
+from .task import Task
+from .timeline import StageTimes, Timeline
+from .timeline import simulate as run
+
+Value = NDArray[np.float64]
+
+MOST_DEFERRED = 1000
+"""Bound of what ZB-H2 holds back, over the rank, when weight gradients take next to no time."""
+EXCHANGE = 0.25
+"""Share of a hop for which either end of an interleaved send that is not overlapped stands still:
+a forward and a backward pass are sent and received in one exchange (Megatron-LM)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTimeline:
+    """One plan's operations in time, and what surrounds them in a step."""
+
+    task: Task
+    plan: Plan
+    """The plan with every AUTO resolved."""
+    costs: Costs
+    """Closed-form costs; of the nearest schedule when the plan's own has no closed form."""
+    times: StageTimes
+    timeline: Timeline
+    kept: Value
+    """Bytes of activations per micro-batch of each stage [stage]."""
+    tensor_share: float
+    """Share of a pass that is exposed tensor-parallel communication (slowest rank)."""
+    data_comm: float
+    """Seconds of exposed gradient and weight synchronisation after the pipeline."""
+    optimizer: float
+
+    @property
+    def pipeline_seconds(self) -> float:
+        return float(self.timeline.step_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of one optimizer step, pipeline simulated."""
+        return self.pipeline_seconds + self.data_comm + self.optimizer
+
+    @property
+    def closed_form(self) -> float | None:
+        """The same by the closed form; None when the schedule has none."""
+        if self.plan.schedule in EVENTS_ONLY:
+            return None
+        return float(self.costs.step[0])
+
+    @property
+    def micro_batches(self) -> int:
+        return int(self.timeline.graph.micro_batches)
+
+
+def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
+    """Simulate one plan. Raises InputError when it breaks a rule or its schedule deadlocks."""
+    resolved = resolve(plan, task.gpus).take(0)
+    usual = with_closed_form(resolved)
+    check(usual, task)
+    costs = simulate(task, usual.table())
+    return _timed(costs, resolved)
+
+
+def rescore(costs: Costs) -> Value:
+    """Seconds of a step of each row with its pipeline simulated event by event."""
+    each = (costs.take([row]) for row in range(len(costs)))
+    return np.array([_timed(one, one.plans.take(0)).step_seconds for one in each])
+
+
+def with_closed_form(plan: Plan) -> Plan:
+    """The plan itself, or with a schedule of the same stages that has a closed form."""
+    if plan.schedule not in EVENTS_ONLY:
+        return plan
+    several = plan.virtual_stages > 1
+    near = Schedule.BREADTH_FIRST if several else Schedule.ONE_F_ONE_B
+    return replace(plan, schedule=int(near))
+
+
+def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
+    """The timeline of a plan; `costs` are those of its one row."""
+    task = costs.task
+    # Every chunk as a rank of its own, one micro-batch in flight.
+    alone = replace(with_closed_form(plan), schedule=int(Schedule.NAIVE))
+    (group,) = simulate(task, alone.table(), _every_chunk).groups
+    s, v = group.stages, int(plan.virtual_stages)
+    m, times = int(s.micro_batches[0]), _times(task, plan, s)
+    deferred = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
+    seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
+    work = sum(seconds[name] for name in ("compute", *COMMUNICATION))
+    return PlanTimeline(
+        task=task,
+        plan=plan,
+        costs=costs,
+        times=times,
+        timeline=run(graph(plan.schedule, plan.pp, v, m, 0, deferred), times),
+        kept=s.activations[:, 0],
+        tensor_share=seconds["tensor_comm"] / work,
+        data_comm=seconds["data_comm"],
+        optimizer=seconds["optimizer"],
+    )
+
+
+def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
+    forward, both = s.forward[:, 0], s.backward[:, 0]
+    weight = np.minimum(weight_seconds(task, s.matmul[:, 0]), both)
+    shown = 1 - plan.overlap_p2p * (1 - task.software.contention)
+    return StageTimes(
+        forward=forward,
+        input_gradient=both - weight,
+        weight_gradient=weight,
+        hop=float(s.hop[0]),
+        held=EXCHANGE * shown if plan.virtual_stages > 1 else 0.0,
+    )
+
+
+def _deferred(times: StageTimes) -> int:
+    """Weight gradients to hold back, by rank, so that none is missing when the pipeline drains."""
+    need = (times.forward + times.input_gradient).max()
+    have = max(times.weight_gradient.max(), 1e-300)
+    return int(min(max(np.ceil(need / have), 2), MOST_DEFERRED))
+
+
+def _every_chunk(
+    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+) -> schedules.Layout:
+    """A layout in which every chunk is a rank."""
+    return schedules.every_rank(order, kinds, len(chunks), chunks)

@@ -1,0 +1,98 @@
+"""Does `plan3d timeline` print, write and refuse what it says?"""
+
+import json
+
+import pytest
+
+from plan3d.cli import main
+
+TASK = [
+    "--model",
+    "gpt3-6.7b",
+    "--cluster",
+    "a100-80gb-sxm",
+    "--gpus",
+    "32",
+    "--global-batch",
+    "64",
+]
+PLAN = "pp=4 tp=2 schedule=zb-h1 micro_batch=2"
+
+
+def run(capsys, *words):
+    code = main(["timeline", *TASK, *words])
+    return code, *capsys.readouterr()
+
+
+def test_text(capsys):
+    code, out, err = run(capsys, "--plan", PLAN)
+    assert (code, err) == (0, "")
+    for words in ("simulated: pipeline", "Closed form", "Critical path", "activations GiB"):
+        assert words in out
+    assert sum(line.lstrip().startswith(("0 ", "1 ", "2 ", "3 ")) for line in out.splitlines()) == 4
+
+
+def test_json(capsys):
+    code, out, _ = run(capsys, "--plan", PLAN, "--json")
+    assert code == 0
+    record = json.loads(out)
+    assert record["plan"]["schedule"] == "zb-h1"
+    seconds = record["seconds"]
+    assert sum(seconds.values()) == pytest.approx(record["step_seconds"])
+    assert record["closed_form_step_seconds"] == pytest.approx(record["step_seconds"], rel=0.03)
+    for rank in record["ranks"]:
+        total = rank["busy_seconds"] + rank["idle_seconds"]
+        assert total == pytest.approx(seconds["pipeline"])
+        assert rank["activations_peak_bytes"] > 0
+    path = record["critical_path"]
+    assert sum(path["seconds"].values()) == pytest.approx(seconds["pipeline"])
+
+
+def test_files(capsys, tmp_path):
+    trace, gantt = tmp_path / "step.json", tmp_path / "step.svg"
+    code, *_ = run(capsys, "--plan", PLAN, "--trace", str(trace), "--gantt", str(gantt))
+    assert code == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C", "s", "f"}
+    assert gantt.read_text().startswith("<?xml")
+
+
+def test_schedules_without_a_closed_form(capsys):
+    plan = "pp=4 tp=2 schedule=dualpipe"
+    code, out, _ = run(capsys, "--plan", plan)
+    assert code == 0
+    assert "no closed form" in out
+    record = json.loads(run(capsys, "--plan", plan, "--json")[1])
+    assert record["closed_form_step_seconds"] is None
+    assert record["plan"]["schedule"] == "dualpipe"
+
+
+def test_layouts_of_megatron(capsys):
+    code, out, _ = run(capsys, "--plan", "pp=4 tp=2 layers_per_stage=Et*7|(t*9|)*2,t*7L", "--json")
+    assert code == 0
+    assert json.loads(out)["plan"]["layers_per_stage"] == [7, 9, 9, 7]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--plan", "pp=3"], "!= 32 GPUs"),
+        (["--plan", "pp=4 schedule=zb-h3"], "zb-h3 is not modelled; did you mean zb-h"),
+        (["--plan", "pp=4 layers_per_stage=8,8,8,9"], "layers_per_stage gives 4 stages with 33"),
+        (["--plan", "pp=4 layers_per_stage=Ett|tt"], "one L must come last"),
+        (["--plan", "pp=4 schedule=dualpipe micro_batch=2"], "8 micro-batches"),
+        (["--plan", "pp=4 micro_batch=16 schedule=zb-h1"], "is not a multiple of micro_batch(16)"),
+        (["--plan", "pp=8 virtual_stages=2 dp=4 micro_batch=4"], "not a multiple of pp = 8"),
+        (["--plan", PLAN, "--gantt", "step.txt"], "must end in .png, .svg, .pdf"),
+        (["--plan", PLAN, "--trace", "/nowhere/step.json"], "--trace"),
+        (["--plan", PLAN, "--tokens", "1B"], "--tokens"),
+        ([], "--plan"),
+    ],
+)
+def test_mistakes_take_one_line(capsys, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
