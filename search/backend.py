@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,16 @@ class SearchResult:
             return 0
         step = self.costs.step
         return int(np.count_nonzero(step <= step[0] * (1 + TIE)))
+
+    @cached_property
+    def event_seconds(self) -> Value:
+        """Step seconds of the ranked plans with their pipelines simulated event by event.
+
+        The ranking keeps the closed form, which the frontier and the counts are made with.
+        """
+        from plan3d.simulator.plan_timeline import rescore
+
+        return rescore(self.costs) if self.costs is not None else np.zeros(0)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of the ranked plans."""

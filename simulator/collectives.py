@@ -44,8 +44,13 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
     size = cluster.fast.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
-    common = np.where(length <= size, np.gcd(length.astype(np.int64), size), size)
-    inside = (length <= size) & ((common == length) | (cluster.gpus <= size))
+    longer = length > size
+    inside = ~longer
+    common: Value | float = size
+    if cluster.gpus > size:
+        inside &= size % length == 0
+        if not (longer | inside).all():
+            common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
     together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))
     return Group(n, together, np.ceil(n / together))
 

@@ -174,6 +174,8 @@ class Plan:
     @property
     def rows(self) -> int:
         """Plans in the table; 1 for a plan of plain numbers."""
+        if isinstance(self.tp, np.ndarray):
+            return self.tp.size
         columns = self.columns().values()
         return max((c.size for c in columns if isinstance(c, np.ndarray)), default=1)
 
@@ -184,17 +186,19 @@ class Plan:
 
     def table(self) -> Plan:
         """The same plans with every field a column of equal length."""
-        if all(isinstance(column, np.ndarray) for column in self.columns().values()):
+        values = [getattr(self, name) for name in AXES]
+        columns = [isinstance(value, np.ndarray) for value in values]
+        if all(columns):
             return self
-        if self.scalar:
-            row = np.array([*self.columns().values()], np.int64)[:, None]
+        if not any(columns):
+            row = np.array(values, np.int64)[:, None]
             return _unchecked(dict(zip(AXES, row, strict=True)), self.layers_per_stage)
         n = self.rows
-        columns = {
-            name: value if isinstance(value, np.ndarray) else np.full(n, value, np.int64)
-            for name, value in self.columns().items()
+        full = {
+            name: value if column else np.full(n, value, np.int64)
+            for name, value, column in zip(AXES, values, columns, strict=True)
         }
-        return _unchecked(columns, self.layers_per_stage)
+        return _unchecked(full, self.layers_per_stage)
 
     def columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in AXES}

@@ -426,6 +426,8 @@ def legal(plans: Plan, task: Task) -> Mask:
 
 def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
+    if plans.scalar and all(rule.ok(plans, task) for rule in RULES):
+        return
     keep = legal(plans, task)
     if not keep.all():
         row = int(np.argmin(keep))

@@ -316,7 +316,7 @@ def simulate(
     task: Task, plans: Plan, layout_of: LayoutOf = schedules.layout, single: bool = False
 ) -> Costs:
     """Costs of a table of legal plans with every AUTO resolved; no checks."""
-    table = plans if not plans.scalar else plans.table()
+    table = plans.table()
     split = _groups(table)
     if len(split) == 1:
         groups = [_Group(task, table, split[0], layout_of)]
