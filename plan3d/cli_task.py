@@ -13,14 +13,13 @@ from .simulator.model import Model
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
+from .simulator.textbook import chinchilla_tokens
 
 if TYPE_CHECKING:
     from .simulator.plan import Plan
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
-TOKENS_PER_PARAMETER = 20
-"""Compute-optimal training (Hoffmann et al. 2022, Chinchilla)."""
 PLAN_FIELDS = ("precision", "optimizer")
 """Fields of a plan that have an option of their own."""
 
@@ -129,7 +128,7 @@ def published_batch(model: Model, sequence: int) -> int:
 def tokens_of(args: argparse.Namespace, model: Model) -> float | None:
     """Training tokens; 'chinchilla' is worked out from the model."""
     if args.tokens == "chinchilla":
-        return float(TOKENS_PER_PARAMETER * model.parameters)
+        return chinchilla_tokens(model.parameters)
     return None if args.tokens is None else float(args.tokens)
 
 

@@ -221,11 +221,6 @@ def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
     return np.where(waits, m, 1.0)
 
 
-def idle_slots(p: Value, v: Value) -> Value:
-    """Idle time of a rank with uniform stages, in units of its time per micro-batch: (p-1)/v."""
-    return (p - 1) / v
-
-
 def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: float = 0.0) -> Value:
     """Sends on the critical path of a step, each one boundary tensor.
 

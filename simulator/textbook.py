@@ -9,7 +9,7 @@ from __future__ import annotations
 
 CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
 """Hoffmann et al. 2022, table 3: compute-optimal tokens a parameter."""
-MOST_STATES = 4
+ADAM_VALUES = 4
 """Values a parameter has under Adam: weight, gradient and two moments."""
 
 
@@ -30,13 +30,13 @@ def training_bytes(
     layers: int, hidden: int, heads: int, sequence: int, batch: float, element: float = 4.0
 ) -> float:
     """(48 l h^2 + b l (2 s^2 a + 14 s h)) x bytes of a number: Adam's four values, activations."""
-    states = MOST_STATES * 12 * layers * hidden**2
+    states = ADAM_VALUES * 12 * layers * hidden**2
     return element * (states + activation_values(layers, hidden, heads, sequence, batch))
 
 
 def data_parallel_bytes(parameters: float, activations: float, ranks: int) -> float:
     """2 [4 N + (b / n) activations]: everything in 16 bits, only the batch is divided."""
-    return 2.0 * (MOST_STATES * parameters + activations / ranks)
+    return 2.0 * (ADAM_VALUES * parameters + activations / ranks)
 
 
 def model_parallel_bytes(parameters: float, ranks: int) -> float:

@@ -84,19 +84,9 @@ def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
     return _parse(text, _BANDWIDTH, what, "200Gb/s or 25GB/s")
 
 
-def parse_flops(text: str, what: str = "rate") -> float:
-    """FLOP/s from '312 TFLOP/s'."""
-    return _parse(text, _FLOPS, what, "312 TFLOP/s")
-
-
 def parse_seconds(text: str, what: str = "time") -> float:
     """Seconds from '5 us', '1.5 ms', '2 s'."""
     return _parse(text, _TIME, what, "5us")
-
-
-def parse_watts(text: str, what: str = "power") -> float:
-    """Watts from '400 W'."""
-    return _parse(text, _POWER, what, "400 W")
 
 
 def parse_count(text: str, what: str = "count") -> float:
@@ -112,23 +102,9 @@ def parse_fraction(text: str, what: str = "fraction") -> float:
     return value
 
 
-def _scaled(value: float, prefixes: list[tuple[float, str]], unit: str) -> str:
-    for factor, prefix in prefixes:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
-
-
-_SI = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
-
-
 def format_bytes(value: float) -> str:
     """Memory, in GiB."""
     return f"{value / GIB:.1f} GiB"
-
-
-def format_bandwidth(value: float) -> str:
-    return _scaled(value, _SI, "B/s")
 
 
 def format_flops(value: float) -> str:

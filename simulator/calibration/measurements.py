@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +144,3 @@ def usable(table: Measurements, gpu: str | None = None) -> Measurements:
     for column in NUMBERS:
         table.number(column)
     return table
-
-
-Reader = Callable[[Path, str], Measurements]

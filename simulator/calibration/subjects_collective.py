@@ -31,8 +31,6 @@ OPERATIONS: dict[str, Operation] = {
     "all_to_all": collectives.all_to_all,
 }
 NAMES = (*OPERATIONS, "send")
-NEAR_ZERO = 1e-12
-"""Seconds: what a constant is set to that a form does not have."""
 
 
 def fast_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
