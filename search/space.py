@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
-from plan3d.simulator.rules import RULES, Rule, supported_precisions
+from plan3d.simulator.rules import RULES, supported_precisions
 from plan3d.simulator.stage_layout import read_layout
 from plan3d.simulator.task import Task
 

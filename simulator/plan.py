@@ -128,7 +128,9 @@ class Plan:
     virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
     micro_batch: Cell = _axis(1, "sequences in one micro-batch")
     schedule: Cell = _axis(
-        AUTO, "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2 or zb-h2-sync"
+        AUTO,
+        "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
+        "or dualpipe-v",
     )
     sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
     zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
@@ -262,6 +264,11 @@ def _usual(row: Plan) -> Plan:
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
 
 
+def model_copies(schedule: Cell) -> Cell:
+    """Copies of the model that one pipeline holds."""
+    return 1 + 1 * (schedule == Schedule.DUALPIPE)
+
+
 def codes_in(column: Column) -> list[int]:
     """The distinct small non-negative codes of a column, ascending."""
     found: list[int] = np.flatnonzero(np.bincount(column)).tolist()
@@ -366,7 +373,7 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     """
     columns = plan.columns()
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
-    sharded = 1 * (dp * plan.cp > 1)
+    sharded = 1 * (dp * plan.cp * model_copies(plan.schedule) > 1)
     zero = _unless_given(plan.zero, sharded)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded)

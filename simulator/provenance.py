@@ -61,9 +61,9 @@ def _slowest_counts(costs: Costs, row: int) -> Value:
     placed: list[schedules.Layout] = []
 
     def watched(
-        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...], place: int
     ) -> schedules.Layout:
-        placed.append(schedules.every_rank(order, kinds, pp, chunks))
+        placed.append(schedules.every_rank(order, kinds, pp, chunks, place))
         return placed[-1]
 
     table = costs.plans.take(slice(row, row + 1))

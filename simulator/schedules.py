@@ -8,6 +8,7 @@ Source of the closed forms: Huang et al. 2019 (GPipe); Narayanan et al. 2021, se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +18,42 @@ from numpy.typing import NDArray
 from .plan import Schedule, codes_in
 
 Value = NDArray[np.float64]
+
+
+class Placement(IntEnum):
+    """Which ranks run the chunks of a model."""
+
+    LOOPED = 0
+    """Chunk i on rank i mod p."""
+    V_SHAPED = 1
+    """Down the ranks and up again: rank r holds chunks r and 2 p - 1 - r."""
+    TWO_WAY = 2
+    """Two copies of the model, in opposite directions: rank r holds stages r and p - 1 - r."""
+
+
+V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
+"""Schedules with two chunks a rank, placed in a V."""
+LOOPED = (Schedule.INTERLEAVED, Schedule.BREADTH_FIRST)
+"""Schedules with two chunks a rank or more, placed in turn."""
+_PLACEMENTS = np.array(
+    [
+        Placement.V_SHAPED if s in V_SHAPED else Placement.TWO_WAY * (s == Schedule.DUALPIPE)
+        for s in sorted(Schedule)
+    ]
+)
+
+
+def placement(schedule: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The Placement of each schedule."""
+    out: NDArray[np.int64] = _PLACEMENTS[schedule]
+    return out
+
+
+def chunk_ranks(pp: int, chunks: int, place: int) -> NDArray[np.int64]:
+    """The rank of each chunk in model order; of two copies, those of the first [chunk]."""
+    turn, rank = np.divmod(np.arange(chunks), pp)
+    upwards = (place == Placement.V_SHAPED) & (turn % 2 == 1)
+    return np.where(upwards, pp - 1 - rank, rank)
 
 
 class Layout(NamedTuple):
@@ -48,9 +85,15 @@ def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
 
 
 def chunk_layers(
-    layers: int, pp: int, virtual: int, first: int, last: int, explicit: Sequence[int]
+    layers: int,
+    pp: int,
+    virtual: int,
+    first: int,
+    last: int,
+    explicit: Sequence[int],
+    place: int = Placement.LOOPED,
 ) -> tuple[int, ...]:
-    """Layers of each chunk in model order; chunk i runs on rank i mod pp.
+    """Layers of each chunk in model order.
 
     `explicit` gives every chunk, or every rank (each rank's layers are then spread over its
     chunks). `first` and `last` fix those of the first and last rank; 0 leaves them balanced.
@@ -58,24 +101,17 @@ def chunk_layers(
     chunks = pp * virtual
     if len(explicit) == chunks:
         return tuple(explicit)
+    ranks = chunk_ranks(pp, chunks, place).tolist()
     if explicit:
         per_rank = [balanced_layers(n, virtual) for n in explicit]
-        return tuple(per_rank[i % pp][i // pp] for i in range(chunks))
-    if not first and not last:
-        return balanced_layers(layers, chunks)
-    if pp == 1:
+        return tuple(per_rank[r][i // pp] for i, r in enumerate(ranks))
+    if pp == 1 or (not first and not last):
         return balanced_layers(layers, chunks)
     free = [r for r in range(pp) if not (first and r == 0) and not (last and r == pp - 1)]
     middle = balanced_layers(layers - first - last, len(free) * virtual) if free else ()
     fixed = {0: balanced_layers(first, virtual), pp - 1: balanced_layers(last, virtual)}
-    out = []
-    for i in range(chunks):
-        r, turn = i % pp, i // pp
-        if r in free:
-            out.append(middle[turn * len(free) + free.index(r)])
-        else:
-            out.append(fixed[r][turn])
-    return tuple(out)
+    left = iter(middle)
+    return tuple(next(left) if r in free else fixed[r][i // pp] for i, r in enumerate(ranks))
 
 
 def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[int, ...]:
@@ -96,50 +132,70 @@ def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[in
 
 @lru_cache(maxsize=4096)
 def rank_counts(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int = Placement.LOOPED,
 ) -> Value:
     """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, head
-    and MTP on the last."""
+    and MTP on the last; of two copies of the model, their mean."""
     counts = np.zeros((pp, len(kinds)))
+    ranks = chunk_ranks(pp, len(chunks), place).tolist()
     at = 0
-    for i, size in enumerate(chunks):
+    for size, rank in zip(chunks, ranks, strict=True):
         for kind in order[at : at + size]:
-            counts[i % pp, kind] += 1
+            counts[rank, kind] += 1
         at += size
-    last = (len(chunks) - 1) % pp
-    counts[0, kinds.index("embedding")] = 1
-    shared = "shared " if last == 0 else ""
+    first, last = ranks[0], ranks[-1]
+    counts[first, kinds.index("embedding")] = 1
+    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
     head = shared + "head" if "shared head" in kinds else "head"
     counts[last, kinds.index(head)] = 1
     if "mtp" in kinds:
         counts[last, kinds.index(shared + "mtp")] = 1
+    if place == Placement.TWO_WAY:
+        counts = (counts + counts[::-1]) / 2
     counts.flags.writeable = False
     return counts
 
 
 @lru_cache(maxsize=4096)
 def layout(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int = Placement.LOOPED,
 ) -> Layout:
     """The distinct ranks of a placement."""
-    counts = rank_counts(order, kinds, pp, chunks)
+    counts = rank_counts(order, kinds, pp, chunks, place)
     alike: dict[bytes, list[int]] = {}
     for r, row in enumerate(counts):
         alike.setdefault(row.tobytes(), []).append(r)
     ranks = [members[0] for members in alike.values()]
     sizes = np.array([len(members) for members in alike.values()], float)
-    before = np.cumsum(counts, axis=0) - counts
-    total = counts.sum(axis=0)
-    return Layout(counts[ranks], np.array(ranks, float), sizes, before[ranks], total)
+    before = _before(counts, place)[ranks]
+    return Layout(counts[ranks], np.array(ranks, float), sizes, before, counts.sum(axis=0))
 
 
 def every_rank(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int = Placement.LOOPED,
 ) -> Layout:
     """A placement with every rank on its own, for reports by stage."""
-    counts = rank_counts(order, kinds, pp, chunks)
-    before = np.cumsum(counts, axis=0) - counts
-    return Layout(counts, np.arange(pp, dtype=float), np.ones(pp), before, counts.sum(axis=0))
+    counts = rank_counts(order, kinds, pp, chunks, place)
+    ranks = np.arange(pp, dtype=float)
+    return Layout(counts, ranks, np.ones(pp), _before(counts, place), counts.sum(axis=0))
+
+
+def _before(counts: Value, place: int) -> Value:
+    """Layers of all earlier ranks; none where micro-batches enter at both ends."""
+    earlier: Value = np.cumsum(counts, axis=0) - counts
+    return 0 * earlier if place == Placement.TWO_WAY else earlier
 
 
 def _in_flight_gpipe(p: Value, v: Value, m: Value, r: Value) -> Value:
@@ -219,20 +275,3 @@ def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
     first, else one."""
     waits = (schedule == ALL_AT_ONCE[0]) | (schedule == ALL_AT_ONCE[1])
     return np.where(waits, m, 1.0)
-
-
-def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: float = 0.0) -> Value:
-    """Sends on the critical path of a step, each one boundary tensor.
-
-        overlapped 2 (p v - 1);  1F1B 2 (p - 1) + 2 (p - 1) m / p - 2;  else + (m - 1) v
-
-    The first micro-batch waits for every boundary on its way up and down. In the steady state of
-    1F1B the p micro-batches in flight each make a round trip of 2 (p - 1) hops per p of them;
-    interleaved stages exchange both directions once a chunk, of which only `contention` shows
-    when overlapped. So the exposed volume lies between one micro-batch's and the whole batch's
-    boundary activations (ledger T8). Of 1F1B and interleaved stages.
-    """
-    steady = np.where(v > 1, (m - 1) * v, np.maximum(2 * (p - 1) * m / p - 2, 0.0))
-    shown = 1 - overlapped * (1 - contention)
-    out: Value = (2 * (p * v - 1) + steady * shown) * (p > 1)
-    return out

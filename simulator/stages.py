@@ -18,7 +18,7 @@ from .kernels import smooth_maximum
 from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
-from .plan import Plan, Schedule
+from .plan import Plan, Schedule, model_copies
 from .precision import Recipe
 from .task import Task
 
@@ -47,7 +47,10 @@ SKELETON = (
 )
 """Fields of a plan that decide its stages."""
 
-LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout]
+LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int], schedules.Layout]
+"""Block order, kinds, ranks, layers of each chunk and Placement -> layers by rank."""
+TWICE = [Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS, Cost.LOGITS]
+"""What a rank holds of each of its stages when it holds one of either copy of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +147,17 @@ class _Placements:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         fields = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
         columns = [getattr(plans, name) for name in fields]
+        columns.append(schedules.placement(plans.schedule))
         first, self.which = distinct(columns)
         layouts = [
             layout_of(
-                task.model.order, kinds, pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)
+                task.model.order,
+                kinds,
+                shape[0],
+                _chunks(task, plans.layers_per_stage, *shape),
+                shape[-1],
             )
-            for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
+            for shape in zip(*(c[first].tolist() for c in columns), strict=True)
         ]
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
@@ -166,8 +174,21 @@ class _Placements:
             self.total[i] = layout.total
 
 
+def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
+    """Layers of each chunk of one plan, in model order."""
+    place = int(schedules.placement(plan.schedule))
+    ends = (plan.first_stage_layers, plan.last_stage_layers)
+    return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
+
+
 def _chunks(
-    task: Task, explicit: tuple[int, ...], pp: int, virtual: int, first: int, last: int
+    task: Task,
+    explicit: tuple[int, ...],
+    pp: int,
+    virtual: int,
+    first: int,
+    last: int,
+    place: int,
 ) -> tuple[int, ...]:
     """Layers of each chunk: as the plan says, else as the stack cuts."""
     model = task.model
@@ -175,7 +196,7 @@ def _chunks(
         weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
         layers = [weights[kind] for kind in model.order]
         return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
-    return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit)
+    return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit, place)
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
@@ -221,21 +242,27 @@ def _combine(
     boundary = costs.boundary[which]
     stride = tp * cp * dp
     crosses = pp * stride > cluster.fast.gpus
+    copies = model_copies(plans.schedule)
+    if copies.max() > 1:
+        stage[TWICE] *= copies
     rank = place.rank[:, place.which]
     flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = schedules.losses_in_flight(plans.schedule, m)
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    # First and last rank are as far apart as a pipeline is long.
-    ends = collectives.place(np.minimum(pp, 2.0), pp * stride / 2, cluster)
+    # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
+    looped = schedules.placement(plans.schedule) == schedules.Placement.LOOPED
+    ends = collectives.place(np.where(looped, np.minimum(pp, 2.0), 1.0), pp * stride / 2, cluster)
     folded = plans.etp * plans.ep
     kept_boundary = task.software.boundary_buffers * boundary * (pp > 1)
     return Stages(
         micro_batches=m,
         ranks=pp,
         virtual=v,
-        data_group=collectives.place(dp * cp, tp, cluster),
-        expert_group=collectives.place(stride / folded, folded, cluster),
+        data_group=_with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses),
+        expert_group=_with_copies(
+            collectives.place(stride / folded, folded, cluster), copies, crosses
+        ),
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
         idle=_idle(task, plans, stage, ranks_alike, slow, (total - slowest) / v),
@@ -252,11 +279,26 @@ def _combine(
         activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
-        communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
+        communicators=1.0 * (tp > 1)
+        + (pp > 1)
+        + (dp * cp * copies > 1)
+        + (cp > 1)
+        + (plans.ep > 1),
         ranks_alike=ranks_alike,
         rank=rank,
         matmul=stage[Cost.MATMUL],
     )
+
+
+def _with_copies(
+    group: collectives.Group, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.Group:
+    """The group together with the ranks that hold the other copy of the model, which are up to a
+    pipeline's length away."""
+    if copies.max() == 1:
+        return group
+    near, far = np.where(crosses, 1, copies), np.where(crosses, copies, 1)
+    return collectives.Group(group.ranks * copies, group.in_domain * near, group.domains * far)
 
 
 def weight_seconds(task: Task, matmul: Value) -> Value:

@@ -136,10 +136,28 @@ REFUSED = [
         "zero >= 1 and overlap_grad_reduce",
     ),
     (
-        "schedule-has-a-closed-form",
+        "schedule-matches-virtual-stages",
         task(),
-        {"schedule": "zb-v", "virtual_stages": 2},
-        "schedule=zb-v is simulated event by event only",
+        {"schedule": "zb-v", "virtual_stages": 4},
+        "the zb-v schedule needs virtual_stages=2, not 4",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "dualpipe", "virtual_stages": 2},
+        "virtual_stages=2 needs schedule=interleaved, not dualpipe",
+    ),
+    (
+        "deep-schedule-micro-batches",
+        task(),
+        {"pp": 16, "schedule": "zb-v", "virtual_stages": 2, "micro_batch": 2},
+        "16 micro-batches are fewer than 2 pp = 32, which the zb-v schedule needs; nearest: 32",
+    ),
+    (
+        "dualpipe-halves",
+        replace(task(), global_batch=112),
+        {"pp": 2, "schedule": "dualpipe"},
+        "not pp = 2 and 7; nearest: pp = 2 and 8",
     ),
     (
         "breadth-first-micro-batches",
