@@ -39,6 +39,7 @@ ORDER = (
     "micro_batch",
     "virtual_stages",
     "schedule",
+    "micro_batch_group",
     "first_stage_layers",
     "last_stage_layers",
     "sequence_parallel",
@@ -55,7 +56,7 @@ ORDER = (
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("precision", "optimizer"),
+    *("micro_batch_group", "precision", "optimizer"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
@@ -106,6 +107,7 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "micro_batch": tuple(sorted(d for d in micro if task.global_batch % d == 0)),
         "virtual_stages": tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)})),
         "schedule": (AUTO,),
+        "micro_batch_group": (0,),
         "first_stage_layers": (0,),
         "last_stage_layers": (0,),
         "sequence_parallel": (1, 0),

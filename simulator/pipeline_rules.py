@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .plan import Plan, Schedule, spell
 from .schedules import LOOPED, V_SHAPED
 from .task import Task
@@ -41,9 +43,27 @@ def _micro_batches(p: Any, task: Task) -> Any:
     return task.global_batch // (p.micro_batch * p.dp)
 
 
-def _whole_groups(micro_batches: Any, group: Any) -> Any:
-    """Megatron's interleaved schedule runs micro-batches in whole groups of pp."""
-    return (micro_batches >= group) & (micro_batches % group == 0)
+def _whole_groups(p: Any, task: Task) -> Any:
+    """Megatron's interleaved schedule runs groups of at least pp micro-batches, the last too."""
+    m = _micro_batches(p, task)
+    g = np.maximum(p.micro_batch_group, p.pp)
+    left = m % g
+    fits = (m >= g) & ((left == 0) | (left >= p.pp))
+    return (p.schedule != Schedule.INTERLEAVED) | fits
+
+
+def _group_message(p: Plan, task: Task) -> str:
+    m, g = _micro_batches(p, task), max(p.micro_batch_group, p.pp)
+    near = max(m // g, 1) * g
+    if g == p.pp:
+        return (
+            f"{m} micro-batches are not a multiple of pp = {g}, which the interleaved schedule "
+            f"needs; nearest: {near}"
+        )
+    return (
+        f"{m} micro-batches in groups of micro_batch_group = {g} leave {m % g}, fewer than "
+        f"pp = {p.pp}; nearest: {near} micro-batches, or micro_batch_group={p.pp}"
+    )
 
 
 def _chunks_match(p: Any, task: Task) -> Any:
@@ -113,16 +133,22 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "micro-batch-group-fills-pipeline",
+        ("micro_batch_group", "schedule", "pp"),
+        lambda p, t: (
+            (p.micro_batch_group == 0)
+            | ((p.schedule == Schedule.INTERLEAVED) & (p.micro_batch_group >= p.pp))
+        ),
+        lambda p, t: (
+            f"micro_batch_group={p.micro_batch_group} needs schedule=interleaved and at least "
+            f"pp = {p.pp}; nearest: {p.pp if p.schedule == Schedule.INTERLEAVED else 0}"
+        ),
+    ),
+    Rule(
         "interleaved-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch"),
-        lambda p, t: (
-            (p.schedule != Schedule.INTERLEAVED) | _whole_groups(_micro_batches(p, t), p.pp)
-        ),
-        lambda p, t: (
-            f"{_micro_batches(p, t)} micro-batches are not a multiple of pp = {p.pp}, which the "
-            f"interleaved schedule needs; nearest: "
-            f"{max(_micro_batches(p, t) // p.pp, 1) * p.pp}"
-        ),
+        ("pp", "schedule", "dp", "micro_batch", "micro_batch_group"),
+        _whole_groups,
+        _group_message,
     ),
     Rule(
         "breadth-first-micro-batches",

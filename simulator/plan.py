@@ -132,6 +132,9 @@ class Plan:
         "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
         "or dualpipe-v",
     )
+    micro_batch_group: Cell = _axis(
+        0, "micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp"
+    )
     sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
     zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
     recompute: Cell = _axis(Recompute.NONE, "none, selective or full activation recompute")

@@ -99,7 +99,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(plan.schedule, plan.pp, v, m, 0, deferred), times),
+        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, deferred), times),
         kept=s.activations[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
         data_comm=seconds["data_comm"],

@@ -2,8 +2,8 @@
 
 Source: Huang et al. 2019 (GPipe); Narayanan et al. 2021, section 2 (1F1B, interleaved);
 Lamy-Poirier 2023 (breadth-first); Qi et al. 2024 (zero bubble); DeepSeek-AI 2024 (DualPipe).
-Legend: p pipeline ranks, v chunks a rank holds, m micro-batches; f, i, w seconds per micro-batch
-of a rank's forward pass, input gradient and weight gradient.
+Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, g micro-batches of a group;
+f, i, w seconds per micro-batch of a rank's forward pass, input gradient and weight gradient.
 """
 
 from __future__ import annotations
@@ -137,10 +137,12 @@ def idle_seconds(
     return out
 
 
-def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: float = 0.0) -> Value:
+def exposed_hops(
+    p: Value, v: Value, g: Value, m: Value, overlapped: Value, contention: float = 0.0
+) -> Value:
     """Sends on the critical path of a step, each one boundary tensor.
 
-        overlapped 2 (p v - 1);  1F1B 2 (p - 1) + 2 (p - 1) m / p - 2;  else + (m - 1) v
+        overlapped turns(p, v, g, m);  1F1B 2 (p - 1) + 2 (p - 1) m / p - 2;  else + (m - 1) v
 
     The first micro-batch waits for every boundary on its way up and down. In the steady state of
     1F1B the p micro-batches in flight each make a round trip of 2 (p - 1) hops per p of them;
@@ -150,14 +152,27 @@ def exposed_hops(p: Value, v: Value, m: Value, overlapped: Value, contention: fl
     """
     steady = np.where(v > 1, (m - 1) * v, np.maximum(2 * (p - 1) * m / p - 2, 0.0))
     shown = 1 - overlapped * (1 - contention)
-    out: Value = (2 * (p * v - 1) + steady * shown) * (p > 1)
+    out: Value = (turns(p, v, g, m) + steady * shown) * (p > 1)
     return out
 
 
-def round_trips(schedule: NDArray[np.int64], p: Value, v: Value, m: Value) -> Value:
+def turns(p: Value, v: Value, g: Value, m: Value) -> Value:
+    """Sends that the first and the last micro-batch of interleaved stages wait for.
+
+        2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
+
+    A group of p micro-batches is back at the first rank just when that turns to its next chunk,
+    so each boundary on the way shows; a longer group comes back in time.
+    """
+    last = np.where(m % g > 0, m % g, g)
+    out: Value = 2 * (p - 1) + (v - 1) * p * (1.0 * (g <= p) + (last <= p))
+    return out
+
+
+def round_trips(schedule: NDArray[np.int64], p: Value, v: Value, g: Value, m: Value) -> Value:
     """Sends on the critical path that overlap cannot hide, each one boundary tensor.
 
-        1F1B 2 (p-1)(1 + m/p) - 2;  interleaved 2 (p v - 1);  GPipe, breadth-first 2 (p-1)
+        1F1B 2 (p-1)(1 + m/p) - 2;  interleaved `turns`;  GPipe, breadth-first 2 (p-1)
         naive 2 (p-1) m;  ZB-H1 4 (p-1);  ZB-H2 2 (p-1);  ZB-V 6 (p-1) - 2
         DualPipe (p-1) m / p + max(3 p / 2 - 3, 1);  DualPipeV 2 (p-1) m / p + 2 (p-2)
 
@@ -167,7 +182,7 @@ def round_trips(schedule: NDArray[np.int64], p: Value, v: Value, m: Value) -> Va
     trips = {
         s.NAIVE: there * m,
         s.ZB_H1: there * np.minimum(m, 2.0),
-        s.INTERLEAVED: 2 * (p * v - 1),
+        s.INTERLEAVED: turns(p, v, g, m),
         s.ZB_V: 3 * there - 2,
         s.DUALPIPE: there * m / (2 * p) + np.maximum(1.5 * p - 3, 1),
         s.DUALPIPE_V: there * (m / p + 1) - 2,
@@ -179,16 +194,17 @@ def sends(
     schedule: NDArray[np.int64],
     p: Value,
     v: Value,
+    g: Value,
     m: Value,
     overlapped: Value,
     contention: float = 0.0,
 ) -> Value:
     """Sends on the critical path of a step of any schedule, each one boundary tensor."""
-    out = exposed_hops(p, v, m, overlapped, contention)
+    out = exposed_hops(p, v, g, m, overlapped, contention)
     codes = codes_in(schedule)
     if codes[-1] <= Schedule.INTERLEAVED:
         return out
     other = schedule > Schedule.INTERLEAVED
     shown = (1 - overlapped * (1 - contention)) * (v > 1)
-    rest = (round_trips(schedule, p, v, m) + (m - 1) * v * shown) * (p > 1)
+    rest = (round_trips(schedule, p, v, g, m) + (m - 1) * v * shown) * (p > 1)
     return np.where(other, rest, out)

@@ -1,6 +1,7 @@
 """Which rank holds which layers, how long does it idle, how much does it keep?
 
-Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers.
+Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers,
+g micro-batches that a rank runs through one chunk before it turns to the next.
 Source of the closed forms: Huang et al. 2019 (GPipe); Narayanan et al. 2021, sections 2.2 and
 2.3 (1F1B, interleaved 1F1B); Lamy-Poirier 2023 (breadth-first); Qi et al. 2024 (zero bubble).
 """
@@ -198,35 +199,35 @@ def _before(counts: Value, place: int) -> Value:
     return 0 * earlier if place == Placement.TWO_WAY else earlier
 
 
-def _in_flight_gpipe(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_gpipe(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return m + 0 * r
 
 
-def _in_flight_1f1b(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_1f1b(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, p - r)
 
 
-def _in_flight_interleaved(p: Value, v: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, ((v - 1) * p + 2 * (p - r - 1) + 1) / v)
+def _in_flight_interleaved(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
+    return np.minimum(m, ((v - 1) * g + 2 * (p - r - 1) + 1) / v)
 
 
-def _in_flight_naive(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_naive(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return 1.0 + 0 * (m + r)
 
 
-def _in_flight_zb_h1(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_zb_h1(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, p) + 0 * r
 
 
-def _in_flight_zb_h2(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_zb_h2(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, 2 * p - 1) + 0 * r
 
 
-def _in_flight_dual(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_dual(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, p + 1) + 0 * r
 
 
-def _in_flight_dual_v(p: Value, v: Value, m: Value, r: Value) -> Value:
+def _in_flight_dual_v(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
     return np.minimum(m, p + 0.5) + 0 * r
 
 
@@ -245,11 +246,13 @@ _IN_FLIGHT = {
 }
 
 
-def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Value) -> Value:
+def in_flight(
+    schedule: NDArray[np.int64], p: Value, v: Value, g: Value, m: Value, r: Value
+) -> Value:
     """Micro-batches whose activations rank r keeps at its peak, in units of its whole share.
 
         GPipe, breadth-first m;  naive 1;  1F1B min(m, p - r);
-        interleaved min(m, [(v-1) p + 2 (p-r-1) + 1] / v);  ZB-H1, ZB-V min(m, p);
+        interleaved min(m, [(v-1) g + 2 (p-r-1) + 1] / v);  ZB-H1, ZB-V min(m, p);
         ZB-H2 min(m, 2p - 1);  DualPipe min(m, p + 1);  DualPipeV min(m, p + 1/2)
 
     Activations of a deferred weight gradient count as kept until it is computed. DualPipe's
@@ -258,11 +261,12 @@ def in_flight(schedule: NDArray[np.int64], p: Value, v: Value, m: Value, r: Valu
     """
     codes = codes_in(schedule)
     if len(codes) == 1:
-        return _IN_FLIGHT[Schedule(codes[0])](p, v, m, r)
+        return _IN_FLIGHT[Schedule(codes[0])](p, v, g, m, r)
     out = np.empty(np.broadcast_shapes(m.shape, r.shape))
     for code in codes:
         rows = schedule == code
-        out[..., rows] = _IN_FLIGHT[Schedule(code)](p[rows], v[rows], m[rows], r[..., rows])
+        sizes = (p[rows], v[rows], g[rows], m[rows])
+        out[..., rows] = _IN_FLIGHT[Schedule(code)](*sizes, r[..., rows])
     return out
 
 

@@ -42,6 +42,7 @@ SKELETON = (
     "dp",
     "virtual_stages",
     "schedule",
+    "micro_batch_group",
     "first_stage_layers",
     "last_stage_layers",
 )
@@ -138,6 +139,11 @@ def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stage
     costs = layer_costs(task, recipe, strategy(distinct_plans))
     place = _Placements(task, plans, layout_of)
     return _combine(task, recipe, plans, costs, which, place)
+
+
+def micro_batch_groups(plans: Plan) -> Value:
+    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
+    return np.maximum(plans.micro_batch_group, plans.pp).astype(float)
 
 
 class _Placements:
@@ -246,7 +252,8 @@ def _combine(
     if copies.max() > 1:
         stage[TWICE] *= copies
     rank = place.rank[:, place.which]
-    flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
+    group = micro_batch_groups(plans)
+    flight = schedules.in_flight(plans.schedule, pp, v, group, m, rank)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = schedules.losses_in_flight(plans.schedule, m)
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0

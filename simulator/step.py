@@ -229,9 +229,8 @@ class _Group:
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
         overlap = np.array([[0.0], [1.0]])
         contention = task.software.contention
-        hops = schedule_idle.sends(
-            skeletons.schedule, s.ranks, s.virtual, s.micro_batches, overlap, contention
-        )
+        sizes = (s.ranks, s.virtual, stages.micro_batch_groups(skeletons), s.micro_batches)
+        hops = schedule_idle.sends(skeletons.schedule, *sizes, overlap, contention)
         self.sends = hops * s.hop
 
     def step(self) -> Value:

@@ -73,6 +73,19 @@ REFUSED = [
         {"tp": 4, "pp": 8, "virtual_stages": 2, "micro_batch": 8},
         "4 micro-batches are not a multiple of pp = 8",
     ),
+    (
+        "interleaved-micro-batches",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 5},
+        "8 micro-batches in groups of micro_batch_group = 5 leave 3, fewer than pp = 4; nearest: 5",
+    ),
+    (
+        "micro-batch-group-fills-pipeline",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 3},
+        "micro_batch_group=3 needs schedule=interleaved and at least pp = 4; nearest: 4",
+    ),
+    ("micro-batch-group-fills-pipeline", task(), {"micro_batch_group": 4}, "nearest: 0"),
     ("p2p-overlap-needs-interleaving", task(), {"overlap_p2p": 1}, "virtual_stages >= 2"),
     (
         "interleaving-two-ranks-needs-p2p-overlap",

@@ -259,7 +259,7 @@ CASES = [
 def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     orders, makespan = run(schedule, p, v, m)
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, v, m)]
+    same = [np.full(p, float(x)) for x in (p, v, p, m)]
     kept = in_flight(np.full(p, int(schedule)), *same, rank) * v
     assert kept.tolist() == [most_kept(order) for order in orders]
     busy = m * v * (FORWARD + BACKWARD)
@@ -288,10 +288,10 @@ def test_logits_wait_where_every_forward_pass_comes_first():
 def test_sends_of_every_schedule_lie_between_one_micro_batch_and_all(schedule):
     """Ledger T8, by the schedule's own closed form."""
     several = schedule in (*LOOPED, *V_SHAPED)
-    p, v, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 16.0))
+    p, v, g, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 4.0, 16.0))
     for overlapped in (0.0, 1.0):
         code = np.array([int(schedule)])
-        shown = sends(code, p, v, m, np.array([overlapped]))[0]
+        shown = sends(code, p, v, g, m, np.array([overlapped]))[0]
         assert 2 * (p[0] - 1) <= shown <= 2 * (p[0] * v[0] - 1) * m[0]
 
 
@@ -303,7 +303,7 @@ def test_bubble_is_stages_less_one_over_micro_batches(m):
 
 
 def hops(p, v, m, overlapped):
-    return exposed_hops(*(np.array([float(x)]) for x in (p, v, m, overlapped)))[0]
+    return exposed_hops(*(np.array([float(x)]) for x in (p, v, p, m, overlapped)))[0]
 
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)

@@ -260,7 +260,7 @@ def test_peak_in_flight_equals_the_closed_form(shape):
     if schedule == S.ZB_V and m < 2 * p:
         pytest.skip("refused")
     rank = np.arange(p, dtype=float)
-    sizes = (np.full(p, float(x)) for x in (p, v, m))
+    sizes = (np.full(p, float(x)) for x in (p, v, p, m))
     closed = in_flight(np.full(p, int(schedule)), *sizes, rank)
     t = simulate(graph(schedule, p, v, m), uniform(p * v))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), closed)
@@ -274,12 +274,37 @@ def test_exposed_sends_equal_the_closed_form(schedule, p, m):
     g = graph(schedule, p, v, m)
     without, with_ = (simulate(g, uniform(p * v, hop=h)).step_seconds for h in (0.0, hop))
     exposed = float(with_ - without) / hop
-    arrays = (np.array([float(x)]) for x in (p, v, m))
+    arrays = (np.array([float(x)]) for x in (p, v, p, m))
     closed = float(round_trips(np.array([int(schedule)]), *arrays)[0])
     if schedule == S.ONE_F_ONE_B:
         closed = 2 * (p - 1) * (1 + m / p) - 2
     assert exposed == pytest.approx(closed)
     assert 2 * (p - 1) - 1e-6 <= exposed <= 2 * v * (p - 1) * m + 1e-6
+
+
+@given(
+    p=st.integers(2, 6),
+    v=st.integers(2, 4),
+    longer=st.integers(0, 6),
+    groups=st.integers(1, 3),
+    rest=st.integers(0, 5),
+)
+@few
+def test_groups_of_micro_batches(p, v, longer, groups, rest):
+    """Idle time, peak and sends of groups of g micro-batches, the last of which may be shorter."""
+    g = p + longer
+    m = groups * g + (p + rest if p + rest < g else 0)
+    t, late = (
+        simulate(graph(S.INTERLEAVED, p, v, m, g), uniform(p * v, 1, 1.5, 0.5, hop=hop))
+        for hop in (0, 1e-5)
+    )
+    np.testing.assert_allclose(t.idle, (p - 1) * 3)
+    arrays = [np.full(p, float(x)) for x in (p, v, g, m)]
+    code = np.full(p, int(S.INTERLEAVED))
+    peak = in_flight(code, *arrays, np.arange(p, dtype=float))
+    np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), peak)
+    exposed = float(late.step_seconds - t.step_seconds) / 1e-5
+    assert exposed == pytest.approx(round_trips(code, *arrays)[0], abs=1e-3)
 
 
 # The ledger
@@ -389,6 +414,7 @@ PLANS = {
     "pp=4 tp=2 recompute=full micro_batch=2": 0.01,
     "pp=8 layers_per_stage=3,4,4,5,5,4,4,3": 0.03,
     "tp=8": 1e-9,
+    "pp=8 virtual_stages=2 micro_batch_group=16": 0.01,
     "pp=8 virtual_stages=2 schedule=zb-v": 0.02,
     "pp=8 schedule=dualpipe": 0.03,
     "pp=8 virtual_stages=2 schedule=dualpipe-v": 0.05,
