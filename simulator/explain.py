@@ -54,6 +54,8 @@ def number_format(plan: Plan, row: int = 0) -> str:
 
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
     """Transformer layers on every pipeline rank of one plan, those of both copies."""
+    if p.segments:
+        return [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
     chunks, out = chunk_sizes(task, p), [0] * p.pp
     ranks = chunk_ranks(p.pp, len(chunks), int(placement(p.schedule))).tolist()
     for layers, rank in zip(chunks, ranks, strict=True):
