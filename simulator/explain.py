@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from .hardware import USER, Cluster
 from .model import padded_vocabulary
+from .placements import chunk_sizes
 from .plan import Plan, Precision, model_copies, spell
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement
-from .stages import chunk_sizes
 from .step import Costs, by_stage, interval_factors, simulate
 from .task import Task
 from .units import format_bytes, format_flops

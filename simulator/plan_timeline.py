@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from . import schedules
 from .groups import COMMUNICATION
+from .placements import chunk_sizes
 from .plan import Plan, Schedule, resolve
 from .rules import check
 from .schedule_graph import graph
-from .stages import Stages, chunk_sizes, weight_seconds
+from .stages import Stages, weight_seconds
 from .step import Costs, simulate
 from .task import Task
 from .timeline import StageTimes, Timeline
@@ -86,9 +87,13 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     """The timeline of a plan; `costs` are those of its one row."""
     task = costs.task
     # Every chunk as a rank of its own, one micro-batch in flight.
-    chunks = chunk_sizes(task, plan)
-    ends = {"first_stage_layers": 0, "last_stage_layers": 0}
-    alone = replace(plan, schedule=int(Schedule.NAIVE), layers_per_stage=chunks, **ends)
+    alone = replace(
+        plan,
+        schedule=int(Schedule.NAIVE),
+        layers_per_stage=chunk_sizes(task, plan),
+        first_stage_layers=0,
+        last_stage_layers=0,
+    )
     (group,) = simulate(task, alone.table(), _every_chunk).groups
     s, v = group.stages, int(plan.virtual_stages)
     m, times = int(s.micro_batches[0]), _times(task, plan, s)

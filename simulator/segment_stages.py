@@ -18,11 +18,12 @@ from .layer_kinds import layer_kinds
 from .layers import Cost, LayerCosts, layer_costs
 from .model import Model
 from .operators import Strategy
+from .placements import distinct
 from .plan import Plan
 from .precision import Recipe
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import Ranks, Stages, Weights, combine, distinct
+from .stages import Ranks, Stages, Weights, combine
 from .task import Task
 
 Value = NDArray[np.float64]

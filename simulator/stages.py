@@ -7,7 +7,6 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from . import collectives, schedule_idle, schedules
 from .hardware import Cluster
 from .kernels import smooth_maximum
-from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
+from .placements import LayoutOf, Placements, distinct
 from .plan import Plan, Schedule, model_copies
 from .precision import Recipe
 from .task import Task
@@ -48,9 +47,6 @@ SKELETON = (
     "last_stage_layers",
 )
 """Fields of a plan that decide its stages."""
-
-LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int], schedules.Layout]
-"""Block order, kinds, ranks, layers of each chunk and Placement -> layers by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +117,10 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
-def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
-    """Rows that stand for the distinct tuples of several columns, and each row's index there."""
-    key = np.zeros_like(columns[0])
-    if key.size == 1:
-        return key, key
-    for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * values.size + codes
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
+def micro_batch_groups(plans: Plan) -> Value:
+    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
+    groups: Value = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
+    return groups
 
 
 def strategy(plans: Plan) -> Strategy:
@@ -143,72 +133,8 @@ def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stage
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     costs = layer_costs(task, recipe, strategy(distinct_plans))
-    place = _Placements(task, plans, layout_of)
+    place = Placements(task, plans, layout_of)
     return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
-
-
-def micro_batch_groups(plans: Plan) -> Value:
-    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
-    return np.maximum(plans.micro_batch_group, plans.pp).astype(float)
-
-
-class _Placements:
-    """The layouts of a table of skeletons, padded to one number of classes."""
-
-    def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
-        kinds = tuple(kind.name for kind in layer_kinds(task.model))
-        fields = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
-        columns = [getattr(plans, name) for name in fields]
-        columns.append(schedules.placement(plans.schedule))
-        first, self.which = distinct(columns)
-        layouts = [
-            layout_of(
-                task.model.order,
-                kinds,
-                shape[0],
-                _chunks(task, plans.layers_per_stage, *shape),
-                shape[-1],
-            )
-            for shape in zip(*(c[first].tolist() for c in columns), strict=True)
-        ]
-        classes = max(layout.rank.size for layout in layouts)
-        self.counts = np.zeros((len(layouts), classes, len(kinds)))
-        self.before = np.zeros_like(self.counts)
-        self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.rank = np.zeros((classes, len(layouts)))
-        self.ranks_alike = np.zeros_like(self.rank)
-        for i, layout in enumerate(layouts):
-            n = layout.rank.size
-            self.counts[i, :n] = layout.counts
-            self.before[i, :n] = layout.before
-            self.rank[:n, i] = layout.rank
-            self.ranks_alike[:n, i] = layout.ranks_alike
-            self.total[i] = layout.total
-
-
-def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
-    """Layers of each chunk of one plan, in model order."""
-    place = int(schedules.placement(plan.schedule))
-    ends = (plan.first_stage_layers, plan.last_stage_layers)
-    return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
-
-
-def _chunks(
-    task: Task,
-    explicit: tuple[int, ...],
-    pp: int,
-    virtual: int,
-    first: int,
-    last: int,
-    place: int,
-) -> tuple[int, ...]:
-    """Layers of each chunk: as the plan says, else as the stack cuts."""
-    model = task.model
-    if task.software.cut_by_parameters and not (explicit or first or last):
-        weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
-        layers = [weights[kind] for kind in model.order]
-        return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
-    return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit, place)
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
@@ -250,7 +176,7 @@ class Ranks:
     weights: Weights
 
 
-def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _Placements) -> Ranks:
+def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Placements) -> Ranks:
     """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
