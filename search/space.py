@@ -21,7 +21,7 @@ from plan3d.simulator.errors import InputError
 from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
 from plan3d.simulator.rules import RULES, supported_precisions
-from plan3d.simulator.stage_layout import read_layout
+from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
 
 Column = NDArray[np.int64]
@@ -42,6 +42,7 @@ ORDER = (
     "micro_batch_group",
     "first_stage_layers",
     "last_stage_layers",
+    "mtp_stage",
     "sequence_parallel",
     "recompute",
     "overlap_tp",
@@ -110,6 +111,7 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "micro_batch_group": (0,),
         "first_stage_layers": (0,),
         "last_stage_layers": (0,),
+        "mtp_stage": (0,),
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
@@ -142,7 +144,8 @@ class Space:
         for name, values in (choose or {}).items():
             check_field(name)
             if name == "layers_per_stage":
-                layout = read_layout(values[0] if len(values) == 1 else values)
+                written = values[0] if len(values) == 1 else values
+                layout, axes["mtp_stage"] = read_layout(written), (mtp_stage(written),)
                 continue
             if name == "segments":
                 raise InputError(

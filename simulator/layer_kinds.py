@@ -27,14 +27,15 @@ class Kind(NamedTuple):
 
 
 def layer_kinds(model: Model) -> tuple[Kind, ...]:
-    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank."""
+    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a
+    'lone' end has neither embedding nor head beside it."""
     kinds = [Kind(f"block {i}", block) for i, block in enumerate(model.kinds)]
     kinds += [Kind("embedding"), Kind("head")]
     if model.tied:
         kinds.append(Kind("shared head"))
     if model.mtp_layers:
         last = model.kinds[model.order[-1]]
-        kinds += [Kind("mtp", last), Kind("shared mtp", last)]
+        kinds += [Kind("mtp", last), Kind("shared mtp", last), Kind("lone mtp", last)]
     return tuple(kinds)
 
 

@@ -111,9 +111,9 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 
 
 def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for a shared end, which does the work of the one before it."""
+    """Forward work of a kind; None for an end that does the work of the one before it."""
     task, s = local.task, local.s
-    if kind.name.startswith("shared"):
+    if kind.name.startswith(("shared", "lone")):
         return None
     if kind.name == "embedding":
         return operators.embedding_work(task.model.hidden, s, task.sequence)

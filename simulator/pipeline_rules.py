@@ -97,6 +97,18 @@ def _layout_adds_up(p: Any, task: Task) -> Any:
     return fits & (sum(layout) == task.model.layers)
 
 
+def _last_filled(p: Any) -> Any:
+    """The last stage, from 1, that holds layers."""
+    chunks, layout = p.pp * p.virtual_stages, p.layers_per_stage
+    filled = max((i for i, layers in enumerate(layout, 1) if layers), default=0)
+    return np.where(chunks == len(layout), filled, chunks)
+
+
+def _mtp_fits(p: Any, task: Task) -> Any:
+    inside = (p.mtp_stage >= _last_filled(p)) & (p.mtp_stage <= p.pp * p.virtual_stages)
+    return (p.mtp_stage == 0) | (inside & (task.model.mtp_layers > 0))
+
+
 def _ends_fit(p: Any, task: Task) -> Any:
     """First and last stage leave at least one layer for each stage between them."""
     first, last, layers = p.first_stage_layers, p.last_stage_layers, task.model.layers
@@ -198,6 +210,17 @@ PIPELINE_RULES: tuple[Rule, ...] = (
             f"layers_per_stage gives {len(p.layers_per_stage)} stages with "
             f"{sum(p.layers_per_stage)} layers; pp = {p.pp}, virtual_stages = {p.virtual_stages} "
             f"and the model's {t.model.layers} layers are needed"
+        ),
+    ),
+    Rule(
+        "mtp-follows-layers",
+        ("pp", "virtual_stages", "mtp_stage"),
+        _mtp_fits,
+        lambda p, t: (
+            f"mtp_stage={p.mtp_stage} must be {_last_filled(p)} to {p.pp * p.virtual_stages}: "
+            "multi-token prediction follows every layer"
+            if t.model.mtp_layers
+            else f"mtp_stage={p.mtp_stage}: {t.model.name} has no multi-token prediction"
         ),
     ),
     Rule(

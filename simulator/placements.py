@@ -15,10 +15,12 @@ from .task import Task
 Value = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
+SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""
-LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int], schedules.Layout]
-"""Block order, kinds, ranks, layers of each chunk and Placement -> layers by rank."""
+LayoutOf = Callable[
+    [tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int, int], schedules.Layout
+]
+"""Block order, kinds, ranks, layers of each chunk, Placement and stage of MTP -> layers by rank."""
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
@@ -40,16 +42,19 @@ class Placements:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         columns = [getattr(plans, name) for name in SHAPE]
         columns.append(schedules.placement(plans.schedule))
-        first, self.which = distinct(columns)
+        rows, self.which = distinct(columns)
         layouts = [
             layout_of(
                 task.model.order,
                 kinds,
-                shape[0],
-                _chunks(task, plans.layers_per_stage, *shape),
-                shape[-1],
+                pp,
+                _chunks(task, plans.layers_per_stage, pp, v, first, last, place),
+                place,
+                mtp_stage,
             )
-            for shape in zip(*(c[first].tolist() for c in columns), strict=True)
+            for pp, v, first, last, mtp_stage, place in zip(
+                *(c[rows].tolist() for c in columns), strict=True
+            )
         ]
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))

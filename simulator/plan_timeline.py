@@ -134,7 +134,12 @@ def _deferred(times: StageTimes) -> int:
 
 
 def _every_chunk(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...], place: int
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
 ) -> schedules.Layout:
     """A layout in which every chunk is a rank."""
-    return schedules.every_rank(order, kinds, len(chunks), chunks)
+    return schedules.every_rank(order, kinds, len(chunks), chunks, mtp_stage=mtp_stage)

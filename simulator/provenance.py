@@ -83,9 +83,14 @@ def _slowest_counts(task: Task, table: Plan) -> Value:
     placed: list[schedules.Layout] = []
 
     def watched(
-        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...], place: int
+        order: tuple[int, ...],
+        kinds: tuple[str, ...],
+        pp: int,
+        chunks: tuple[int, ...],
+        place: int,
+        mtp_stage: int,
     ) -> schedules.Layout:
-        placed.append(schedules.every_rank(order, kinds, pp, chunks, place))
+        placed.append(schedules.every_rank(order, kinds, pp, chunks, place, mtp_stage))
         return placed[-1]
 
     (group,) = simulate(task, table, watched).groups

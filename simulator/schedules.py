@@ -138,9 +138,10 @@ def rank_counts(
     pp: int,
     chunks: tuple[int, ...],
     place: int = Placement.LOOPED,
+    mtp_stage: int = 0,
 ) -> Value:
-    """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, head
-    and MTP on the last; of two copies of the model, their mean."""
+    """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, the head
+    and, unless `mtp_stage` says another, MTP on the last; of two copies, their mean."""
     counts = np.zeros((pp, len(kinds)))
     ranks = chunk_ranks(pp, len(chunks), place).tolist()
     at = 0
@@ -154,11 +155,19 @@ def rank_counts(
     head = shared + "head" if "shared head" in kinds else "head"
     counts[last, kinds.index(head)] = 1
     if "mtp" in kinds:
-        counts[last, kinds.index(shared + "mtp")] = 1
+        own = ranks[mtp_stage - 1]
+        counts[own, kinds.index(_mtp_kind(own, first, last, bool(shared)))] = 1
     if place == Placement.TWO_WAY:
         counts = (counts + counts[::-1]) / 2
     counts.flags.writeable = False
     return counts
+
+
+def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
+    """MTP with what it does not find on its rank, of embedding and head."""
+    if rank not in (first, last):
+        return "lone mtp"
+    return "shared mtp" if together else "mtp"
 
 
 @lru_cache(maxsize=4096)
@@ -168,9 +177,10 @@ def layout(
     pp: int,
     chunks: tuple[int, ...],
     place: int = Placement.LOOPED,
+    mtp_stage: int = 0,
 ) -> Layout:
     """The distinct ranks of a placement."""
-    counts = rank_counts(order, kinds, pp, chunks, place)
+    counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
     alike: dict[bytes, list[int]] = {}
     for r, row in enumerate(counts):
         alike.setdefault(row.tobytes(), []).append(r)
@@ -186,9 +196,10 @@ def every_rank(
     pp: int,
     chunks: tuple[int, ...],
     place: int = Placement.LOOPED,
+    mtp_stage: int = 0,
 ) -> Layout:
     """A placement with every rank on its own, for reports by stage."""
-    counts = rank_counts(order, kinds, pp, chunks, place)
+    counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
     ranks = np.arange(pp, dtype=float)
     return Layout(counts, ranks, np.ones(pp), _before(counts, place), counts.sum(axis=0))
 

@@ -98,7 +98,7 @@ def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
 def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
     ends = np.maximum(plans.first_stage_layers, plans.last_stage_layers)
     alone = (plans.virtual_stages == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
-    alone = alone & (model_copies(plans.schedule) == 1)
+    alone = alone & (model_copies(plans.schedule) == 1) & (plans.mtp_stage == 0)
     return np.broadcast_to(alone, runs.stage.shape[0])
 
 
@@ -142,8 +142,8 @@ SEGMENT_RULES = (
         "segments-stand-alone",
         _alone,
         lambda p, s, t: (
-            "segments need virtual_stages=1, one copy of the model (no dualpipe) and neither "
-            "layers_per_stage nor first_stage_layers nor last_stage_layers"
+            "segments need virtual_stages=1, one copy of the model (no dualpipe), and neither "
+            "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
         ),
     ),
 )

@@ -45,6 +45,7 @@ SKELETON = (
     "micro_batch_group",
     "first_stage_layers",
     "last_stage_layers",
+    "mtp_stage",
 )
 """Fields of a plan that decide its stages."""
 

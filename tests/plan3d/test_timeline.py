@@ -16,6 +16,7 @@ TASK = [
     "--global-batch",
     "64",
 ]
+LAYOUT = ["--pipeline-model-parallel-layout", "Et*7|(t*9|)*2,t*7L"]
 PLAN = "pp=4 tp=2 schedule=zb-h1 micro_batch=2"
 
 
@@ -72,6 +73,37 @@ def test_layouts_of_megatron(capsys):
     assert json.loads(out)["plan"]["layers_per_stage"] == [7, 9, 9, 7]
 
 
+@pytest.mark.parametrize("verb", ["timeline", "estimate", "search"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--layers-per-stage", "7,9,9,7"],
+        ["--pipeline-model-parallel-layout", "Et*7|(t*9|)*2,t*7L"],
+    ],
+)
+def test_a_layout_is_an_option_of_every_verb_that_takes_a_plan(capsys, verb, option):
+    plan = ["--fix", "pp=4"] if verb == "search" else ["--plan", "pp=4 tp=2"]
+    assert main([verb, *TASK, *plan, *option, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    found = [p["plan"] for p in record.get("plans", [record])]
+    assert all(p["layers_per_stage"] == [7, 9, 9, 7] and p["pp"] == 4 for p in found)
+
+
+def test_multi_token_prediction_in_a_stage_of_its_own(capsys):
+    task = ["--model", "deepseek-v3", "--cluster", "h800-sxm", "--gpus", "128"]
+    layout = "Et*3|(tt|)*29,m|L"
+    plan = ["--plan", "pp=16 virtual_stages=2 ep=8", "--pipeline-model-parallel-layout", layout]
+    batch = ["--global-batch", "128", "--sequence", "4096"]
+    assert main(["timeline", *task, *batch, *plan, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["mtp_stage"] == 31
+    fixed = ["--fix", "pp=16", "--fix", f"pipeline_model_parallel_layout={layout}"]
+    assert (
+        main(["search", *task, *batch, *fixed, "--fix", "ep=8", "--memory", "9TB", "--json"]) == 0
+    )
+    best = json.loads(capsys.readouterr().out)["plans"][0]["plan"]
+    assert (best["mtp_stage"], best["virtual_stages"]) == (31, 2)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -85,6 +117,15 @@ def test_layouts_of_megatron(capsys):
         (["--plan", PLAN, "--gantt", "step.txt"], "must end in .png, .svg, .pdf"),
         (["--plan", PLAN, "--trace", "/nowhere/step.json"], "--trace"),
         (["--plan", PLAN, "--tokens", "1B"], "--tokens"),
+        (
+            ["--plan", "pp=4 layers_per_stage=8,8,8,8", "--layers-per-stage", "7,9,9,7"],
+            "contradicts",
+        ),
+        (
+            ["--plan", "pp=4", *LAYOUT, "--layers-per-stage", "7,9,9,7"],
+            "--layers-per-stage and --pipeline-model-parallel-layout say the same",
+        ),
+        (["--plan", "pp=8", *LAYOUT], "layers_per_stage gives 4 stages with 32 layers"),
         ([], "--plan"),
     ],
 )

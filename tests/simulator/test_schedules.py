@@ -26,6 +26,7 @@ from plan3d.simulator.schedules import (
 from plan3d.simulator.timeline import StageTimes, simulate
 
 some = settings(deadline=None, max_examples=100)
+MTP = ("mtp", "shared mtp", "lone mtp")
 FORWARD, BACKWARD = 1, 2
 """Ticks of a chunk's two passes."""
 
@@ -100,7 +101,7 @@ def test_explicit_layers():
 )
 @some
 def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
-    names = ("block 0", "block 1", "block 2", *ends, *(("mtp", "shared mtp") if mtp else ()))
+    names = ("block 0", "block 1", "block 2", *ends, *(MTP if mtp else ()))
     chunks = chunk_layers(len(kinds), pp, virtual, 0, 0, ())
     counts = rank_counts(tuple(kinds), names, pp, chunks)
     total = dict(zip(names, counts.sum(axis=0), strict=True))
@@ -131,7 +132,7 @@ def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
 )
 @some
 def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, ends):
-    names = ("block 0", "block 1", *ends, "mtp", "shared mtp")
+    names = ("block 0", "block 1", *ends, *MTP)
     order, pair = tuple(kinds), chunk_layers(len(kinds), pp, 2, 0, 0, (), Placement.V_SHAPED)
     v_shaped = rank_counts(order, names, pp, pair, Placement.V_SHAPED)
     assert chunk_ranks(pp, 2 * pp, Placement.V_SHAPED).tolist() == [*range(pp), *range(pp)[::-1]]
@@ -148,6 +149,21 @@ def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, e
     np.testing.assert_array_equal(both[:, :3], (one + one[::-1])[:, :3] / 2)
     np.testing.assert_array_equal(both.sum(axis=0)[:3], one.sum(axis=0)[:3])
     assert both[0, names.index(head)] == 1 / min(pp, 2)
+
+
+def test_the_layout_decides_which_rank_holds_multi_token_prediction():
+    names = ("block 0", "embedding", "head", *MTP)
+
+    def holder(pp, chunks, stage, place=Placement.LOOPED):
+        counts = rank_counts((0,) * sum(chunks), names, pp, chunks, place, stage)[:, 3:]
+        (rank,), (kind,) = np.nonzero(counts)
+        return int(rank), MTP[kind]
+
+    assert holder(4, (2, 2, 0, 0), 0) == (3, "mtp")
+    assert holder(4, (2, 2, 0, 0), 3) == (2, "lone mtp")
+    assert holder(2, (2, 2, 0, 0), 3) == (0, "mtp")
+    assert holder(2, (2, 2, 0, 0), 3, Placement.V_SHAPED) == (1, "lone mtp")
+    assert holder(2, (2, 2, 0, 0), 0, Placement.V_SHAPED) == (0, "shared mtp")
 
 
 @given(
