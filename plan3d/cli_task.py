@@ -159,7 +159,7 @@ def _layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
     given = [
         (f"--{name.replace('_', '-')}", getattr(args, name))
         for name in LAYOUTS
-        if getattr(args, name) is not None
+        if getattr(args, name, None) is not None
     ]
     if len(given) > 1:
         raise InputError(f"{' and '.join(option for option, _ in given)} say the same: give one")
