@@ -60,6 +60,7 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros_like(self.counts)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
+        self.paths = np.stack([layout.paths for layout in layouts])
         self.rank = np.zeros((classes, len(layouts)))
         self.ranks_alike = np.zeros_like(self.rank)
         for i, layout in enumerate(layouts):

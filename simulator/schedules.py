@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .plan import Schedule, codes_in
+from .uneven_chunks import Path, critical_paths
 
 Value = NDArray[np.float64]
 
@@ -74,6 +75,8 @@ class Layout(NamedTuple):
     """Layers of each kind on all earlier ranks [class, kind]."""
     total: Value
     """Layers of each kind on all ranks [kind]."""
+    paths: Value
+    """Layers on the critical paths of looped chunks [uneven_chunks.Path, kind]."""
 
 
 def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -131,6 +134,34 @@ def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[in
     return tuple(counts)
 
 
+def chunk_counts(
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int = Placement.LOOPED,
+    mtp_stage: int = 0,
+) -> Value:
+    """Layers of each kind [chunk, kind], ends included: the embedding on the first chunk, the head
+    and, unless `mtp_stage` says another, MTP on the last."""
+    counts = np.zeros((len(chunks), len(kinds)))
+    at = 0
+    for chunk, size in enumerate(chunks):
+        for kind in order[at : at + size]:
+            counts[chunk, kind] += 1
+        at += size
+    ranks = chunk_ranks(pp, len(chunks), place).tolist()
+    first, last = ranks[0], ranks[-1]
+    counts[0, kinds.index("embedding")] = 1
+    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
+    head = shared + "head" if "shared head" in kinds else "head"
+    counts[-1, kinds.index(head)] = 1
+    if "mtp" in kinds:
+        own = _mtp_kind(ranks[mtp_stage - 1], first, last, bool(shared))
+        counts[mtp_stage - 1, kinds.index(own)] = 1
+    return counts
+
+
 @lru_cache(maxsize=4096)
 def rank_counts(
     order: tuple[int, ...],
@@ -140,23 +171,10 @@ def rank_counts(
     place: int = Placement.LOOPED,
     mtp_stage: int = 0,
 ) -> Value:
-    """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, the head
-    and, unless `mtp_stage` says another, MTP on the last; of two copies, their mean."""
+    """Layers of each kind [rank, kind]; of two copies of the model, their mean."""
     counts = np.zeros((pp, len(kinds)))
-    ranks = chunk_ranks(pp, len(chunks), place).tolist()
-    at = 0
-    for size, rank in zip(chunks, ranks, strict=True):
-        for kind in order[at : at + size]:
-            counts[rank, kind] += 1
-        at += size
-    first, last = ranks[0], ranks[-1]
-    counts[first, kinds.index("embedding")] = 1
-    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
-    head = shared + "head" if "shared head" in kinds else "head"
-    counts[last, kinds.index(head)] = 1
-    if "mtp" in kinds:
-        own = ranks[mtp_stage - 1]
-        counts[own, kinds.index(_mtp_kind(own, first, last, bool(shared)))] = 1
+    ranks = chunk_ranks(pp, len(chunks), place)
+    np.add.at(counts, ranks, chunk_counts(order, kinds, pp, chunks, place, mtp_stage))
     if place == Placement.TWO_WAY:
         counts = (counts + counts[::-1]) / 2
     counts.flags.writeable = False
@@ -187,7 +205,9 @@ def layout(
     ranks = [members[0] for members in alike.values()]
     sizes = np.array([len(members) for members in alike.values()], float)
     before = _before(counts, place)[ranks]
-    return Layout(counts[ranks], np.array(ranks, float), sizes, before, counts.sum(axis=0))
+    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
+    total = counts.sum(axis=0)
+    return Layout(counts[ranks], np.array(ranks, float), sizes, before, total, paths)
 
 
 def every_rank(
@@ -201,7 +221,23 @@ def every_rank(
     """A placement with every rank on its own, for reports by stage."""
     counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
     ranks = np.arange(pp, dtype=float)
-    return Layout(counts, ranks, np.ones(pp), _before(counts, place), counts.sum(axis=0))
+    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
+    before = _before(counts, place)
+    return Layout(counts, ranks, np.ones(pp), before, counts.sum(axis=0), paths)
+
+
+def _paths(
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
+) -> Value:
+    if place != Placement.LOOPED or len(chunks) == pp or pp == 1:
+        return np.zeros((len(Path), len(kinds)))
+    counts = chunk_counts(order, kinds, pp, chunks, place, mtp_stage)
+    return critical_paths(np.reshape(chunks, (-1, pp)), counts.reshape(-1, pp, len(kinds)))
 
 
 def _before(counts: Value, place: int) -> Value:

@@ -201,6 +201,7 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
         costs=stage,
         total=passes[1].sum(axis=0),
         before=np.cumsum(passes, axis=1) - passes,
+        paths=None,
         working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
         boundary=boundary,
         hop=_mean_hop(task, plans, boundary),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, schedule_idle, schedules
+from . import collectives, schedule_idle, schedules, uneven_chunks
 from .hardware import Cluster
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
@@ -161,6 +161,9 @@ class Ranks:
     before: Value
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
+    paths: Value | None
+    """Seconds of a forward pass and of both along the critical paths of looped chunks
+    [2, Path, skeleton]; None without any."""
     working: Value
     """Bytes alive while the largest layer is recomputed [class, skeleton]."""
     boundary: Value
@@ -196,6 +199,7 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
+        paths=_paths(place, passes),
         working=_largest(costs.working[:, which], present),
         boundary=boundary,
         hop=collectives.send(boundary, crosses, cluster),
@@ -212,6 +216,14 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
             expert_group=_with_copies(_expert_group(plans, cluster), copies, crosses),
         ),
     )
+
+
+def _paths(place: Placements, passes: Value) -> Value | None:
+    """Seconds of a forward pass and of both along the critical paths of looped chunks
+    [2, Path, skeleton]."""
+    if not place.paths.any():
+        return None
+    return _over_kinds(place.paths.take(place.which, axis=0), passes)
 
 
 def _expert_group(plans: Plan, cluster: Cluster) -> collectives.Group:
@@ -255,7 +267,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(task, plans, stage, alike, slow, (total - slowest) / v),
+        idle=_idle(task, plans, ranks, slow, _usual_idle(plans, m, slowest, total, ranks.paths)),
         hop=ranks.hop,
         end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
@@ -289,19 +301,32 @@ def weight_seconds(task: Task, matmul: Value) -> Value:
     return matmul * (slower / (2 + slower))
 
 
-def _idle(
-    task: Task, plans: Plan, stage: Value, ranks_alike: Value, slow: Index, usual: Value
-) -> Value:
+def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:
+    """Seconds the slowest rank idles under 1F1B or with looped chunks.
+
+    A chunk of every other rank, their mean, or what the longest path of uneven chunks says.
+    """
+    mean: Value = (total - slowest) / plans.virtual_stages
+    if paths is None:
+        return mean
+    forward, both = paths
+    longest = np.maximum(uneven_chunks.seconds(forward, both, m) - m * slowest, mean)
+    return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
+
+
+def _idle(task: Task, plans: Plan, ranks: Ranks, slow: Index, usual: Value) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     pp = plans.pp.astype(float)
     usual = np.where(pp > 1, usual, 0.0)
     if plans.schedule.max() <= Schedule.GPIPE:
         return usual
-    rows = np.arange(pp.size)
+    rows, stage = np.arange(pp.size), ranks.costs
     forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
     parts = (forward, stage[Cost.TOTAL] - forward - weight, weight)
     own = [part[slow, rows] for part in parts]
-    rest = [(part * ranks_alike).sum(axis=0) - one for part, one in zip(parts, own, strict=True)]
+    rest = [
+        (part * ranks.ranks_alike).sum(axis=0) - one for part, one in zip(parts, own, strict=True)
+    ]
     m = task.global_batch / (plans.dp * plans.micro_batch)
     passes = schedule_idle.Passes(*own), schedule_idle.Passes(*rest)
     return schedule_idle.idle_seconds(plans.schedule, pp, m, *passes, usual)

@@ -15,7 +15,7 @@ ORDER = {
     "plan3d.simulator": (
         "errors units json_object model model_families model_config presets hardware_profile "
         "gemm_tables hardware software stage_layout segments plan precision task operators kernels "
-        "collectives layer_kinds footprint layer_communication layers schedules "
+        "collectives layer_kinds footprint layer_communication layers uneven_chunks schedules "
         "schedule_idle schedule_orders schedule_graph pipeline_rules segment_rules rules "
         "placements stages segment_stages data_parallel memory groups segment_groups step "
         "timeline plan_timeline trace gantt run_conventions "
