@@ -106,6 +106,9 @@ def rank_counts(
         for kind in order[at : at + size]:
             counts[i % pp, kind] += 1
         at += size
+    if "embedding" not in kinds:
+        counts.flags.writeable = False
+        return counts
     last = (len(chunks) - 1) % pp
     counts[0, kinds.index("embedding")] = 1
     shared = "shared " if last == 0 else ""

@@ -17,6 +17,9 @@ from . import collectives, schedule_idle, schedules
 from .kernels import smooth_maximum
 from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
+from .listed_layers import listed_costs
+from .model import Model
+from .network import Network
 from .operators import Strategy
 from .plan import Plan, Schedule
 from .precision import Recipe
@@ -139,9 +142,14 @@ def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stage
     """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = layer_costs(task, recipe, strategy(distinct_plans))
+    costs = costs_of(task.model)(task, recipe, strategy(distinct_plans))
     place = _Placements(task, plans, layout_of)
     return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
+
+
+def costs_of(model: Model) -> Callable[[Task, Recipe, Strategy], LayerCosts]:
+    """What makes the cost table of a model's layers."""
+    return listed_costs if isinstance(model, Network) else layer_costs
 
 
 class _Placements:
@@ -152,12 +160,10 @@ class _Placements:
         fields = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
         columns = [getattr(plans, name) for name in fields]
         first, self.which = distinct(columns)
-        layouts = [
-            layout_of(
-                task.model.order, kinds, pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)
-            )
-            for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
-        ]
+        sizes = zip(*(c[first].tolist() for c in columns), strict=True)
+        cut = [(pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)) for pp, v, a, z in sizes]
+        layouts = [layout_of(task.model.order, kinds, pp, chunks) for pp, chunks in cut]
+        self.cuts = np.array([cut_shares(task.model, chunks) for _, chunks in cut])
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros_like(self.counts)
@@ -173,14 +179,22 @@ class _Placements:
             self.total[i] = layout.total
 
 
+def cut_shares(model: Model, chunks: tuple[int, ...]) -> Value:
+    """Share of the boundaries between chunks that lie behind a layer of each kind, where kinds
+    hand on different tensors; else all of them."""
+    if not isinstance(model, Network):
+        return np.ones(1)
+    behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
+    return np.bincount(behind, minlength=len(model.listed)) / max(behind.size, 1)
+
+
 def _chunks(
     task: Task, explicit: tuple[int, ...], pp: int, virtual: int, first: int, last: int
 ) -> tuple[int, ...]:
     """Layers of each chunk: as the plan says, else as the stack cuts."""
     model = task.model
     if task.software.cut_by_parameters and not (explicit or first or last):
-        weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
-        layers = [weights[kind] for kind in model.order]
+        layers = model.layer_parameters
         return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
     return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit)
 
@@ -233,7 +247,8 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _P
     stage = _over_kinds(counts, table)
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    boundary, stride = costs.boundary[which], tp * cp * dp
+    boundary, stride = costs.boundary[:, which], tp * cp * dp
+    crosses, cuts = pp * stride > cluster.fast.gpus, place.cuts[place.which].T
     folded = plans.etp * plans.ep
     return Ranks(
         costs=stage,
@@ -241,8 +256,8 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _P
         # Only one chunk of each earlier rank separates a rank from the first.
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
         working=_largest(costs.working[:, which], present),
-        boundary=boundary,
-        hop=collectives.send(boundary, pp * stride > cluster.fast.gpus, cluster),
+        boundary=(cuts * boundary).sum(axis=0),
+        hop=(cuts * collectives.send(boundary, crosses, cluster)).sum(axis=0),
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],
