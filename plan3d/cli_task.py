@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
 from .simulator.model import Model
+from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
@@ -31,6 +32,8 @@ def model_of(name: str) -> Model:
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
+    if lists_layers(path):
+        return read_network(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if "/" in name or name.endswith(".json") or path.exists():

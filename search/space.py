@@ -64,6 +64,8 @@ DISTINCT = (
 
 LARGEST_MICRO_BATCH = 64
 """Sequences beyond which a micro-batch is not tried unless asked for."""
+MOST_SAMPLES = 1024
+"""The same in samples of a layer list, which may be as small as one image."""
 FEWEST_TOKENS = 1024
 """Tokens of a sequence on a rank below which cp is not tried unless asked for."""
 MOST_DOMAINS = 2
@@ -97,7 +99,8 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
     ranks = divisors(task.gpus)
-    micro = {3, *(2**i for i in range(LARGEST_MICRO_BATCH.bit_length()))}
+    largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
+    micro = {3, *(2**i for i in range(largest.bit_length()))}
     return {
         "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
         "cp": tuple(d for d in ranks if d == 1 or task.sequence >= d * FEWEST_TOKENS),

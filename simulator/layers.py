@@ -74,7 +74,8 @@ class LayerCosts:
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
-    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
+    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
+    a single row where all layers hand on the same."""
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -107,7 +108,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     split = s.tp if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, local.hidden / split)
+    return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
 def work_of(kind: Kind, local: Local) -> Work | None:

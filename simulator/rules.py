@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .kernels import peak_flops
 from .pipeline_rules import PIPELINE_RULES, Rule
-from .plan import Plan, Precision, model_copies
+from .plan import Plan, Precision, Recompute, model_copies
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
 from .task import Task
@@ -125,6 +125,21 @@ RULES: tuple[Rule, ...] = (
             f"{_first_undivided(_widths(t), p.tp)} (tp); "
             f"nearest: {nearest_divisors(_first_undivided(_widths(t), p.tp), p.tp)}"
         ),
+    ),
+    Rule(
+        "listed-layers-are-whole",
+        ("tp", "cp"),
+        lambda p, t: (p.tp * p.cp == 1) | bool(t.model.kinds),
+        lambda p, t: (
+            f"tp={p.tp} cp={p.cp} must be 1: {t.model.name} is a list of layers, which are split "
+            "by pipeline and data parallelism only"
+        ),
+    ),
+    Rule(
+        "listed-layers-recompute-whole",
+        ("recompute",),
+        lambda p, t: (p.recompute != Recompute.SELECTIVE) | bool(t.model.kinds),
+        lambda p, t: f"recompute=selective needs attention layers; {t.model.name} is a layer list",
     ),
     Rule(
         "cp-divides-sequence",

@@ -149,6 +149,18 @@ def rank_counts(
         for kind in order[at : at + size]:
             counts[rank, kind] += 1
         at += size
+    if "embedding" in kinds:
+        _place_ends(counts, kinds, ranks, place, mtp_stage)
+    if place == Placement.TWO_WAY:
+        counts = (counts + counts[::-1]) / 2
+    counts.flags.writeable = False
+    return counts
+
+
+def _place_ends(
+    counts: Value, kinds: tuple[str, ...], ranks: list[int], place: int, mtp_stage: int
+) -> None:
+    """Add embedding, head and MTP to the layers of the ranks that hold them."""
     first, last = ranks[0], ranks[-1]
     counts[first, kinds.index("embedding")] = 1
     shared = "shared " if last == first or place == Placement.TWO_WAY else ""
@@ -157,10 +169,6 @@ def rank_counts(
     if "mtp" in kinds:
         own = ranks[mtp_stage - 1]
         counts[own, kinds.index(_mtp_kind(own, first, last, bool(shared)))] = 1
-    if place == Placement.TWO_WAY:
-        counts = (counts + counts[::-1]) / 2
-    counts.flags.writeable = False
-    return counts
 
 
 def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
