@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
-from .simulator.model import Model
+from .simulator.model import Model, with_imbalance
 from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
@@ -83,6 +83,8 @@ def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
     model = model_of(args.model)
+    if args.expert_imbalance is not None:
+        model = with_imbalance(model, args.expert_imbalance)
     sequence = model.sequence if args.sequence is None else args.sequence
     if args.sequence is None and not sequence:
         raise InputError(f"{model.name} states no sequence length: give --sequence")
