@@ -206,6 +206,12 @@ OPTIONS = (
         help="to cross the network once, such as 5us",
     ),
     Option(
+        flag="--expert-imbalance",
+        value="X",
+        read=positive,
+        help="tokens of the busiest rank of experts over their mean: 1 (default) or more",
+    ),
+    Option(
         flag="--latency-per-node",
         value="TIME",
         read=units.parse_seconds,

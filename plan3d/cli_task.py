@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
-from .simulator.model import Model
+from .simulator.model import Model, with_imbalance
+from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
@@ -31,6 +32,8 @@ def model_of(name: str) -> Model:
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
+    if lists_layers(path):
+        return read_network(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if "/" in name or name.endswith(".json") or path.exists():
@@ -80,6 +83,8 @@ def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
     model = model_of(args.model)
+    if args.expert_imbalance is not None:
+        model = with_imbalance(model, args.expert_imbalance)
     sequence = model.sequence if args.sequence is None else args.sequence
     if args.sequence is None and not sequence:
         raise InputError(f"{model.name} states no sequence length: give --sequence")

@@ -46,6 +46,9 @@ ORDER = (
     "sequence_parallel",
     "recompute",
     "overlap_tp",
+    "overlap_ep",
+    "cp_comm",
+    "expert_dispatch",
     "precision",
     "optimizer",
     "zero",
@@ -57,13 +60,15 @@ ORDER = (
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("micro_batch_group", "precision", "optimizer"),
+    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
 
 LARGEST_MICRO_BATCH = 64
 """Sequences beyond which a micro-batch is not tried unless asked for."""
+MOST_SAMPLES = 1024
+"""The same in samples of a layer list, which may be as small as one image."""
 FEWEST_TOKENS = 1024
 """Tokens of a sequence on a rank below which cp is not tried unless asked for."""
 MOST_DOMAINS = 2
@@ -97,7 +102,8 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
     ranks = divisors(task.gpus)
-    micro = {3, *(2**i for i in range(LARGEST_MICRO_BATCH.bit_length()))}
+    largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
+    micro = {3, *(2**i for i in range(largest.bit_length()))}
     return {
         "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
         "cp": tuple(d for d in ranks if d == 1 or task.sequence >= d * FEWEST_TOKENS),
@@ -115,6 +121,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
+        "overlap_ep": (0,),
+        "cp_comm": (0,),
+        "expert_dispatch": (0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from . import schedules
 from .layer_kinds import layer_kinds
+from .model import Model
+from .network import Network
 from .plan import Plan
 from .task import Task
 
@@ -29,6 +31,8 @@ def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
     if key.size == 1:
         return key, key
     for column in columns:
+        if (column == column[0]).all():
+            continue
         values, codes = np.unique(column, return_inverse=True)
         key = key * values.size + codes
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
@@ -43,19 +47,16 @@ class Placements:
         columns = [getattr(plans, name) for name in SHAPE]
         columns.append(schedules.placement(plans.schedule))
         rows, self.which = distinct(columns)
-        layouts = [
-            layout_of(
-                task.model.order,
-                kinds,
-                pp,
-                _chunks(task, plans.layers_per_stage, pp, v, first, last, place),
-                place,
-                mtp_stage,
-            )
-            for pp, v, first, last, mtp_stage, place in zip(
-                *(c[rows].tolist() for c in columns), strict=True
-            )
+        shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
+        cut = [
+            _chunks(task, plans.layers_per_stage, pp, v, first, last, place)
+            for pp, v, first, last, _, place in shapes
         ]
+        layouts = [
+            layout_of(task.model.order, kinds, pp, chunks, place, mtp_stage)
+            for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
+        ]
+        self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros_like(self.counts)
@@ -70,6 +71,15 @@ class Placements:
             self.rank[:n, i] = layout.rank
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
+
+
+def cut_shares(model: Model, chunks: tuple[int, ...]) -> Value:
+    """Share of the boundaries between chunks that lie behind a layer of each kind, where kinds
+    hand on different tensors; else all of them."""
+    if not isinstance(model, Network):
+        return np.ones(1)
+    behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
+    return np.bincount(behind, minlength=len(model.listed)) / max(behind.size, 1)
 
 
 def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
@@ -91,7 +101,7 @@ def _chunks(
     """Layers of each chunk: as the plan says, else as the stack cuts."""
     model = task.model
     if task.software.cut_by_parameters and not (explicit or first or last):
-        weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
-        layers = [weights[kind] for kind in model.order]
-        return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
+        return schedules.parameter_cut(
+            model.layer_parameters, model.vocabulary * model.hidden, pp * virtual
+        )
     return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit, place)

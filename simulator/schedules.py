@@ -150,7 +150,15 @@ def chunk_counts(
         for kind in order[at : at + size]:
             counts[chunk, kind] += 1
         at += size
-    ranks = chunk_ranks(pp, len(chunks), place).tolist()
+    if "embedding" in kinds:
+        _place_ends(counts, kinds, chunk_ranks(pp, len(chunks), place).tolist(), place, mtp_stage)
+    return counts
+
+
+def _place_ends(
+    counts: Value, kinds: tuple[str, ...], ranks: list[int], place: int, mtp_stage: int
+) -> None:
+    """Add embedding, head and MTP to the layers [chunk, kind] of the chunks that hold them."""
     first, last = ranks[0], ranks[-1]
     counts[0, kinds.index("embedding")] = 1
     shared = "shared " if last == first or place == Placement.TWO_WAY else ""
@@ -159,7 +167,6 @@ def chunk_counts(
     if "mtp" in kinds:
         own = _mtp_kind(ranks[mtp_stage - 1], first, last, bool(shared))
         counts[mtp_stage - 1, kinds.index(own)] = 1
-    return counts
 
 
 @lru_cache(maxsize=4096)
@@ -234,7 +241,8 @@ def _paths(
     place: int,
     mtp_stage: int,
 ) -> Value:
-    if place != Placement.LOOPED or len(chunks) == pp or pp == 1:
+    transformer = "embedding" in kinds
+    if not transformer or place != Placement.LOOPED or len(chunks) == pp or pp == 1:
         return np.zeros((len(Path), len(kinds)))
     counts = chunk_counts(order, kinds, pp, chunks, place, mtp_stage)
     return critical_paths(np.reshape(chunks, (-1, pp)), counts.reshape(-1, pp, len(kinds)))

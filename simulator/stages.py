@@ -7,6 +7,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,9 @@ from . import collectives, schedule_idle, schedules, uneven_chunks
 from .hardware import Cluster
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
+from .listed_layers import listed_costs
+from .model import Model
+from .network import Network
 from .operators import Strategy
 from .placements import LayoutOf, Placements, distinct
 from .plan import Plan, Schedule, model_copies
@@ -34,6 +38,9 @@ STRATEGY = (
     "sequence_parallel",
     "recompute",
     "overlap_tp",
+    "overlap_ep",
+    "cp_comm",
+    "expert_dispatch",
 )
 """Fields of a plan that one layer can see."""
 SKELETON = (
@@ -133,9 +140,14 @@ def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stage
     """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = layer_costs(task, recipe, strategy(distinct_plans))
+    costs = costs_of(task.model)(task, recipe, strategy(distinct_plans))
     place = Placements(task, plans, layout_of)
     return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
+
+
+def costs_of(model: Model) -> Callable[[Task, Recipe, Strategy], LayerCosts]:
+    """What makes the cost table of a model's layers."""
+    return listed_costs if isinstance(model, Network) else layer_costs
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
@@ -189,8 +201,8 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
     stage = _over_kinds(counts, table)
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    boundary, stride = costs.boundary[which], tp * cp * dp
-    crosses = pp * stride > cluster.fast.gpus
+    boundary, stride = costs.boundary[:, which], tp * cp * dp
+    crosses, cuts = pp * stride > cluster.fast.gpus, place.cuts[place.which].T
     copies = model_copies(plans.schedule)
     # The counts are the mean of both copies: right for seconds, half of what a rank holds.
     stage[Cost.LOGITS] *= copies
@@ -201,8 +213,8 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
         paths=_paths(place, passes),
         working=_largest(costs.working[:, which], present),
-        boundary=boundary,
-        hop=collectives.send(boundary, crosses, cluster),
+        boundary=(cuts * boundary).sum(axis=0),
+        hop=(cuts * collectives.send(boundary, crosses, cluster)).sum(axis=0),
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],

@@ -30,6 +30,11 @@ def task(model="llama-3.1-70b", gpus=64, cluster="h100-sxm", software="megatron-
     )
 
 
+def images():
+    """A network that is a list of layers."""
+    return replace(task(), model=Model.preset("resnet-50"), sequence=1)
+
+
 def odd(**changes):
     """Sizes that no published model has, so that one rule at a time can be broken."""
     model = Model.preset("llama-3.1-70b")
@@ -43,6 +48,8 @@ REFUSED = [
     ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
     ("tp-fits-kv-heads", odd(kv_heads=12, heads=96), {"tp": 16}, "16 neither divides"),
     ("tp-divides-ffn", task("llama-7b"), {"tp": 512}, "512 does not divide ffn width 11008"),
+    ("listed-layers-are-whole", images(), {"tp": 2}, "tp=2 cp=1 must be 1: resnet-50 is a list"),
+    ("listed-layers-recompute-whole", images(), {"recompute": "selective"}, "is a layer list"),
     ("cp-divides-sequence", task(), {"cp": 3}, "2048 is not a multiple of 2 cp = 6"),
     ("software-splits-sequences", task(software="megatron-lm-2021"), {"cp": 2}, "cp=2"),
     ("world-size", task(), {"dp": 3}, "tp(2) x cp(1) x dp(3) x pp(2) = 12 != 64 GPUs"),
@@ -133,6 +140,30 @@ REFUSED = [
         task("mixtral-8x7b"),
         {"sequence_parallel": 0},
         "tp > 1 needs sequence_parallel",
+    ),
+    (
+        "context-exchange-needs-cp",
+        task(),
+        {"cp_comm": "all-gather"},
+        "cp_comm=all-gather needs cp > 1",
+    ),
+    (
+        "context-exchange-divides-heads",
+        task(),
+        {"cp_comm": "a2a", "cp": 8},
+        "tp(2) x cp(8) = 16 does not divide 8 heads",
+    ),
+    (
+        "expert-exchange-needs-ep",
+        task("mixtral-8x7b"),
+        {"expert_dispatch": "hierarchical"},
+        "need ep > 1",
+    ),
+    (
+        "expert-overlap-needs-interleaving",
+        task("mixtral-8x7b"),
+        {"overlap_ep": 1, "ep": 2},
+        "virtual_stages >= 2 or a dualpipe schedule",
     ),
     ("expert-axes-need-experts", task(), {"ep": 2, "etp": 4}, "ep=2 etp=4 need a model"),
     ("ep-divides-experts", task("mixtral-8x7b"), {"ep": 16}, "16 does not divide 8 experts"),
