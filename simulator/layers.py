@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels, operators
-from .footprint import gathered_inputs, kept_activations, stored_parameters
+from .footprint import (
+    gathered_inputs,
+    kept_activations,
+    pending_activations,
+    stored_parameters,
+)
 from .layer_communication import (
     context_exposed,
     expert_exchange,
@@ -55,6 +60,8 @@ class Cost(IntEnum):
     """Bytes of logits and their gradients while the loss is computed."""
     GATHERED = 15
     """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
+    PENDING = 16
+    """Bytes kept per micro-batch of which only the weight gradients are missing."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -105,6 +112,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         _fill_seconds(column, kind, work, seconds[i], local)
         column[Cost.UNITS] = 1.0
         column[Cost.ACTIVATIONS], working[i] = kept_activations(kind, local)
+        column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
         column[Cost.GATHERED] = gathered_inputs(kind, local)
         if "head" in kind.name or "mtp" in kind.name:
             shards = s.tp if task.software.sharded_logits else 1.0

@@ -39,7 +39,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         column[Cost.DENSE_PARAMETERS] = layer.parameters
         column[Cost.UNITS] = 1.0
         kept = np.where(full, layer.boundary_bytes, layer.activation_bytes)
-        column[Cost.ACTIVATIONS] = kept * wider * s.micro_batch
+        column[Cost.ACTIVATIONS] = column[Cost.PENDING] = kept * wider * s.micro_batch
     activations = np.array([[layer.activation_bytes] for layer in layers])
     boundaries = np.array([[layer.boundary_bytes] for layer in layers])
     return LayerCosts(

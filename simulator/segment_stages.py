@@ -216,6 +216,7 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)]),
         rank=np.minimum(rank, plans.pp - 1.0),
+        last_rank=np.minimum(rank, plans.pp - 1.0),
         ranks_alike=1.0 * (rank < plans.pp),
         weights=_weights(task, plans, runs, runs.stage, size),
     )

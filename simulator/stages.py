@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from . import collectives, schedule_idle, schedules, uneven_chunks
 from .hardware import Cluster
+from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .listed_layers import listed_costs
@@ -24,6 +25,7 @@ from .operators import Strategy
 from .placements import LayoutOf, Placements, distinct
 from .plan import Plan, Schedule, model_copies
 from .precision import Recipe
+from .schedule_idle import Passes
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -101,6 +103,8 @@ class Stages:
     """The same summed over all earlier ranks: how long a class waits for them."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
+    pending: Value
+    """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
     buffers: Value
     communicators: Value
@@ -187,6 +191,8 @@ class Ranks:
     end_tp: Value
     """That of the first or last rank, whichever is smaller [skeleton]."""
     rank: Value
+    last_rank: Value
+    """The first rank of a class, and the one that defers most weight gradients."""
     ranks_alike: Value
     """[class, skeleton]."""
     weights: Weights
@@ -218,6 +224,7 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],
+        last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
         weights=Weights(
             dense=stage[Cost.DENSE_PARAMETERS] * copies,
@@ -267,10 +274,12 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     slowest = seconds[slow, rows]
     total = ranks.total + (launches * alike).sum(axis=0)
     forward_before, both_before = ranks.before
-    group = micro_batch_groups(plans)
-    flight = schedules.in_flight(plans.schedule, pp, v, group, m, ranks.rank)
+    sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
+    flight = in_flight(plans.schedule, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
-    waiting = schedules.losses_in_flight(plans.schedule, m)
+    waiting = losses_in_flight(plans.schedule, m)
+    passes = _passes(task, stage)
+    usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
         micro_batches=m,
@@ -279,14 +288,15 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(task, plans, ranks, slow, _usual_idle(plans, m, slowest, total, ranks.paths)),
+        idle=_idle(plans, m, ranks, passes, slow, usual),
         hop=ranks.hop,
         end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
+        activations=_activations(plans, sizes, ranks, passes),
+        pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=ranks.working + kept_boundary * flight,
         communicators=_communicators(plans, ranks),
@@ -326,22 +336,36 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
 
 
-def _idle(task: Task, plans: Plan, ranks: Ranks, slow: Index, usual: Value) -> Value:
+def _passes(task: Task, stage: Value) -> Passes:
+    """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
+    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
+    return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
+
+
+def _activations(plans: Plan, sizes: Sizes, ranks: Ranks, passes: Passes) -> Value:
+    """Bytes of activations at the peak of the worst rank of each class [class, skeleton]."""
+    stage, schedule = ranks.costs, plans.schedule
+    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
+    if schedule.max() < Schedule.ZB_H1:
+        return np.asarray(in_flight(schedule, sizes) * whole)
+    longest = (passes.forward + passes.input_gradient).max(axis=0)
+    deferred = schedule_idle.deferred(longest, passes.weight_gradient.max(axis=0))
+    each = (sizes, sizes._replace(r=ranks.last_rank))
+    out = [held_bytes(schedule, one, deferred, whole, stage[Cost.PENDING]) for one in each]
+    return np.asarray(np.maximum(*out))
+
+
+def _idle(plans: Plan, m: Value, ranks: Ranks, passes: Passes, slow: Index, usual: Value) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     pp = plans.pp.astype(float)
     usual = np.where(pp > 1, usual, 0.0)
     if plans.schedule.max() <= Schedule.GPIPE:
         return usual
-    rows, stage = np.arange(pp.size), ranks.costs
-    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
-    parts = (forward, stage[Cost.TOTAL] - forward - weight, weight)
-    own = [part[slow, rows] for part in parts]
-    rest = [
-        (part * ranks.ranks_alike).sum(axis=0) - one for part, one in zip(parts, own, strict=True)
-    ]
-    m = task.global_batch / (plans.dp * plans.micro_batch)
-    passes = schedule_idle.Passes(*own), schedule_idle.Passes(*rest)
-    return schedule_idle.idle_seconds(plans.schedule, pp, m, *passes, usual)
+    rows = np.arange(pp.size)
+    own = Passes(*(part[slow, rows] for part in passes))
+    every = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
+    rest = Passes(*(whole - one for whole, one in zip(every, own, strict=True)))
+    return schedule_idle.idle_seconds(plans.schedule, pp, m, own, rest, usual)
 
 
 def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value | float:
