@@ -168,7 +168,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "layers-fill-stages",
         ("pp", "virtual_stages"),
-        lambda p, t: p.pp * p.virtual_stages <= t.model.layers,
+        # A layout may leave a chunk with nothing but the embedding or the head.
+        lambda p, t: (p.pp * p.virtual_stages <= t.model.layers) | bool(p.layers_per_stage),
         lambda p, t: (
             f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {p.pp * p.virtual_stages} chunks "
             f"need at least one layer each, the model has {t.model.layers}"
