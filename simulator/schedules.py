@@ -78,7 +78,7 @@ class Layout(NamedTuple):
     total: Value
     """Layers of each kind on all ranks [kind]."""
     paths: Value
-    """Layers on the critical paths of looped chunks [uneven_chunks.Path, kind]."""
+    """Layers on the critical paths of looped chunks [uneven_chunks.Path, 2 kinds]."""
 
 
 def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -248,7 +248,7 @@ def _paths(
 ) -> Value:
     transformer = "embedding" in kinds
     if not transformer or place != Placement.LOOPED or len(chunks) == pp or pp == 1:
-        return np.zeros((len(Path), len(kinds)))
+        return np.zeros((len(Path), 2 * len(kinds)))
     counts = chunk_counts(order, kinds, pp, chunks, place, mtp_stage)
     return critical_paths(np.reshape(chunks, (-1, pp)), counts.reshape(-1, pp, len(kinds)))
 

@@ -178,8 +178,7 @@ class Ranks:
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
     paths: Value | None
-    """Seconds of a forward pass and of both along the critical paths of looped chunks
-    [2, Path, skeleton]; None without any."""
+    """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
     working: Value
     """Bytes alive while the largest layer is recomputed [class, skeleton]."""
     boundary: Value
@@ -238,11 +237,13 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
 
 
 def _paths(place: Placements, passes: Value) -> Value | None:
-    """Seconds of a forward pass and of both along the critical paths of looped chunks
-    [2, Path, skeleton]."""
+    """Seconds along the critical paths of looped chunks [Path, skeleton]."""
     if not place.paths.any():
         return None
-    return _over_kinds(place.paths.take(place.which, axis=0), passes)
+    forward, both = passes[..., 0], passes[..., 1]
+    each = np.concatenate([forward, both - forward], axis=1)[..., None]
+    out: Value = (place.paths.take(place.which, axis=0) @ each)[..., 0].T
+    return out
 
 
 def _expert_group(plans: Plan, cluster: Cluster) -> collectives.Group:
@@ -331,8 +332,7 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     mean: Value = (total - slowest) / plans.virtual_stages
     if paths is None:
         return mean
-    forward, both = paths
-    longest = np.maximum(uneven_chunks.seconds(forward, both, m) - m * slowest, mean)
+    longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
     return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
 
 

@@ -21,10 +21,11 @@ Index = NDArray[np.int64]
 
 
 class Path(IntEnum):
-    """Layers [kind] of the paths; a pace is that of one micro-batch.
+    """Layers of the paths: [kind] that run forward, then [kind] that run backward.
 
-    T = m LAST + FILL      R works all the time once it has begun
-    T = m pace + fill      R and another rank wait for each other; forward and backward passes
+    T = m LAST + FILL                  R works all the time once it has begun
+    T = m BEFORE + TURN                R and a rank before it wait for each other
+    T = m max(AFTER, HEAD) + LATE      R and a rank after it do: the first ones, a turn later
     """
 
     LAST = 0
@@ -32,41 +33,37 @@ class Path(IntEnum):
     FILL = 1
     """Of the first chunks of all other ranks, and by which larger chunks make R wait."""
     TURN = 2
-    """Of the largest turn on all ranks: what fills the pipeline at the pace of a rank before R."""
-    AFTER_FILL_FORWARD = 3
-    """What fills it at the pace of a rank after R; negative, for R is late by then."""
-    AFTER_FILL_BACKWARD = 4
-    BEFORE_FORWARD = 5
-    """Pace of R and a rank before it."""
-    BEFORE_BACKWARD = 6
-    AFTER_FORWARD = 7
-    """Pace of R and a rank after it: the first ones, a turn later. Its turn that meets the head
-    counts, not the head."""
-    AFTER_BACKWARD = 8
-    HEAD_FORWARD = 9
+    """Of the largest turn on all ranks."""
+    LATE = 3
+    """What fills the pipeline at the pace of a rank after R; some negative, for R is late then."""
+    BEFORE = 4
+    AFTER = 5
+    """Where the turn that meets the head is larger, it counts and not the head."""
+    HEAD = 6
     """The same with the head."""
-    HEAD_BACKWARD = 10
 
 
 def critical_paths(layers: Index, counts: Value) -> Value:
-    """Paths [Path, kind] of chunks with `layers` [turn, rank] and `counts` [turn, rank, kind].
+    """Paths [Path, 2 kinds] of chunks with `layers` [turn, rank] and `counts` [turn, rank, kind].
 
     A pace is zero when no rank has a larger chunk than R in any turn but the last.
     """
     v, p = layers.shape
-    out = np.zeros((len(Path), counts.shape[2]))
-    out[Path.LAST] = counts[:, -1].sum(axis=0)
-    out[Path.FILL] = counts[0, :-1].sum(axis=0) + _waiting(layers, counts)
-    out[Path.TURN] = counts[layers.sum(axis=1).argmax()].sum(axis=0)
+    first = counts[0, :-1].sum(axis=0) + _waiting(layers, counts)
+    largest = counts[layers.sum(axis=1).argmax()].sum(axis=0)
     turns, back = np.arange(v), np.array([*range(v - 2, -1, -1), v - 1])
-    last = _Blocks(turns, back)
-    before, after = last, _Blocks(np.roll(turns, -1), turns[::-1])
-    distance = np.arange(p - 1, 0, -1)
-    out[3:5] = _late_fill(layers, counts)
-    out[5:7] = _pace(layers, counts, last, before, distance, head=True)
-    out[7:9] = _pace(layers, counts, last, after, np.arange(1, p), head=False)
-    out[9:11] = _pace(layers, counts, last, after, np.arange(1, p), head=True)
-    return out
+    last, after = _Blocks(turns, back), _Blocks(np.roll(turns, -1), turns[::-1])
+    ahead, behind = np.arange(p - 1, 0, -1), np.arange(1, p)
+    out = {
+        Path.LAST: np.tile(counts[:, -1].sum(axis=0), 2),
+        Path.FILL: np.tile(first, 2),
+        Path.TURN: np.tile(largest, 2),
+        Path.LATE: _late(layers, counts),
+        Path.BEFORE: _pace(layers, counts, last, last, ahead, head=True),
+        Path.AFTER: _pace(layers, counts, last, after, behind, head=False),
+        Path.HEAD: _pace(layers, counts, last, after, behind, head=True),
+    }
+    return np.stack([out[path] for path in Path])
 
 
 class _Blocks:
@@ -93,19 +90,19 @@ def _waiting(layers: Index, counts: Value) -> Value:
     return out
 
 
-def _late_fill(layers: Index, counts: Value) -> Value:
-    """AFTER_FILL [2, kind]: with s and b layers of the smallest and largest chunk without an end,
+def _late(layers: Index, counts: Value) -> Value:
+    """Path.LATE: with s and b layers of the smallest and largest chunk without an end,
     s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward."""
     p = layers.shape[1]
     inner, size = counts.reshape(layers.size, -1), layers.ravel()
     small, big = inner[1:-1][size[1:-1].argmin()], inner[1:-1][size[1:-1].argmax()]
-    return np.stack([small - (p - 3) * (big - small), (p - 1) * small + 2 * big])
+    return np.concatenate([small - (p - 3) * (big - small), (p - 1) * small + 2 * big])
 
 
 def _pace(
     layers: Index, counts: Value, last: _Blocks, other: _Blocks, distance: Index, head: bool
 ) -> Value:
-    """Forward and backward layers [2, kind] of R and the rank that holds it up most.
+    """Forward and backward layers [2 kinds] of R and the rank that holds it up most.
 
     Every block takes as long as the longer of the two; d times two of the larger chunks but one
     of the smaller are saved in a round of all turns.
@@ -120,27 +117,19 @@ def _pace(
     held = np.where(longer, others - own, 0).sum(axis=0) - room
     rank = int(np.where(longer.any(axis=0), held, -np.inf).argmax())
     if not longer[:, rank].any():
-        return np.zeros((2, counts.shape[2]))
+        return np.zeros(2 * counts.shape[2])
     mine = longer[:, rank, None]
     big, small = layers[:, rank].argmax(), layers[:, -1].argmin()
     saved = distance[rank] / p * (2 * counts[big, rank] - counts[small, -1])
     forward = np.where(mine, counts[other.forward, rank], counts[last.forward, -1]).sum(axis=0)
     backward = np.where(mine, counts[other.backward, rank], counts[last.backward, -1]).sum(axis=0)
-    both: Value = np.stack([forward, backward]) - saved
-    return both
+    return np.concatenate([forward - saved, backward - saved])
 
 
-def seconds(forward: Value, both: Value, m: Value) -> Value:
-    """Seconds of m micro-batches, from those of the paths' forward and both passes
-    [Path, skeleton]."""
-    alone = m * both[Path.LAST] + both[Path.FILL]
-
-    def passes(path: Path) -> Value:
-        """Of the forward passes of one path and the backward passes of the next."""
-        return np.asarray(forward[path] + both[path + 1] - forward[path + 1])
-
-    before = m * passes(Path.BEFORE_FORWARD) + both[Path.TURN]
-    pace = np.maximum(passes(Path.AFTER_FORWARD), passes(Path.HEAD_FORWARD))
-    after = m * pace + passes(Path.AFTER_FILL_FORWARD)
+def seconds(paths: Value, m: Value) -> Value:
+    """Seconds of m micro-batches, from those of the paths [Path, skeleton]."""
+    alone = m * paths[Path.LAST] + paths[Path.FILL]
+    before = m * paths[Path.BEFORE] + paths[Path.TURN]
+    after = m * np.maximum(paths[Path.AFTER], paths[Path.HEAD]) + paths[Path.LATE]
     out: Value = np.maximum(alone, np.maximum(before, after))
     return out

@@ -25,8 +25,8 @@ def both_ways(p, v, chunks, head, m):
     placed = layout(order, KINDS, p, chunks)
     ranks = 3 * placed.counts @ each
     mean = m * ranks.max() + 3 * (placed.total @ each) / v - ranks.max() / v
-    forward = (placed.paths @ each)[:, None]
-    paths = seconds(forward, 3 * forward, np.array([float(m)]))[0]
+    passes = np.concatenate([each, 2 * each])
+    paths = seconds((placed.paths @ passes)[:, None], np.array([float(m)]))[0]
     times = chunk_counts(order, KINDS, p, chunks) @ each
     stages = StageTimes(forward=times, input_gradient=times, weight_gradient=times)
     events = simulate(graph(Schedule.INTERLEAVED, p, v, m), stages)
@@ -65,9 +65,9 @@ def test_paths_are_nearer_than_the_mean_chunk(p, v, layers, head, groups):
 def test_even_chunks_have_one_path():
     p, v = 4, 3
     paths = layout((0,) * 24, KINDS, p, (2,) * 12).paths
-    assert not paths[Path.BEFORE_FORWARD :].any()
-    assert paths[Path.LAST].tolist() == [6, 0, 1]
-    assert paths[Path.FILL].tolist() == [6, 1, 0]
+    assert not paths[Path.BEFORE :].any()
+    assert paths[Path.LAST].tolist() == 2 * [6, 0, 1]
+    assert paths[Path.FILL].tolist() == 2 * [6, 1, 0]
     one, mean, events = both_ways(p, v, (2,) * 12, 1.0, 8)
     assert one == pytest.approx(events, rel=0.01)
     assert mean == pytest.approx(events, rel=0.01)
