@@ -279,7 +279,6 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     flight = in_flight(plans.schedule, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = losses_in_flight(plans.schedule, m)
-    passes = _passes(task, stage)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
@@ -289,14 +288,14 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(plans, m, ranks, passes, slow, usual),
+        idle=_idle(task, plans, m, ranks, slow, usual),
         hop=ranks.hop,
         end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        activations=_activations(plans, sizes, ranks, passes),
+        activations=_activations(task, plans, ranks, sizes, flight),
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=ranks.working + kept_boundary * flight,
@@ -342,12 +341,13 @@ def _passes(task: Task, stage: Value) -> Passes:
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
-def _activations(plans: Plan, sizes: Sizes, ranks: Ranks, passes: Passes) -> Value:
+def _activations(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes, flight: Value) -> Value:
     """Bytes of activations at the peak of the worst rank of each class [class, skeleton]."""
     stage, schedule = ranks.costs, plans.schedule
     whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
     if schedule.max() < Schedule.ZB_H1:
-        return np.asarray(in_flight(schedule, sizes) * whole)
+        return np.asarray(flight * whole)
+    passes = _passes(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
     deferred = schedule_idle.deferred(longest, passes.weight_gradient.max(axis=0))
     each = (sizes, sizes._replace(r=ranks.last_rank))
@@ -355,13 +355,13 @@ def _activations(plans: Plan, sizes: Sizes, ranks: Ranks, passes: Passes) -> Val
     return np.asarray(np.maximum(*out))
 
 
-def _idle(plans: Plan, m: Value, ranks: Ranks, passes: Passes, slow: Index, usual: Value) -> Value:
+def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: Value) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     pp = plans.pp.astype(float)
     usual = np.where(pp > 1, usual, 0.0)
     if plans.schedule.max() <= Schedule.GPIPE:
         return usual
-    rows = np.arange(pp.size)
+    rows, passes = np.arange(pp.size), _passes(task, ranks.costs)
     own = Passes(*(part[slow, rows] for part in passes))
     every = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
     rest = Passes(*(whole - one for whole, one in zip(every, own, strict=True)))
