@@ -18,11 +18,15 @@ from .simulator.errors import InputError, did_you_mean
 TASK = ("search", "estimate", "timeline")
 ONE = ("estimate", "timeline")
 """Verbs about one plan."""
+LAUNCH = ("export", "import")
+"""Verbs about files of training frameworks."""
+ASKING = (*TASK, *LAUNCH)
+PREDICTING = (*TASK, "import")
 SEARCH = ("search",)
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
 VALIDATE = ("validate",)
-EVERY = ("search", "estimate", "timeline", "validate", "models", "clusters")
+EVERY = (*ASKING, "validate", "models", "clusters")
 
 
 class Parser(argparse.ArgumentParser):
@@ -105,6 +109,8 @@ class Option:
     required: bool = False
     completes: str = ""
     """What a shell completes: 'file', 'model', 'cluster', 'software'."""
+    short: str = ""
+    """Another name of one letter, '-o'."""
 
     @property
     def name(self) -> str:
@@ -116,7 +122,7 @@ class Option:
             parser.add_argument(self.flag, action="store_true", help=self.help)
             return
         action = parser.add_argument(
-            self.flag,
+            *filter(None, (self.short, self.flag)),
             action="append" if self.many else "store",
             type=partial(_read, self),
             default=self.default,
@@ -146,63 +152,98 @@ OPTIONS = (
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
     ),
-    Option(flag="--gpus", value="N", read=whole, help="GPUs of the cluster"),
-    Option(flag="--nodes", value="N", read=whole, help="nodes of the cluster"),
     Option(
-        flag="--gpus-per-node", value="N", read=whole, help="GPUs a node (default: the profile's)"
+        flag="--model",
+        value="M",
+        verbs=LAUNCH,
+        completes="model",
+        help="preset or config.json (default: what the file or the saved result says)",
+    ),
+    Option(
+        flag="--cluster",
+        value="C",
+        verbs=LAUNCH,
+        completes="cluster",
+        help="hardware profile or TOML file (default: the saved result's)",
+    ),
+    Option(flag="--gpus", value="N", read=whole, verbs=ASKING, help="GPUs of the cluster"),
+    Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
+    Option(
+        flag="--gpus-per-node",
+        value="N",
+        read=whole,
+        verbs=ASKING,
+        help="GPUs a node (default: the profile's)",
     ),
     Option(
         flag="--sequence",
         value="S",
         read=whole,
+        verbs=ASKING,
         help="tokens of one sequence (default: the model's published one)",
     ),
     Option(
         flag="--global-batch",
         value="B",
         read=whole,
+        verbs=ASKING,
         help="sequences of one step (default: the model's published batch)",
     ),
     Option(
         flag="--global-batch-tokens",
         value="T",
         read=units.parse_count,
+        verbs=ASKING,
         help="the same in tokens; a multiple of the sequence",
     ),
-    Option(flag="--precision", value="P", help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16"),
-    Option(flag="--optimizer", value="O", help="adam (default) or sgd"),
+    Option(
+        flag="--precision",
+        value="P",
+        verbs=(*TASK, "export"),
+        help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
+    ),
+    Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     Option(
         flag="--software",
         value="PROFILE",
+        verbs=ASKING,
         completes="software",
         help="training stack: megatron-core (default) or megatron-lm-2021",
     ),
     Option(
         flag="--inter-node-bandwidth",
         value="RATE",
+        verbs=PREDICTING,
         read=units.parse_bandwidth,
         help="of the network, for one GPU in one direction, such as 200Gb/s",
     ),
     Option(
         flag="--intra-node-bandwidth",
         value="RATE",
+        verbs=PREDICTING,
         read=units.parse_bandwidth,
         help="of NVLink or xGMI, for one GPU in one direction, such as 300GB/s",
     ),
     Option(
         flag="--network-latency",
         value="TIME",
+        verbs=PREDICTING,
         read=units.parse_seconds,
         help="to cross the network once, such as 5us",
     ),
     Option(
         flag="--latency-per-node",
         value="TIME",
+        verbs=PREDICTING,
         read=units.parse_seconds,
         help="of each further node of a collective",
     ),
     Option(
-        flag="--memory", value="SIZE", read=units.parse_bytes, help="usable of one GPU: '80 GiB'"
+        flag="--memory",
+        value="SIZE",
+        read=units.parse_bytes,
+        verbs=PREDICTING,
+        help="usable of one GPU: '80 GiB'",
     ),
     Option(
         flag="--plan",
@@ -315,6 +356,47 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    Option(
+        flag="--to",
+        value="FRAMEWORK",
+        verbs=LAUNCH,
+        help="megatron, megatron-bridge, torchtitan, deepspeed or nanotron",
+    ),
+    Option(
+        flag="--version",
+        value="V",
+        verbs=LAUNCH,
+        help="of the framework (default: its first in docs/export.md)",
+    ),
+    Option(
+        flag="--output",
+        short="-o",
+        value="FILE",
+        completes="file",
+        verbs=LAUNCH,
+        help="write the file here instead of printing it",
+    ),
+    Option(
+        flag="--with",
+        value="F=V",
+        many=True,
+        verbs=LAUNCH,
+        help="use V for plan field F, whatever the plan or the file says; repeatable",
+    ),
+    Option(
+        flag="--from",
+        value="FRAMEWORK",
+        verbs=("import",),
+        help="megatron, torchtitan, deepspeed or nanotron (default: what the file looks like)",
+    ),
+    Option(
+        flag="--vocabulary",
+        value="N",
+        read=whole,
+        verbs=("import",),
+        help="tokens of the tokenizer, where the file does not say",
+    ),
+    Option(flag="--estimate", verbs=("import",), help="predict the plan's time and memory"),
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
 )

@@ -1,0 +1,45 @@
+"""Which frameworks can plans be written for, and whose files can be read?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...simulator.errors import InputError, did_you_mean
+from . import megatron, megatron_read
+from .exporter import Exporter
+from .launch_file import Launch
+
+EXPORTERS: dict[str, Exporter] = {e.name: e for e in (megatron.EXPORTER,)}
+"""Writers by framework."""
+
+READERS: dict[str, Callable[[str, str, int | None], Launch]] = {
+    "megatron": megatron_read.read,
+}
+"""Readers by framework: (text, file name, vocabulary or None) -> what the file says."""
+
+
+def exporter(name: str, option: str = "--to") -> Exporter:
+    """A writer by name; InputError with the nearest names when unknown."""
+    if name not in EXPORTERS:
+        raise InputError(f"{option} {name} is not known{did_you_mean(name, EXPORTERS)}")
+    return EXPORTERS[name]
+
+
+def reader(text: str, file: str, wanted: str | None) -> Callable[[str, str, int | None], Launch]:
+    """The reader of a named framework, or of the one whose file this looks like."""
+    name = wanted or looks_like(text, file)
+    if name not in READERS:
+        raise InputError(f"--from {name} is not known{did_you_mean(name, READERS)}")
+    return READERS[name]
+
+
+def looks_like(text: str, file: str) -> str:
+    """The framework of a file, by its ending and by what only that framework says."""
+    ending = file.rpartition(".")[2].lower()
+    if ending in ("yaml", "yml"):
+        return "nanotron"
+    if ending == "toml":
+        return "torchtitan"
+    if ending == "json" or text.lstrip().startswith("{") or "--deepspeed" in text:
+        return "deepspeed"
+    return "megatron"
