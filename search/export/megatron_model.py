@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from ...simulator.model import Attention, Block, Experts, Mlp, Model

@@ -1,0 +1,245 @@
+"""What does a torchtitan 0.2 job configuration run? Its TOML as a batch, a plan and a flavor.
+
+Source of the defaults: torchtitan 0.2.2, config/job_config.py; distributed/pipeline_parallel.py
+for the split of layers.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from ...simulator.errors import InputError
+from ...simulator.json_object import JsonObject
+from ...simulator.plan import Precision, Recompute, Schedule
+from .launch_file import Kept, Launch, stated_layers
+from .torchtitan import SCHEDULES
+from .torchtitan_model import flavor_model
+
+CODES = {name.lower(): code for code, name in SCHEDULES.items()}
+USED: dict[str, tuple[str, ...]] = {
+    "model": ("name", "flavor", "converters"),
+    "optimizer": ("name",),
+    "training": (
+        "seq_len",
+        "local_batch_size",
+        "global_batch_size",
+        "dtype",
+        "mixed_precision_param",
+        "mixed_precision_reduce",
+    ),
+    "parallelism": (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "fsdp_reshard_after_forward",
+        "tensor_parallel_degree",
+        "enable_async_tensor_parallel",
+        "pipeline_parallel_degree",
+        "pipeline_parallel_schedule",
+        "pipeline_parallel_microbatch_size",
+        "pipeline_parallel_layers_per_stage",
+        "pipeline_parallel_first_stage_less_layers",
+        "pipeline_parallel_last_stage_less_layers",
+        "module_fqns_per_model_part",
+        "context_parallel_degree",
+        "expert_parallel_degree",
+        "expert_tensor_parallel_degree",
+    ),
+    "activation_checkpoint": ("mode",),
+    "compile": ("enable", "components"),
+    "quantize": ("linear",),
+}
+"""Keys that are read, by table; all others are kept."""
+MATTERS = (
+    "training.enable_cpu_offload",
+    "parallelism.pipeline_parallel_schedule_csv",
+    "parallelism.disable_loss_parallel",
+    "optimizer.early_step_in_backward",
+)
+"""Kept keys that change time or memory."""
+
+
+def read(text: str, file: str, vocabulary: int | None = None) -> Launch:
+    """The launch of a TOML file. Raises InputError naming the key that is wrong."""
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{file}: is not TOML ({error})") from None
+    launch = Launch(file, "torchtitan")
+    parts = {
+        name: JsonObject.of(content.get(name, {}), file, f"$.{name}")
+        for name in ("model", "optimizer", "training", "parallelism", "activation_checkpoint")
+    }
+    if not content.keys() & {"training", "parallelism"}:
+        raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
+    _model(parts["model"], launch)
+    _sizes(parts["parallelism"], launch)
+    _batch(parts["training"], parts["parallelism"], launch)
+    _formats(parts, launch)
+    _recompute(parts["activation_checkpoint"], launch)
+    launch.kept = list(_kept(content))
+    return launch
+
+
+def _model(model: JsonObject, launch: Launch) -> None:
+    """The model of a shipped flavor; others need --model."""
+    launch.model = flavor_model(model.text("name", default="llama3"), model.text("flavor", default=""))
+
+
+def _sizes(p: JsonObject, launch: Launch) -> None:
+    """Axes, sharding and overlaps."""
+    replicas = p.size("data_parallel_replicate_degree", default=1)
+    shards = p.values.get("data_parallel_shard_degree", -1)
+    shards = -1 if shards == -1 else p.size("data_parallel_shard_degree")
+    tp, cp = p.size("tensor_parallel_degree", default=1), p.size("context_parallel_degree", default=1)
+    pp = p.size("pipeline_parallel_degree", default=1)
+    plan = launch.plan
+    plan |= {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": int(tp > 1)}
+    plan["ep"] = p.size("expert_parallel_degree", default=1)
+    plan["etp"] = p.size("expert_tensor_parallel_degree", default=1) if plan["ep"] > 1 else 1
+    plan["overlap_tp"] = int(p.flag("enable_async_tensor_parallel", False))
+    if shards > 0:
+        plan["dp"] = replicas * shards
+        launch.gpus = tp * cp * pp * replicas * shards
+    if replicas > 1 and shards != 1:
+        launch.open["zero"] = (
+            f"$.parallelism: {replicas} replicas of shards (HSDP) are not modelled"
+        )
+    sharded = shards != 1 or cp > 1
+    policies = ("default", "always", "never")
+    policy = p.text("fsdp_reshard_after_forward", policies, default="default")
+    again = policy == "always" or (policy == "default" and pp == 1)
+    several = replicas * max(shards, 1) * cp > 1 or shards == -1
+    plan["zero"] = (3 if again else 2) if sharded else 0
+    plan["overlap_grad_reduce"] = int(several)
+    plan["overlap_param_gather"] = int(sharded)
+    _pipeline(p, pp, launch)
+
+
+def _pipeline(p: JsonObject, pp: int, launch: Launch) -> None:
+    """Schedule and chunks."""
+    plan = launch.plan
+    if pp == 1:
+        plan |= {"schedule": "1f1b", "virtual_stages": 1, "overlap_p2p": 0}
+        return
+    name = p.text("pipeline_parallel_schedule", default="1F1B")
+    if name.lower() not in CODES:
+        why = f"$.parallelism.pipeline_parallel_schedule is {name}, which no plan has"
+        launch.open["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
+    code = CODES.get(name.lower(), Schedule.ONE_F_ONE_B)
+    plan["schedule"] = int(code)
+    chunks = _chunks(p, pp, code, launch)
+    v = len(chunks) // pp
+    if v > 1 or code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
+        plan["virtual_stages"] = v
+    plan["overlap_p2p"] = int(v > 1)
+    plan |= stated_layers(chunks, pp, v)
+
+
+def _chunks(p: JsonObject, pp: int, code: int, launch: Launch) -> tuple[int, ...]:
+    """Layers of each chunk: of the named modules, else of torchtitan's own split."""
+    parts = p.values.get("module_fqns_per_model_part")
+    if isinstance(parts, list):
+        chunks = tuple(
+            sum(str(name).startswith("layers.") for name in part) if isinstance(part, list) else 0
+            for part in parts
+        )
+        if not chunks or len(chunks) % pp:
+            raise p.refuse("module_fqns_per_model_part", f"has {len(chunks)} parts for {pp} stages")
+        return chunks
+    if launch.model is None:
+        each = p.size("pipeline_parallel_layers_per_stage", default=0)
+        if each:
+            raise launch.refuse("names an unknown flavor: layers_per_stage cannot be counted")
+        return (0,) * pp * (1 if code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else 2)
+    less = [
+        p.size(f"pipeline_parallel_{end}_stage_less_layers", default=1, least=0)
+        for end in ("first", "last")
+    ]
+    total = launch.model.layers + sum(less)
+    each = p.size("pipeline_parallel_layers_per_stage", default=0)
+    single = code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+    stages = -(-total // each) if each else pp * (1 if single else 2)
+    if stages % pp:
+        key = "pipeline_parallel_layers_per_stage"
+        raise p.refuse(key, f"is {each}: {stages} stages are not a multiple of {pp}")
+    return split(total, stages, less)
+
+
+def split(total: int, stages: int, less: list[int]) -> tuple[int, ...]:
+    """torchtitan's split: embedding and head count as layers, the first stages get the rest."""
+    each, more = divmod(total, stages)
+    out = [each + (stage < more) for stage in range(stages)]
+    out[0] -= less[0]
+    out[-1] -= less[1]
+    return tuple(out)
+
+
+def _batch(t: JsonObject, p: JsonObject, launch: Launch) -> None:
+    """Micro-batch, sequences of a step and tokens of a sequence."""
+    launch.sequence = t.size("seq_len", default=2048)
+    local = t.size("local_batch_size", default=8)
+    stated = t.values.get("global_batch_size", -1)
+    launch.global_batch = None if stated == -1 else t.size("global_batch_size")
+    if launch.plan["pp"] == 1:
+        launch.plan["micro_batch"] = local
+        launch.accumulation = None if launch.global_batch else 1
+        return
+    micro = p.size("pipeline_parallel_microbatch_size", default=1)
+    launch.plan["micro_batch"] = micro
+    if local % micro:
+        raise t.refuse("local_batch_size", f"is {local}, not a multiple of micro-batches of {micro}")
+    launch.accumulation = local // micro
+    ranks = launch.plan.get("dp")
+    if launch.global_batch and ranks and launch.global_batch != local * ranks:
+        raise t.refuse(
+            "global_batch_size",
+            f"is {launch.global_batch}: accumulating over several pipelines of {local} x {ranks} "
+            "sequences is not modelled; nearest: local_batch_size = "
+            f"{launch.global_batch // ranks}",
+        )
+
+
+def _formats(parts: Mapping[str, JsonObject], launch: Launch) -> None:
+    """Number formats and optimizer."""
+    t, model = parts["training"], parts["model"]
+    kinds = ("float32", "bfloat16")
+    pure = t.text("dtype", kinds, default="float32") == "bfloat16"
+    full = t.text("mixed_precision_param", kinds, default="bfloat16") == "float32"
+    converters = model.values.get("converters", [])
+    if isinstance(converters, list) and "float8" in converters:
+        precision = Precision.FP8
+    elif pure:
+        precision = Precision.PURE_BF16
+    else:
+        precision = Precision.FP32 if full else Precision.BF16
+    launch.plan["precision"] = int(precision)
+    name = parts["optimizer"].text("name", default="AdamW")
+    if name not in ("Adam", "AdamW"):
+        launch.open["optimizer"] = f"$.optimizer.name is {name}, which is not modelled"
+
+
+def _recompute(a: JsonObject, launch: Launch) -> None:
+    modes = ("selective", "full", "memory_budget", "none")
+    mode = a.text("mode", modes, default="selective")
+    if mode in ("none", "full"):
+        launch.plan["recompute"] = int(Recompute[mode.upper()])
+        return
+    stated = "is" if a.has("mode") else "is by default"
+    launch.open["recompute"] = (
+        f"$.activation_checkpoint.mode {stated} {mode}, torchtitan's own choice of operations, "
+        "which no plan has (nearest: none, full)"
+    )
+
+
+def _kept(content: Mapping[str, Any]) -> list[Kept]:
+    """Every key that nothing reads."""
+    out = []
+    for table, values in content.items():
+        rows = values.items() if isinstance(values, dict) else [("", values)]
+        for key, value in rows:
+            if key not in USED.get(table, ()):
+                path = f"{table}.{key}".rstrip(".")
+                out.append(Kept(f"$.{path}", f"{path} = {value!r}", path in MATTERS))
+    return out

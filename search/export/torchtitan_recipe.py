@@ -1,0 +1,113 @@
+"""How does torchtitan 0.3 run a plan? A Python recipe over the configuration of a flavor.
+
+Source: torchtitan 0.3.0, config/configs.py, trainer.py (Trainer.Config), models/*/config_registry.py,
+distributed/activation_checkpoint.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...simulator.plan import Plan, Precision, Recompute
+from ...simulator.rules import Rule
+from ...simulator.task import Task
+from . import torchtitan
+from .exporter import Exporter, Form
+from .torchtitan_model import FLAVORS, flavor_of, is_flavor
+
+VERSION = "0.3.0"
+TITLE = f"torchtitan {VERSION}"
+RULES = (
+    *torchtitan.common_rules(TITLE),
+    Rule(
+        "torchtitan-flavor",
+        (),
+        lambda p, t: (p.tp > 0) & is_flavor(t.model),
+        lambda p, t: (
+            f"0.3 builds shapes in code and ships none like {t.model.name}; nearest: --version "
+            f"0.2, or a flavor: {', '.join(f'{name} {flavor}' for name, flavor in FLAVORS)}"
+        ),
+    ),
+    Rule(
+        "torchtitan-expert-tensor",
+        ("etp",),
+        lambda p, t: p.etp == 1,
+        lambda p, t: f"etp={p.etp}: 0.3 does not split experts; nearest: etp=1",
+    ),
+    Rule(
+        "torchtitan-replicas-cp",
+        ("zero", "cp"),
+        lambda p, t: (p.zero > 0) | (p.cp == 1),
+        lambda p, t: "zero=0: context parallelism shards with FSDP; nearest: zero=2",
+    ),
+)
+
+
+def write(task: Task, plan: Plan) -> str:
+    """The recipe as a Python module."""
+    name, flavor = flavor_of(task.model)
+    function = f"{name}_{flavor.lower()}"
+    cluster = task.cluster
+    module = "plan3d_recipe"
+    lines = [
+        f'"""{TITLE} recipe, written by plan3d.',
+        "",
+        f"{task.model.name} on {task.gpus} x {cluster.accelerator.name} "
+        f"({cluster.nodes} x {cluster.gpus_per_node}).",
+        f"Plan: {plan}",
+        f"Save as {module}.py and run torchtitan with --module {module} --config recipe.",
+        '"""',
+        "",
+        *_imports(name, function, plan),
+        "",
+        "",
+        "def recipe() -> Trainer.Config:",
+        f'    """{task.model.name} as the plan has it."""',
+        f"    config = {function}()",
+        *(f"    config.{key} = {value}" for key, value in settings(task, plan, flavor)),
+        "    return config",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _imports(name: str, function: str, plan: Plan) -> list[str]:
+    float8 = plan.precision == Precision.FP8
+    out = ["from torchtitan.config import CompileConfig"] if plan.overlap_tp or float8 else []
+    if plan.recompute == Recompute.FULL:
+        out.append("from torchtitan.distributed.activation_checkpoint import FullAC")
+    if float8:
+        out.insert(0, "from torchtitan.components.quantization import Float8LinearConverter")
+        out.append(f"from torchtitan.models.{name} import model_registry")
+    out.append(f"from torchtitan.models.{name}.config_registry import {function}")
+    return [*out, "from torchtitan.trainer import Trainer"]
+
+
+def settings(task: Task, plan: Plan, flavor: str) -> list[tuple[str, Any]]:
+    """Attributes of the configuration and the Python text of their values."""
+    float8 = plan.precision == Precision.FP8
+    pure, full = plan.precision == Precision.PURE_BF16, plan.precision == Precision.FP32
+    out: list[tuple[str, Any]] = [
+        ("training.seq_len", task.sequence),
+        ("training.local_batch_size", torchtitan.local_batch(task, plan)),
+        ("training.global_batch_size", task.global_batch),
+        ("training.dtype", repr("bfloat16" if pure else "float32")),
+        ("training.mixed_precision_param", repr("float32" if full else "bfloat16")),
+        # CUDA graphs run neither pipelines nor the usual expert dispatch.
+        ("training.disable_cuda_graphs", bool(plan.pp > 1 or plan.ep > 1)),
+        ("parallelism.enable_sequence_parallel", bool(plan.sequence_parallel)),
+    ]
+    shared = torchtitan.parallelism(task, plan, "lm_head")
+    out += [(f"parallelism.{key}", repr(value)) for key, value in shared.items()]
+    kind = "FullAC.Config()" if plan.recompute == Recompute.FULL else None
+    out.append(("activation_checkpoint", kind))
+    if plan.overlap_tp or float8:
+        overlap = f", enable_async_tensor_parallel={bool(plan.overlap_tp)}"
+        out.append(("compile", f"CompileConfig(enable=True{overlap})"))
+    if float8:
+        converter = "Float8LinearConverter.Config(model_compile_enabled=True)"
+        out.append(("model_spec", f"model_registry({flavor!r}, converters=[{converter}])"))
+    return out
+
+
+EXPORTER = Exporter("torchtitan", (torchtitan.FORM, Form(VERSION, TITLE, RULES, write)))
