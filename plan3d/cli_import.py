@@ -66,9 +66,10 @@ def imported(args: argparse.Namespace) -> Imported:
     from .simulator.rules import check
 
     overrides = cli_plan.fields_of(getattr(args, "with"), "--with")
-    launch = _launch(args)
+    given = cli_task.model_of(args.model) if args.model else None
+    launch = _launch(args, given)
     plan = plan_of(launch, overrides)
-    model = _model(launch, cli_task.model_of(args.model) if args.model else None)
+    model = _model(launch, given)
     if args.cluster is None:
         raise InputError("a launch file does not name the machine: give --cluster")
     sizes = {"gpus": args.gpus}
@@ -77,10 +78,8 @@ def imported(args: argparse.Namespace) -> Imported:
     cluster = cli_task.cluster_of(argparse.Namespace(**{**vars(args), **sizes}))
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
-    given = cli_task.stated_batch(args, sequence)
-    task = cli_task.question(
-        model, cluster, sequence, batch_of(launch, plan, gpus, given), args.software
-    )
+    batch = batch_of(launch, plan, gpus, cli_task.stated_batch(args, sequence))
+    task = cli_task.question(model, cluster, sequence, batch, args.software)
     task = replace(task, software=replace(task.software, **launch.software))
     plan = settled(plan, gpus)
     check(_costable(plan, gpus), task)
@@ -95,7 +94,8 @@ def _costable(plan: Plan, gpus: int) -> Plan:
     return with_closed_form(resolve(plan, gpus).take(0))
 
 
-def _launch(args: argparse.Namespace) -> Launch:
+def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
+    from .search.export.launch_file import Given
     from .search.export.registry import reader
 
     try:
@@ -112,7 +112,7 @@ def _launch(args: argparse.Namespace) -> Launch:
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
-    return reader(text, args.file, wanted)(text, args.file, args.vocabulary)
+    return reader(text, args.file, wanted)(text, args.file, Given(model, args.vocabulary))
 
 
 def _model(launch: Launch, given: Model | None) -> Model:

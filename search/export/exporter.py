@@ -8,7 +8,7 @@ written and read again is the same plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...simulator.errors import InputError
 from ...simulator.plan import Plan, resolve, spell
 from ...simulator.rules import Rule, violated
 from ...simulator.schedules import chunk_layers
+from ...simulator.segments import FIELDS
 from ...simulator.task import Task
 from .launch_file import Kept
 from .shape import features
@@ -62,10 +63,36 @@ class Exporter:
 def written(task: Task, plan: Plan, form: Form) -> str:
     """The file of one plan. Raises InputError with every rule that it breaks."""
     plan = resolve(plan, task.gpus).take(0)
+    uneven = differing(plan)
+    if uneven:
+        raise InputError(f"{form.title} cannot run {uneven} (uniform-strategy)")
+    plan = with_layers(plan)
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
     return form.write(task, plan)
+
+
+def differing(plan: Plan) -> str:
+    """What differs between the runs of one plan; '' where they only divide the layers."""
+    if not plan.segments:
+        return ""
+    runs = plan.segments
+    for name in FIELDS:
+        values = sorted({int(value) for value in getattr(runs, name)[runs.present]})
+        if len(values) > 1:
+            return f"layers with {' and '.join(shown(name, value) for value in values)} in one plan"
+    return ""
+
+
+def with_layers(plan: Plan) -> Plan:
+    """A plan whose runs all have one strategy, as layers of its stages."""
+    if not plan.segments:
+        return plan
+    runs = plan.segments
+    counts = tuple(sum(run["layers"] for run in stage) for stage in runs.stages())
+    own = {name: int(getattr(runs, name)[0, 0]) for name in FIELDS}
+    return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:

@@ -27,6 +27,17 @@ class Kept:
     """It is known to change time or memory, and the prediction does not include it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user says besides the file."""
+
+    model: Model | None = None
+    vocabulary: int | None = None
+    """Tokens of the tokenizer."""
+
+
+NOTHING = Given()
+
 @dataclass
 class Launch:
     """A launch file as far as it could be read."""

@@ -11,7 +11,7 @@ from ...simulator.errors import InputError
 from ...simulator.plan import Optimizer, Precision, Recompute
 from ...simulator.stage_layout import read_layout
 from .flags import Flags
-from .launch_file import Kept, Launch, stated_layers
+from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .megatron_model import model_of
 from .shell_words import Script, Word, read_script
 
@@ -81,12 +81,12 @@ def program(command: Sequence[Word]) -> int | None:
     return next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
 
 
-def read(text: str, file: str, vocabulary: int | None = None) -> Launch:
+def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
     script = script_of(text, file)
     flags = Flags.of(training_words(script), file)
     launch = Launch(file, "megatron", launcher_gpus=launcher_gpus(script))
-    read_flags(flags, launch, vocabulary)
+    read_flags(flags, launch, given.vocabulary)
     read_sharding(flags, launch)
     keep(flags, script, launch)
     return launch

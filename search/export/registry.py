@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...simulator.errors import InputError, did_you_mean
-from . import megatron, megatron_read
+from . import megatron, megatron_read, torchtitan_read, torchtitan_recipe
 from .exporter import Exporter
-from .launch_file import Launch
+from .launch_file import Given, Launch
 
-EXPORTERS: dict[str, Exporter] = {e.name: e for e in (megatron.EXPORTER,)}
+EXPORTERS: dict[str, Exporter] = {e.name: e for e in (megatron.EXPORTER, torchtitan_recipe.EXPORTER)}
 """Writers by framework."""
 
-READERS: dict[str, Callable[[str, str, int | None], Launch]] = {
+Reader = Callable[[str, str, Given], Launch]
+READERS: dict[str, Reader] = {
     "megatron": megatron_read.read,
+    "torchtitan": torchtitan_read.read,
 }
-"""Readers by framework: (text, file name, vocabulary or None) -> what the file says."""
+"""Readers by framework: (text, file name, what the user says) -> what the file says."""
 
 
 def exporter(name: str, option: str = "--to") -> Exporter:
@@ -25,7 +27,7 @@ def exporter(name: str, option: str = "--to") -> Exporter:
     return EXPORTERS[name]
 
 
-def reader(text: str, file: str, wanted: str | None) -> Callable[[str, str, int | None], Launch]:
+def reader(text: str, file: str, wanted: str | None) -> Reader:
     """The reader of a named framework, or of the one whose file this looks like."""
     name = wanted or looks_like(text, file)
     if name not in READERS:

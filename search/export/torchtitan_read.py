@@ -13,7 +13,7 @@ from typing import Any
 from ...simulator.errors import InputError
 from ...simulator.json_object import JsonObject
 from ...simulator.plan import Precision, Recompute, Schedule
-from .launch_file import Kept, Launch, stated_layers
+from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .torchtitan import SCHEDULES
 from .torchtitan_model import flavor_model
 
@@ -51,6 +51,8 @@ USED: dict[str, tuple[str, ...]] = {
     "quantize": ("linear",),
 }
 """Keys that are read, by table; all others are kept."""
+SINGLE = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+"""Schedules with one chunk a rank."""
 MATTERS = (
     "training.enable_cpu_offload",
     "parallelism.pipeline_parallel_schedule_csv",
@@ -60,7 +62,7 @@ MATTERS = (
 """Kept keys that change time or memory."""
 
 
-def read(text: str, file: str, vocabulary: int | None = None) -> Launch:
+def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     """The launch of a TOML file. Raises InputError naming the key that is wrong."""
     try:
         content = tomllib.loads(text)
@@ -73,8 +75,12 @@ def read(text: str, file: str, vocabulary: int | None = None) -> Launch:
     }
     if not content.keys() & {"training", "parallelism"}:
         raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
-    _model(parts["model"], launch)
-    _sizes(parts["parallelism"], launch)
+    names = parts["model"].text("name", default="llama3"), parts["model"].text("flavor", default="")
+    launch.model = flavor_model(*names)
+    known = launch.model or given.model
+    if known is None:
+        raise launch.refuse(f"names {' '.join(names)}, which plan3d does not know: give --model")
+    _sizes(parts["parallelism"], launch, known.layers)
     _batch(parts["training"], parts["parallelism"], launch)
     _formats(parts, launch)
     _recompute(parts["activation_checkpoint"], launch)
@@ -82,12 +88,7 @@ def read(text: str, file: str, vocabulary: int | None = None) -> Launch:
     return launch
 
 
-def _model(model: JsonObject, launch: Launch) -> None:
-    """The model of a shipped flavor; others need --model."""
-    launch.model = flavor_model(model.text("name", default="llama3"), model.text("flavor", default=""))
-
-
-def _sizes(p: JsonObject, launch: Launch) -> None:
+def _sizes(p: JsonObject, launch: Launch, layers: int) -> None:
     """Axes, sharding and overlaps."""
     replicas = p.size("data_parallel_replicate_degree", default=1)
     shards = p.values.get("data_parallel_shard_degree", -1)
@@ -114,10 +115,10 @@ def _sizes(p: JsonObject, launch: Launch) -> None:
     plan["zero"] = (3 if again else 2) if sharded else 0
     plan["overlap_grad_reduce"] = int(several)
     plan["overlap_param_gather"] = int(sharded)
-    _pipeline(p, pp, launch)
+    _pipeline(p, pp, launch, layers)
 
 
-def _pipeline(p: JsonObject, pp: int, launch: Launch) -> None:
+def _pipeline(p: JsonObject, pp: int, launch: Launch, layers: int) -> None:
     """Schedule and chunks."""
     plan = launch.plan
     if pp == 1:
@@ -129,42 +130,37 @@ def _pipeline(p: JsonObject, pp: int, launch: Launch) -> None:
         launch.open["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
     code = CODES.get(name.lower(), Schedule.ONE_F_ONE_B)
     plan["schedule"] = int(code)
-    chunks = _chunks(p, pp, code, launch)
+    chunks = _chunks(p, pp, code in SINGLE, layers)
     v = len(chunks) // pp
-    if v > 1 or code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
-        plan["virtual_stages"] = v
-    plan["overlap_p2p"] = int(v > 1)
-    plan |= stated_layers(chunks, pp, v)
+    plan |= {"virtual_stages": v, "overlap_p2p": int(v > 1), **stated_layers(chunks, pp, v)}
 
 
-def _chunks(p: JsonObject, pp: int, code: int, launch: Launch) -> tuple[int, ...]:
+def _chunks(p: JsonObject, pp: int, single: bool, layers: int) -> tuple[int, ...]:
     """Layers of each chunk: of the named modules, else of torchtitan's own split."""
     parts = p.values.get("module_fqns_per_model_part")
-    if isinstance(parts, list):
-        chunks = tuple(
-            sum(str(name).startswith("layers.") for name in part) if isinstance(part, list) else 0
-            for part in parts
-        )
-        if not chunks or len(chunks) % pp:
-            raise p.refuse("module_fqns_per_model_part", f"has {len(chunks)} parts for {pp} stages")
+    if parts is not None:
+        names = [part if isinstance(part, list) else [] for part in _list(parts)]
+        chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in names)
+        if not chunks or len(chunks) % pp or sum(chunks) != layers:
+            problem = f"has {len(chunks)} parts with {sum(chunks)} layers; a multiple of {pp} parts"
+            raise p.refuse("module_fqns_per_model_part", f"{problem} and {layers} layers are needed")
         return chunks
-    if launch.model is None:
-        each = p.size("pipeline_parallel_layers_per_stage", default=0)
-        if each:
-            raise launch.refuse("names an unknown flavor: layers_per_stage cannot be counted")
-        return (0,) * pp * (1 if code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else 2)
     less = [
         p.size(f"pipeline_parallel_{end}_stage_less_layers", default=1, least=0)
         for end in ("first", "last")
     ]
-    total = launch.model.layers + sum(less)
+    total = layers + sum(less)
     each = p.size("pipeline_parallel_layers_per_stage", default=0)
-    single = code in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
     stages = -(-total // each) if each else pp * (1 if single else 2)
-    if stages % pp:
+    chunks = split(total, stages, less)
+    if stages % pp or (single and stages > pp) or min(chunks) < 0:
         key = "pipeline_parallel_layers_per_stage"
-        raise p.refuse(key, f"is {each}: {stages} stages are not a multiple of {pp}")
-    return split(total, stages, less)
+        raise p.refuse(key, f"makes {stages} chunks of {layers} layers for {pp} stages")
+    return chunks
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def split(total: int, stages: int, less: list[int]) -> tuple[int, ...]:
