@@ -102,7 +102,7 @@ def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
         content = Path(args.file).read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot read {ascii(args.file)}: {why}") from None
+        raise InputError(f"cannot read {args.file!a}: {why}") from None
     if len(content) > LARGEST:
         raise InputError(f"{args.file}: is larger than a launch file ({LARGEST} bytes)")
     try:

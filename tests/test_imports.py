@@ -34,7 +34,7 @@ ORDER = {
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
         "integer_programming reinforcement_learning zeroth_order finder advice "
-        "export export.shape export.launch_file export.exporter export.shell_text "
+        "export export.shape export.launch_file export.documents export.exporter export.shell_text "
         "export.shell_words export.flags export.megatron_model export.megatron "
         "export.megatron_read export.megatron_bridge export.torchtitan_model export.torchtitan "
         "export.torchtitan_recipe export.torchtitan_read export.deepspeed export.deepspeed_read "
@@ -53,7 +53,7 @@ LAZY = {
 }
 """Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
 
-HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab"}
+HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab", "yaml"}
 """Loaded by the functions that need them."""
 
 

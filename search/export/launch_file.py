@@ -25,6 +25,9 @@ class Kept:
     text: str
     matters: bool = False
     """It is known to change time or memory, and the prediction does not include it."""
+    keys: tuple[str, ...] = ()
+    """The path of a value in a nested document."""
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Given:
 
 
 NOTHING = Given()
+
 
 @dataclass
 class Launch:

@@ -99,8 +99,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             ("zero", "optimizer"),
             lambda p, t: (p.zero == 0) | (p.optimizer == Optimizer.ADAM),
             lambda p, t: (
-                f"zero={p.zero}: the distributed optimizer is Adam's only; nearest: optimizer=adam, "
-                "or zero=0 overlap_param_gather=0"
+                f"zero={p.zero}: the distributed optimizer is Adam's only; nearest: optimizer=adam"
             ),
         ),
     )
@@ -232,7 +231,7 @@ def write(task: Task, plan: Plan) -> str:
     return "\n".join(
         [
             *heading(task, plan, TITLE),
-            *_environment(task, plan),
+            *environment(task, plan),
             *(line for name, flags in groups.items() for line in array(name, flags)),
             "# Add your data, tokenizer, learning rate and checkpoint flags:",
             f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py {used} ...",
@@ -249,7 +248,7 @@ def merge(text: str, kept: Sequence[Kept]) -> str:
     return "\n".join(lines).replace(" ...", ' "${OTHER_ARGS[@]}"') + "\n"
 
 
-def _environment(task: Task, plan: Plan) -> list[str]:
+def environment(task: Task, plan: Plan) -> list[str]:
     """CUDA_DEVICE_MAX_CONNECTIONS, which validate_args insists on before Blackwell."""
     name = task.cluster.accelerator.name.lower()
     split = plan.tp > 1 or plan.cp > 1

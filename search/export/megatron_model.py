@@ -126,7 +126,7 @@ def layer_pattern(sparse: Sequence[bool]) -> str:
     )
     runs = [(int(kind), len(list(run))) for kind, run in groupby(sparse[:period])]
     inner = "+".join(f"[{kind}]*{length}" for kind, length in runs)
-    return f"({inner})*{n // period}"
+    return f"({inner})" if period == n else f"({inner})*{n // period}"
 
 
 def model_of(flags: Flags, name: str, vocabulary: int | None = None) -> Model:

@@ -5,17 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...simulator.errors import InputError, did_you_mean
-from . import megatron, megatron_read, torchtitan_read, torchtitan_recipe
+from . import (
+    deepspeed,
+    deepspeed_read,
+    megatron,
+    megatron_bridge,
+    megatron_read,
+    nanotron,
+    nanotron_read,
+    torchtitan_read,
+    torchtitan_recipe,
+)
 from .exporter import Exporter
 from .launch_file import Given, Launch
 
-EXPORTERS: dict[str, Exporter] = {e.name: e for e in (megatron.EXPORTER, torchtitan_recipe.EXPORTER)}
+EXPORTERS: dict[str, Exporter] = {
+    exporter.name: exporter
+    for exporter in (
+        megatron.EXPORTER,
+        megatron_bridge.EXPORTER,
+        torchtitan_recipe.EXPORTER,
+        deepspeed.EXPORTER,
+        nanotron.EXPORTER,
+    )
+}
 """Writers by framework."""
 
 Reader = Callable[[str, str, Given], Launch]
 READERS: dict[str, Reader] = {
     "megatron": megatron_read.read,
     "torchtitan": torchtitan_read.read,
+    "deepspeed": deepspeed_read.read,
+    "nanotron": nanotron_read.read,
 }
 """Readers by framework: (text, file name, what the user says) -> what the file says."""
 

@@ -7,12 +7,16 @@ distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, tra
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.rules import Rule
 from ...simulator.task import Task
+from .documents import comments, with_kept
 from .exporter import Form, chunks_of, heading, micro_batches, only, said
+from .launch_file import Kept
 from .torchtitan_model import flavor_of, missing, registration
 
 VERSION = "0.2.2"
@@ -183,7 +187,7 @@ def tables(task: Task, plan: Plan) -> Table:
     if plan.overlap_tp or float8:
         out["compile"] = {"enable": True, "components": ["model", "loss"]}
     if float8:
-        out["quantize.linear.float8"] = {"recipe_name": "rowwise"}
+        out["quantize"] = {"linear": {"float8": {"recipe_name": "rowwise"}}}
     return out
 
 
@@ -249,10 +253,24 @@ def modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
 
 def write(task: Task, plan: Plan) -> str:
     """The TOML file."""
-    out = [*heading(task, plan, TITLE), *registration(task.model), ""]
-    for name, values in tables(task, plan).items():
-        out += [f"[{name}]", *(f"{key} = {toml(value)}" for key, value in values.items()), ""]
-    return "\n".join(out)
+    top = "\n".join([*heading(task, plan, TITLE), *registration(task.model), ""])
+    return f"{top}\n{toml_text(tables(task, plan))}"
+
+
+def merge(text: str, kept: Sequence[Kept]) -> str:
+    """The file with the keys that an imported one had besides."""
+    return f"{comments(text)}\n{toml_text(with_kept(tomllib.loads(text), kept))}"
+
+
+def toml_text(content: Mapping[str, Any], path: str = "") -> str:
+    """Nested tables as TOML."""
+    values = {key: value for key, value in content.items() if not isinstance(value, dict)}
+    lines = [f"{key} = {toml(value)}" for key, value in values.items()]
+    own = "\n".join([*([f"[{path}]"] if path else []), *lines, "", ""]) if lines else ""
+    inner = {key: value for key, value in content.items() if isinstance(value, dict)}
+    return own + "".join(
+        toml_text(value, f"{path}.{key}".lstrip(".")) for key, value in inner.items()
+    )
 
 
 def toml(value: Any) -> str:
@@ -263,4 +281,4 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
-FORM = Form(VERSION, TITLE, RULES, write)
+FORM = Form(VERSION, TITLE, RULES, write, merge)

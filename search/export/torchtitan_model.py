@@ -20,9 +20,7 @@ FLAVORS = {
     ("deepseek_v3", "671B"): "deepseek-v3",
 }
 """Presets of plan3d by torchtitan's model and flavor."""
-LLAMA = frozenset(
-    (shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED)
-)
+LLAMA = frozenset((shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED))
 """Features that a new flavor of llama3 can have."""
 
 

@@ -8,49 +8,50 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from typing import Any
 
 from ...simulator.errors import InputError
 from ...simulator.json_object import JsonObject
 from ...simulator.plan import Precision, Recompute, Schedule
-from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
+from .documents import unread
+from .launch_file import NOTHING, Given, Launch, stated_layers
 from .torchtitan import SCHEDULES
 from .torchtitan_model import flavor_model
 
 CODES = {name.lower(): code for code, name in SCHEDULES.items()}
-USED: dict[str, tuple[str, ...]] = {
-    "model": ("name", "flavor", "converters"),
-    "optimizer": ("name",),
-    "training": (
-        "seq_len",
-        "local_batch_size",
-        "global_batch_size",
-        "dtype",
-        "mixed_precision_param",
-        "mixed_precision_reduce",
-    ),
-    "parallelism": (
-        "data_parallel_replicate_degree",
-        "data_parallel_shard_degree",
-        "fsdp_reshard_after_forward",
-        "tensor_parallel_degree",
-        "enable_async_tensor_parallel",
-        "pipeline_parallel_degree",
-        "pipeline_parallel_schedule",
-        "pipeline_parallel_microbatch_size",
-        "pipeline_parallel_layers_per_stage",
-        "pipeline_parallel_first_stage_less_layers",
-        "pipeline_parallel_last_stage_less_layers",
-        "module_fqns_per_model_part",
-        "context_parallel_degree",
-        "expert_parallel_degree",
-        "expert_tensor_parallel_degree",
-    ),
-    "activation_checkpoint": ("mode",),
-    "compile": ("enable", "components"),
-    "quantize": ("linear",),
-}
-"""Keys that are read, by table; all others are kept."""
+USED = frozenset(
+    (
+        "model.name",
+        "model.flavor",
+        "model.converters",
+        "optimizer.name",
+        "training.seq_len",
+        "training.local_batch_size",
+        "training.global_batch_size",
+        "training.dtype",
+        "training.mixed_precision_param",
+        "training.mixed_precision_reduce",
+        "parallelism.data_parallel_replicate_degree",
+        "parallelism.data_parallel_shard_degree",
+        "parallelism.fsdp_reshard_after_forward",
+        "parallelism.tensor_parallel_degree",
+        "parallelism.enable_async_tensor_parallel",
+        "parallelism.pipeline_parallel_degree",
+        "parallelism.pipeline_parallel_schedule",
+        "parallelism.pipeline_parallel_microbatch_size",
+        "parallelism.pipeline_parallel_layers_per_stage",
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+        "parallelism.module_fqns_per_model_part",
+        "parallelism.context_parallel_degree",
+        "parallelism.expert_parallel_degree",
+        "parallelism.expert_tensor_parallel_degree",
+        "activation_checkpoint.mode",
+        "compile.enable",
+        "compile.components",
+        "quantize.linear.float8.recipe_name",
+    )
+)
+"""Keys that are read or follow from the plan; all others are kept."""
 SINGLE = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 """Schedules with one chunk a rank."""
 MATTERS = (
@@ -84,7 +85,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     _batch(parts["training"], parts["parallelism"], launch)
     _formats(parts, launch)
     _recompute(parts["activation_checkpoint"], launch)
-    launch.kept = list(_kept(content))
+    launch.kept = unread(content, USED, MATTERS)
     return launch
 
 
@@ -93,7 +94,10 @@ def _sizes(p: JsonObject, launch: Launch, layers: int) -> None:
     replicas = p.size("data_parallel_replicate_degree", default=1)
     shards = p.values.get("data_parallel_shard_degree", -1)
     shards = -1 if shards == -1 else p.size("data_parallel_shard_degree")
-    tp, cp = p.size("tensor_parallel_degree", default=1), p.size("context_parallel_degree", default=1)
+    tp, cp = (
+        p.size("tensor_parallel_degree", default=1),
+        p.size("context_parallel_degree", default=1),
+    )
     pp = p.size("pipeline_parallel_degree", default=1)
     plan = launch.plan
     plan |= {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": int(tp > 1)}
@@ -143,7 +147,9 @@ def _chunks(p: JsonObject, pp: int, single: bool, layers: int) -> tuple[int, ...
         chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in names)
         if not chunks or len(chunks) % pp or sum(chunks) != layers:
             problem = f"has {len(chunks)} parts with {sum(chunks)} layers; a multiple of {pp} parts"
-            raise p.refuse("module_fqns_per_model_part", f"{problem} and {layers} layers are needed")
+            raise p.refuse(
+                "module_fqns_per_model_part", f"{problem} and {layers} layers are needed"
+            )
         return chunks
     less = [
         p.size(f"pipeline_parallel_{end}_stage_less_layers", default=1, least=0)
@@ -185,7 +191,9 @@ def _batch(t: JsonObject, p: JsonObject, launch: Launch) -> None:
     micro = p.size("pipeline_parallel_microbatch_size", default=1)
     launch.plan["micro_batch"] = micro
     if local % micro:
-        raise t.refuse("local_batch_size", f"is {local}, not a multiple of micro-batches of {micro}")
+        raise t.refuse(
+            "local_batch_size", f"is {local}, not a multiple of micro-batches of {micro}"
+        )
     launch.accumulation = local // micro
     ranks = launch.plan.get("dp")
     if launch.global_batch and ranks and launch.global_batch != local * ranks:
@@ -227,15 +235,3 @@ def _recompute(a: JsonObject, launch: Launch) -> None:
         f"$.activation_checkpoint.mode {stated} {mode}, torchtitan's own choice of operations, "
         "which no plan has (nearest: none, full)"
     )
-
-
-def _kept(content: Mapping[str, Any]) -> list[Kept]:
-    """Every key that nothing reads."""
-    out = []
-    for table, values in content.items():
-        rows = values.items() if isinstance(values, dict) else [("", values)]
-        for key, value in rows:
-            if key not in USED.get(table, ()):
-                path = f"{table}.{key}".rstrip(".")
-                out.append(Kept(f"$.{path}", f"{path} = {value!r}", path in MATTERS))
-    return out

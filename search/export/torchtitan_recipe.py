@@ -1,7 +1,7 @@
 """How does torchtitan 0.3 run a plan? A Python recipe over the configuration of a flavor.
 
-Source: torchtitan 0.3.0, config/configs.py, trainer.py (Trainer.Config), models/*/config_registry.py,
-distributed/activation_checkpoint.py.
+Source: torchtitan 0.3.0, config/configs.py, trainer.py (Trainer.Config), config_registry.py of the
+models, distributed/activation_checkpoint.py.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def write(task: Task, plan: Plan) -> str:
     """The recipe as a Python module."""
     name, flavor = flavor_of(task.model)
     function = f"{name}_{flavor.lower()}"
+    if name != "llama3" and plan.precision == Precision.FP8:
+        function += "_float8"
     cluster = task.cluster
     module = "plan3d_recipe"
     lines = [
@@ -64,7 +66,7 @@ def write(task: Task, plan: Plan) -> str:
         "def recipe() -> Trainer.Config:",
         f'    """{task.model.name} as the plan has it."""',
         f"    config = {function}()",
-        *(f"    config.{key} = {value}" for key, value in settings(task, plan, flavor)),
+        *(f"    config.{key} = {value}" for key, value in settings(task, plan, name, flavor)),
         "    return config",
         "",
     ]
@@ -72,18 +74,19 @@ def write(task: Task, plan: Plan) -> str:
 
 
 def _imports(name: str, function: str, plan: Plan) -> list[str]:
-    float8 = plan.precision == Precision.FP8
-    out = ["from torchtitan.config import CompileConfig"] if plan.overlap_tp or float8 else []
-    if plan.recompute == Recompute.FULL:
-        out.append("from torchtitan.distributed.activation_checkpoint import FullAC")
-    if float8:
-        out.insert(0, "from torchtitan.components.quantization import Float8LinearConverter")
-        out.append(f"from torchtitan.models.{name} import model_registry")
-    out.append(f"from torchtitan.models.{name}.config_registry import {function}")
-    return [*out, "from torchtitan.trainer import Trainer"]
+    llama, float8 = name == "llama3", plan.precision == Precision.FP8
+    lines = {
+        "from torchtitan.components.quantization import Float8LinearConverter": llama and float8,
+        "from torchtitan.config import CompileConfig": True,
+        "from torchtitan.distributed.activation_checkpoint import FullAC": plan.recompute > 0,
+        f"from torchtitan.models.{name} import model_registry": llama,
+        f"from torchtitan.models.{name}.config_registry import {function}": True,
+        "from torchtitan.trainer import Trainer": True,
+    }
+    return [line for line, needed in lines.items() if needed]
 
 
-def settings(task: Task, plan: Plan, flavor: str) -> list[tuple[str, Any]]:
+def settings(task: Task, plan: Plan, name: str, flavor: str) -> list[tuple[str, Any]]:
     """Attributes of the configuration and the Python text of their values."""
     float8 = plan.precision == Precision.FP8
     pure, full = plan.precision == Precision.PURE_BF16, plan.precision == Precision.FP32
@@ -101,12 +104,14 @@ def settings(task: Task, plan: Plan, flavor: str) -> list[tuple[str, Any]]:
     out += [(f"parallelism.{key}", repr(value)) for key, value in shared.items()]
     kind = "FullAC.Config()" if plan.recompute == Recompute.FULL else None
     out.append(("activation_checkpoint", kind))
-    if plan.overlap_tp or float8:
-        overlap = f", enable_async_tensor_parallel={bool(plan.overlap_tp)}"
-        out.append(("compile", f"CompileConfig(enable=True{overlap})"))
-    if float8:
+    compiled = bool(plan.overlap_tp) or float8
+    overlap = f", enable_async_tensor_parallel={bool(plan.overlap_tp)}" if compiled else ""
+    out.append(("compile", f"CompileConfig(enable={compiled}{overlap})"))
+    if name == "llama3":
+        # Some flavors come with float8 layers: the registry is asked again.
         converter = "Float8LinearConverter.Config(model_compile_enabled=True)"
-        out.append(("model_spec", f"model_registry({flavor!r}, converters=[{converter}])"))
+        converters = f", converters=[{converter}]" if float8 else ""
+        out.append(("model_spec", f"model_registry({flavor!r}{converters})"))
     return out
 
 
