@@ -1,7 +1,7 @@
 """How does DeepSpeed run a plan? A JSON configuration; with tensor or pipeline parallelism or
 recompute also the flags of Megatron-DeepSpeed, in one shell fragment.
 
-Source: DeepSpeed, runtime/config.py, runtime/zero/config.py, runtime/pipe/engine.py, as of 0.18;
+Source: DeepSpeed, runtime/config.py, runtime/zero/config.py, runtime/pipe/engine.py, as of 0.19;
 Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 (207b2d5).
 """
 
@@ -20,7 +20,7 @@ from .exporter import Exporter, Form, chunks_of, expresses, heading, micro_batch
 from .launch_file import Kept
 from .megatron_model import Lines, model_flags
 
-VERSION = "0.18"
+VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 FILE = "ds_config.json"
 """Where the fragment puts the configuration."""

@@ -97,7 +97,7 @@ def with_layers(plan: Plan) -> Plan:
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
-    general = [text for rule, text in violated(plan, task) if rule.name not in SIMULATION_ONLY]
+    general = [text for name, text in violated(plan, task) if name not in SIMULATION_ONLY]
     if general:
         return general
     return [

@@ -141,7 +141,8 @@ class Flags:
 
 def _split(words: Sequence[Word]) -> Iterable[Flag]:
     """Each word that begins with two dashes, and the words after it."""
-    name, values, line = "", [], 0
+    name, line = "", 0
+    values: list[str] = []
     for word in words:
         text = word.text
         if text.startswith("--") and len(text) > 2:

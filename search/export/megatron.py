@@ -30,23 +30,13 @@ BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
 
 
-def even(task: Task, plan: Any) -> Any:
-    """Whether every chunk has as many layers, as Megatron-LM cuts them without being told."""
-    return task.model.layers % (plan.pp * plan.virtual_stages) == 0
-
-
-def ends_given(plan: Any) -> Any:
-    """Whether the layers of the first or last rank are stated."""
-    return (plan.first_stage_layers > 0) | (plan.last_stage_layers > 0)
-
-
 def _ends_fit(p: Any, task: Task) -> Any:
     """First, last and middle ranks hold whole chunks, and the middle ranks equally many."""
     first, last, v = p.first_stage_layers, p.last_stage_layers, p.virtual_stages
     free = p.pp - (first > 0) - (last > 0)
     rest = task.model.layers - first - last
     whole = (first % v == 0) & (last % v == 0) & (rest % (free * v + (free == 0)) == 0)
-    return whole | (not ends_given(p))
+    return whole | ((first == 0) & (last == 0))
 
 
 def rules(title: str, prefix: str) -> tuple[Rule, ...]:
@@ -109,7 +99,9 @@ def stage_flags(task: Task, plan: Plan) -> Lines:
     """Layers of the pipeline stages: nothing when even, ends, or an explicit layout."""
     v = int(plan.virtual_stages)
     several: Lines = [("--num-virtual-stages-per-pipeline-rank", str(v))] if v > 1 else []
-    if plan.layers_per_stage or (not even(task, plan) and not ends_given(plan)):
+    even = task.model.layers % (plan.pp * v) == 0
+    ends_given = plan.first_stage_layers > 0 or plan.last_stage_layers > 0
+    if plan.layers_per_stage or (not even and not ends_given):
         return [("--pipeline-model-parallel-layout", layout_text(task, plan))]
     ends = (
         ("--decoder-first-pipeline-num-layers", plan.first_stage_layers),

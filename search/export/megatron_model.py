@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from ...simulator.model import Attention, Block, Experts, Mlp, Model
@@ -184,36 +185,48 @@ def _learned(flags: Flags) -> int:
 
 def _attention_of(flags: Flags, hidden: int, bias: bool) -> Attention:
     heads = flags.size("--num-attention-heads")
-    common = {"heads": heads, "qkv_bias": bias or flags.switch("--add-qkv-bias"), "out_bias": bias}
     normed = flags.switch("--qk-layernorm")
+    plain = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_dim=1,
+        value_dim=1,
+        qkv_bias=bias or flags.switch("--add-qkv-bias"),
+        out_bias=bias,
+    )
     if flags.switch("--multi-latent-attention"):
-        rank, width, rope, value = (
-            flags.size(name, usual) for name, usual in LATENT_DEFAULTS.items()
-        )
-        return Attention(
-            **common,
-            kv_heads=heads,
-            head_dim=width + rope,
-            value_dim=value,
-            kv_rank=rank,
-            q_rank=flags.size("--q-lora-rank", 0),
-            rope_dim=rope,
-        )
+        return _latent(flags, plain)
+    if not flags.has("--kv-channels") and hidden % heads:
+        raise flags.wrong("--num-attention-heads", f"{heads} does not divide hidden size {hidden}")
+    width = flags.size("--kv-channels", hidden // heads)
+    groups, norm = _groups(flags, heads), "head" if normed else ""
+    return replace(plain, kv_heads=groups, head_dim=width, value_dim=width, query_key_norm=norm)
+
+
+def _latent(flags: Flags, plain: Attention) -> Attention:
+    """Multi-head latent attention."""
+    rank, width, rope, value = (flags.size(name, usual) for name, usual in LATENT_DEFAULTS.items())
+    compressed = flags.size("--q-lora-rank", 0)
+    return replace(
+        plain,
+        head_dim=width + rope,
+        value_dim=value,
+        kv_rank=rank,
+        q_rank=compressed,
+        rope_dim=rope,
+    )
+
+
+def _groups(flags: Flags, heads: int) -> int:
+    """Key/value heads, in the flags of Megatron-LM or of Megatron-DeepSpeed."""
     grouped = flags.switch("--group-query-attention")
     if flags.has("--num-query-groups") and not grouped:
         raise flags.wrong("--num-query-groups", "has no effect without --group-query-attention")
     groups = flags.size("--num-query-groups", 1) if grouped else heads
-    if flags.has("--num-key-value-heads"):
-        groups = flags.size("--num-key-value-heads")
+    groups = flags.size("--num-key-value-heads", groups)
     if heads % groups:
         raise flags.wrong("--num-attention-heads", f"{heads} is not a multiple of {groups} groups")
-    if not flags.has("--kv-channels") and hidden % heads:
-        raise flags.wrong("--num-attention-heads", f"{heads} does not divide hidden size {hidden}")
-    width = flags.size("--kv-channels", hidden // heads)
-    norm = "head" if normed else ""
-    return Attention(
-        **common, kv_heads=groups, head_dim=width, value_dim=width, query_key_norm=norm
-    )
+    return groups
 
 
 def _experts_of(flags: Flags, ffn: int, gated: bool, bias: bool) -> Experts | None:

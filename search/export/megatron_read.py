@@ -266,7 +266,7 @@ def _most_layers(launch: Launch) -> int:
     plan, layers = launch.plan, launch.model.layers if launch.model else 0
     chunks = plan["pp"] * plan["virtual_stages"]
     ends = (plan.get("first_stage_layers", 0), plan.get("last_stage_layers", 0))
-    return max(*plan.get("layers_per_stage", (0,)), *ends, -(-layers // chunks))
+    return int(max([*plan.get("layers_per_stage", ()), *ends, -(-layers // chunks)]))
 
 
 def read_sharding(flags: Flags, launch: Launch) -> None:

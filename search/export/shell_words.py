@@ -28,6 +28,7 @@ _VARIABLE = re.compile(
     r"|\$\{(?P<name>\w+)(?:\[[@*]\])?(?::?-(?P<usual>[^}]*))?\}"
     r"|\$(?P<bare>\w+)"
 )
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 _COMMAND = re.compile(r"\$\(([^()]*)\)|`[^`]*`")
 _OPENERS = ("if", "for", "while", "until", "case", "select")
@@ -65,11 +66,15 @@ class Script:
 
     def _value(self, match: re.Match[str]) -> str:
         if match["sum"] is not None:
-            return _arithmetic(self.expanded(match["sum"]), match[0])
+            return _arithmetic(_NAME.sub(self._number, match["sum"]), match[0])
         name = match["name"] or match["bare"]
         if name in self.values:
             return self.values[name]
         return match[0] if match["usual"] is None else self.expanded(match["usual"])
+
+    def _number(self, match: re.Match[str]) -> str:
+        """A variable of a sum, which has its name with or without `$`."""
+        return self.values.get(match[0], match[0])
 
     def assign(self, name: str, plus: str, text: str, line: int, conditional: bool) -> None:
         """One assignment; under a condition it only casts doubt on the value."""
@@ -102,7 +107,7 @@ def read_script(text: str, file: str) -> Script:
     if len(text) > LONGEST or any(char in text for char in "\x00\x02\x03\x04"):
         raise InputError(f"{file}: is not a shell script")
     plain, documents = without_documents(text)
-    plain = _ARITHMETIC.sub(lambda m: "${=" + m[1].replace(" ", "") + "}", plain)
+    plain = _ARITHMETIC.sub(lambda m: "${=" + re.sub(r"[\s${}]", "", m[1]) + "}", plain)
     plain = _COMMAND.sub(lambda m: OPEN + "\n" * m[0].count("\n"), plain)
     lexer = shlex.shlex(marked(plain), posix=True, punctuation_chars="();&|<>")
     lexer.whitespace_split = True
