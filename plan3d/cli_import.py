@@ -193,7 +193,7 @@ def _print(screen: Screen, found: Imported) -> None:
     from .simulator.plan import resolve
 
     launch, task = found.launch, found.task
-    screen.lines([f"{launch.file}: {launch.framework}"])
+    screen.lines([f"{launch.file}, read as {launch.framework}"])
     screen.lines(cli_views.header(task))
     screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
     print()

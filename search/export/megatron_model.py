@@ -38,7 +38,7 @@ EXPRESSES = (
 )
 """Features of a model that Megatron-LM has flags for."""
 GPT2_VOCABULARY = 50257
-"""Tokens of GPT2BPETokenizer, whose files scripts name instead of a size."""
+"""Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
 LATENT_DEFAULTS = {
     "--kv-lora-rank": 512,
     "--qk-head-dim": 128,
@@ -166,7 +166,7 @@ def _vocabulary(flags: Flags, given: int | None) -> int:
         return stated
     if given is not None:
         return given
-    if flags.text("--tokenizer-type") == "GPT2BPETokenizer":
+    if flags.text("--tokenizer-type") in ("", "GPT2BPETokenizer"):
         return GPT2_VOCABULARY
     raise flags.missing("--vocab-size", "the tokenizer decides it: give --vocabulary N")
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ...simulator.errors import InputError
+from .shell_conditions import Branches, holds
 from .shell_text import MARK, HereDocument, mark, marked, without_documents
 
 OPEN = "$"
@@ -31,10 +32,11 @@ _VARIABLE = re.compile(
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 _COMMAND = re.compile(r"\$\(([^()]*)\)|`[^`]*`")
-_OPENERS = ("if", "for", "while", "until", "case", "select")
+_LOOPS = ("for", "while", "until", "case", "select")
 _CLOSERS = ("fi", "done", "esac")
-_BREAKS = (";", "&", "&&", "||", "|", ";;", "then", "else", "elif", "do", "{", "}")
+_BREAKS = (";", "&", "&&", "||", "|", ";;", "then", "do", "{", "}")
 _PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x")
+_WORDS = ("if", "elif", "else", *_LOOPS, *_CLOSERS, *_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +80,16 @@ class Script:
 
     def assign(self, name: str, plus: str, text: str, line: int, conditional: bool) -> None:
         """One assignment; under a condition it only casts doubt on the value."""
-        before = self.values.get(name)
-        value = self.expanded(text)
-        if plus and before is not None:
-            value = f"{before} {value}"
+        before, value = self.values.get(name), self.expanded(text)
         if "--" in value and not MARK.match(value):
             value = f"{mark(line, ',')} {value}"
-        if conditional and value != before:
-            if "--" in value:
-                self.conditional.append(Word(value, line))
-                self.values.setdefault(name, "")
-                return
-            value = DOUBT + value
-        self.values[name] = value
+        if conditional and "--" in value and value != before:
+            self.conditional.append(Word(value, line))
+            self.values.setdefault(name, "")
+            return
+        if plus and before is not None:
+            value = f"{before} {value}"
+        self.values[name] = DOUBT + value if conditional and value != before else value
 
     def assigned_words(self) -> list[Word]:
         """The words of every variable that holds flags, for a fragment that starts nothing."""
@@ -133,8 +132,7 @@ class _Reader:
     script: Script
     at: int = 0
     line: int = 1
-    depth: int = 0
-    """Conditions and loops around this place."""
+    branches: Branches = field(default_factory=Branches)
     guarded: bool = False
     """After && or ||."""
     fresh: bool = True
@@ -144,7 +142,11 @@ class _Reader:
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             self.at += 1
-            if not (self._marks(token) or self._structure(token) or self._assignment(token)):
+            if self._marks(token) or self._structure(token):
+                continue
+            if self.branches.taken is False:
+                self.fresh = False
+            elif not self._assignment(token):
                 self._word(token)
 
     def _marks(self, token: str) -> bool:
@@ -160,25 +162,45 @@ class _Reader:
         if token in _BREAKS:
             self.fresh, self.guarded = True, token in ("&&", "||")
             return True
-        if not self.fresh or token not in (*_OPENERS, *_CLOSERS, *_PREFIXES):
+        if not self.fresh or token not in _WORDS:
             return False
-        self.depth += (token in _OPENERS) - (token in _CLOSERS)
-        self.fresh = token not in ("for", "case", "select")
+        if token == "if":
+            self.branches.enter(self._condition())
+        elif token in ("elif", "else"):
+            self.branches.otherwise(self._condition() if token == "elif" else True)
+        elif token in _LOOPS:
+            self.branches.enter(None)
+        elif token in _CLOSERS:
+            self.branches.leave()
+        self.fresh = token not in _LOOPS
         return True
+
+    def _condition(self) -> bool | None:
+        """The truth of the words up to `then`."""
+        words = []
+        while self.at < len(self.tokens) and self.tokens[self.at] != "then":
+            token = self.tokens[self.at]
+            if not self._marks(token) and token != ";":
+                words.append(self.script.expanded(token))
+            self.at += 1
+        return holds([word.replace(DOUBT, OPEN) for word in words], OPEN)
 
     def _assignment(self, token: str) -> bool:
         found = _ASSIGN.fullmatch(token) if self.fresh else None
         if not found:
             return False
         name, plus, value = found.groups()
-        if not value and self.tokens[self.at : self.at + 1] == ["("]:
+        if not value and self.tokens[self.at : self.at + 1] in (["("], ["()"]):
             value = self._array()
-        self.script.assign(name, plus, value, self.line, self.depth > 0 or self.guarded)
+        doubtful = self.branches.taken is None or self.guarded
+        self.script.assign(name, plus, value, self.line, doubtful)
         return True
 
     def _array(self) -> str:
         """The words up to the closing bracket as one text."""
         words, self.at = [mark(self.line, ",")], self.at + 1
+        if self.tokens[self.at - 1] == "()":
+            return ""
         while self.at < len(self.tokens) and self.tokens[self.at] != ")":
             self._marks(self.tokens[self.at])
             words.append(self.tokens[self.at])

@@ -99,9 +99,7 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
         Rule(
             "torchtitan-gather-overlap",
             ("overlap_param_gather", "zero", "dp", "cp"),
-            lambda p, t: (
-                (p.zero == 1) | (p.overlap_param_gather == (several(p) & (p.zero > 1)))
-            ),
+            lambda p, t: (p.zero == 1) | (p.overlap_param_gather == (several(p) & (p.zero > 1))),
             lambda p, t: (
                 f"{said(p, 'overlap_param_gather')} zero={p.zero}: FSDP2 always prefetches weights "
                 f"and DDP has none to gather; nearest: overlap_param_gather={int(p.zero > 1)}"
