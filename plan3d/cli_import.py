@@ -63,6 +63,7 @@ def imported(args: argparse.Namespace) -> Imported:
     """Task and plan of a file. Raises InputError naming what is missing or contradictory."""
     from . import cli_plan, cli_task
     from .search.export.launch_file import batch_of, gpus_of, plan_of, sequence_of, settled
+    from .simulator.plan import resolve
     from .simulator.rules import check
 
     overrides = cli_plan.fields_of(getattr(args, "with"), "--with")
@@ -82,16 +83,8 @@ def imported(args: argparse.Namespace) -> Imported:
     task = cli_task.question(model, cluster, sequence, batch, args.software)
     task = replace(task, software=replace(task.software, **launch.software))
     plan = settled(plan, gpus)
-    check(_costable(plan, gpus), task)
+    check(resolve(plan, gpus).take(0), task)
     return Imported(launch, task, plan)
-
-
-def _costable(plan: Plan, gpus: int) -> Plan:
-    """The resolved plan with a schedule that every rule knows."""
-    from .simulator.plan import resolve
-    from .simulator.plan_timeline import with_closed_form
-
-    return with_closed_form(resolve(plan, gpus).take(0))
 
 
 def _launch(args: argparse.Namespace, model: Model | None) -> Launch:

@@ -204,6 +204,18 @@ OPTIONS = (
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     Option(
+        flag="--layers-per-stage",
+        value="LAYERS",
+        verbs=(*TASK, "export"),
+        help="layers of every stage: 11,12,12,11",
+    ),
+    Option(
+        flag="--pipeline-model-parallel-layout",
+        value="LAYOUT",
+        verbs=(*TASK, "export"),
+        help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
+    ),
+    Option(
         flag="--software",
         value="PROFILE",
         verbs=ASKING,

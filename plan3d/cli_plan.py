@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cli_task import PLAN_FIELDS, task_of
+from .cli_task import PLAN_FIELDS, layout_of, task_of
 from .simulator.errors import InputError
 from .simulator.task import Task
 
@@ -40,15 +40,17 @@ class Saved:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
-    """The plan of --plan, with --precision and --optimizer where it leaves them open."""
+    """The plan of --plan, with what it leaves open to --precision, --optimizer and a layout."""
     return completed(read_plan(args.plan, "--plan"), args)
 
 
 def completed(saved: Saved, args: argparse.Namespace) -> Plan:
-    """A plan with the options that name one of its fields."""
+    """A plan with the options that name one of its fields, or give a layout."""
     from .simulator.plan import code, spell
 
     plan = saved.plan
+    for option, text in layout_of(args):
+        plan = _with_layout(plan, option, text)
     for name in PLAN_FIELDS:
         text = getattr(args, name)
         wanted = None if text is None else code(name, text)
@@ -58,6 +60,15 @@ def completed(saved: Saved, args: argparse.Namespace) -> Plan:
         if wanted is not None:
             plan = replaced(plan, {name: wanted})
     return plan
+
+
+def _with_layout(plan: Plan, option: str, text: str) -> Plan:
+    """The plan with the layout of an option, which may not contradict its own."""
+    out = replaced(plan, {"layers_per_stage": text})
+    if plan.layers_per_stage and plan.layers_per_stage != out.layers_per_stage:
+        has = ",".join(map(str, plan.layers_per_stage))
+        raise InputError(f"{option} {text} contradicts the plan, which has layers_per_stage={has}")
+    return out
 
 
 def replaced(plan: Plan, fields: Mapping[str, Any]) -> Plan:

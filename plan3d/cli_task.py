@@ -9,6 +9,7 @@ from typing import Any
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
 from .simulator.model import Model
+from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
@@ -18,6 +19,8 @@ ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
 PLAN_FIELDS = ("precision", "optimizer")
 """Fields of a plan that have an option of their own."""
+LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
+"""Options that give the layers of every stage, in two notations."""
 
 
 def model_of(name: str) -> Model:
@@ -25,6 +28,8 @@ def model_of(name: str) -> Model:
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
+    if lists_layers(path):
+        return read_network(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if "/" in name or name.endswith(".json") or path.exists():
@@ -145,6 +150,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
         for name in PLAN_FIELDS
         if getattr(args, name) is not None
     ]
+    given += [(option, f"layers_per_stage={text}") for option, text in layout_of(args)]
     out: dict[str, list[str]] = {}
     origin: dict[str, str] = {}
     for option, text in given:
@@ -155,9 +161,24 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     return out
 
 
+def layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The option that gives a layout, with its text; empty when none does."""
+    given = [
+        (f"--{name.replace('_', '-')}", getattr(args, name))
+        for name in LAYOUTS
+        if getattr(args, name, None) is not None
+    ]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(option for option, _ in given)} say the same: give one")
+    return given
+
+
 def _choice(option: str, text: str) -> tuple[str, list[str]]:
+    from .simulator.plan import ALIASES
+
     name, equals, value = text.partition("=")
     name, values = name.strip().replace("-", "_"), [v.strip() for v in value.split(",")]
+    name = ALIASES.get(name, name)
     if not equals or not all(values):
         raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
     if name == "layers_per_stage" and option == "--choose":

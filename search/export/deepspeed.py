@@ -11,12 +11,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.rules import Rule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept
-from .exporter import Exporter, Form, chunks_of, expresses, heading, micro_batches, only, said
+from .exporter import Exporter, Form, expresses, heading, micro_batches, only, said
 from .launch_file import Kept
 from .megatron_model import Lines, model_flags
 
@@ -101,7 +102,7 @@ RULES = (
         ("pp", "first_stage_layers", "last_stage_layers"),
         _even,
         lambda p, t: (
-            f"stages of {','.join(map(str, chunks_of(t, p)))} layers: Megatron-DeepSpeed cuts "
+            f"stages of {','.join(map(str, chunk_sizes(t, p)))} layers: Megatron-DeepSpeed cuts "
             f"{t.model.layers} layers into {p.pp} equal stages"
         ),
     ),

@@ -16,14 +16,10 @@ import numpy as np
 from ...simulator.errors import InputError
 from ...simulator.plan import Plan, resolve, spell
 from ...simulator.rules import Rule, violated
-from ...simulator.schedules import chunk_layers
 from ...simulator.segments import FIELDS
 from ...simulator.task import Task
 from .launch_file import Kept
 from .shape import features
-
-SIMULATION_ONLY = ("schedule-has-a-closed-form",)
-"""Rules about what plan3d can cost, not about what a framework can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +93,9 @@ def with_layers(plan: Plan) -> Plan:
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
-    general = [text for name, text in violated(plan, task) if name not in SIMULATION_ONLY]
+    general = violated(plan, task)
     if general:
-        return general
+        return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
         for rule in form.rules
@@ -149,13 +145,6 @@ def shown(field: str, code: int) -> str:
     """FIELD=VALUE, truth as 1 and 0."""
     value = spell(field, code)
     return f"{field}={int(value) if isinstance(value, bool) else value}"
-
-
-def chunks_of(task: Task, plan: Plan) -> tuple[int, ...]:
-    """Layers of each chunk in model order; chunk i of a loop runs on rank i mod pp."""
-    ends = int(plan.first_stage_layers), int(plan.last_stage_layers)
-    sizes = int(plan.pp), int(plan.virtual_stages)
-    return chunk_layers(task.model.layers, *sizes, *ends, plan.layers_per_stage)
 
 
 def micro_batches(task: Task, plan: Plan) -> int:

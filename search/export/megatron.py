@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.rules import Rule
-from ...simulator.schedules import chunk_layers
 from ...simulator.task import Task
 from . import shape
-from .exporter import Exporter, Form, chunks_of, expresses, heading, only
+from .exporter import Exporter, Form, expresses, heading, only
 from .launch_file import Kept
 from .megatron_model import EXPRESSES, Lines, model_flags
 
@@ -24,6 +24,7 @@ VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Strategies of Megatron-FSDP by ZeRO stage; stage 1 is the distributed optimizer."""
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
 PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -63,7 +64,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
                 f"first_stage_layers={p.first_stage_layers} last_stage_layers="
                 f"{p.last_stage_layers}: {title} needs whole chunks of virtual_stages="
                 f"{p.virtual_stages} and equal ranks between them; nearest: layers_per_stage="
-                f"{','.join(map(str, chunks_of(t, p)))}"
+                f"{','.join(map(str, chunk_sizes(t, p)))}"
             ),
         ),
         Rule(
@@ -97,11 +98,10 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
 
 def stage_flags(task: Task, plan: Plan) -> Lines:
     """Layers of the pipeline stages: nothing when even, ends, or an explicit layout."""
-    v = int(plan.virtual_stages)
+    v, chunks = int(plan.virtual_stages), chunk_sizes(task, plan)
     several: Lines = [("--num-virtual-stages-per-pipeline-rank", str(v))] if v > 1 else []
-    even = task.model.layers % (plan.pp * v) == 0
     ends_given = plan.first_stage_layers > 0 or plan.last_stage_layers > 0
-    if plan.layers_per_stage or (not even and not ends_given):
+    if plan.mtp_stage or (len(set(chunks)) > 1 and not ends_given):
         return [("--pipeline-model-parallel-layout", layout_text(task, plan))]
     ends = (
         ("--decoder-first-pipeline-num-layers", plan.first_stage_layers),
@@ -112,10 +112,12 @@ def stage_flags(task: Task, plan: Plan) -> Lines:
 
 def layout_text(task: Task, plan: Plan) -> str:
     """'Et*7|(t*8|)*6t*7L': the layers of every chunk in model order."""
-    chunks = chunks_of(task, plan)
+    chunks = chunk_sizes(task, plan)
     stages = [_repeated("t", layers) for layers in chunks]
     stages[0] = f"E{stages[0]}"
-    stages[-1] += ("m" if task.model.mtp_layers else "") + "L"
+    if task.model.mtp_layers:
+        stages[int(plan.mtp_stage) - 1] += "m"
+    stages[-1] += "L"
     out = []
     for stage, run in groupby(stages[:-1]):
         times = len(list(run))
@@ -133,6 +135,7 @@ def parallel_flags(task: Task, plan: Plan) -> Lines:
         ("--tensor-model-parallel-size", str(plan.tp)),
         ("--pipeline-model-parallel-size", str(plan.pp)),
         ("--context-parallel-size", str(plan.cp)),
+        *([(GROUP, str(plan.micro_batch_group))] if plan.micro_batch_group else []),
         *(stage_flags(task, plan) if plan.pp > 1 else []),
     ]
     if shape.EXPERTS in shape.features(task.model):
@@ -262,11 +265,6 @@ def quoted(words: Iterable[str]) -> list[str]:
     """Words as a shell reads them back."""
     plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
     return [word if word and set(word) <= set(plain) else f"'{word}'" for word in words]
-
-
-def balanced(task: Task, pp: int, virtual: int) -> tuple[int, ...]:
-    """Layers of each chunk when a plan does not state them."""
-    return chunk_layers(task.model.layers, pp, virtual, 0, 0, ())
 
 
 EXPORTER = Exporter(

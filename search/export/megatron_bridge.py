@@ -130,6 +130,7 @@ def parallel_values(task: Task, plan: Plan) -> Values:
         "tensor_model_parallel_size": int(plan.tp),
         "pipeline_model_parallel_size": int(plan.pp),
         "context_parallel_size": int(plan.cp),
+        "microbatch_group_size_per_vp_stage": int(plan.micro_batch_group) or None,
         **stages,
         "sequence_parallel": bool(plan.sequence_parallel),
         "tp_comm_overlap": bool(plan.overlap_tp),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...simulator.errors import InputError
 from ...simulator.plan import Optimizer, Precision, Recompute
-from ...simulator.stage_layout import read_layout
+from ...simulator.stage_layout import mtp_stage, read_layout
 from .flags import Flags
 from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .megatron_model import model_of
@@ -43,7 +43,6 @@ MATTERS = (
     "--cp-comm-type",
     "--hierarchical-context-parallel-sizes",
     "--window-size",
-    "--microbatch-group-size-per-virtual-pipeline-stage",
     "--overlap-moe-expert-parallel-comm",
     "--moe-shared-expert-overlap",
     "--defer-embedding-wgrad-compute",
@@ -174,6 +173,8 @@ def _stages(flags: Flags, launch: Launch) -> None:
     without = flags.switch("--no-overlap-p2p-communication")
     launch.plan["overlap_p2p"] = int(v > 1 and not without)
     launch.plan["schedule"] = "interleaved" if v > 1 else "1f1b"
+    group = flags.size("--microbatch-group-size-per-virtual-pipeline-stage", 0)
+    launch.plan["micro_batch_group"] = group if v > 1 else 0
 
 
 def _layout(flags: Flags, launch: Launch, pp: int) -> int:
@@ -196,6 +197,7 @@ def _layout(flags: Flags, launch: Launch, pp: int) -> int:
             f"{layers} layers are needed",
         )
     launch.plan |= stated_layers(chunks, pp, len(chunks) // pp)
+    launch.plan["mtp_stage"] = mtp_stage(text)
     return len(chunks) // pp
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...simulator.model import Attention, Block, Experts, Mlp, Model
+from ...simulator.network import Network
 
 LATENT = "latent attention (MLA)"
 INDEXER = "a sparse-attention indexer"
@@ -36,6 +37,7 @@ ROTARY = "rotary positions"
 TIED = "a tied LM head"
 UNTIED = "an LM head of its own"
 MTP = "multi-token prediction"
+LISTED = "a network that is a list of layers"
 UNEQUAL = "layers that differ in more than their MLP"
 
 
@@ -51,8 +53,8 @@ class Shape:
 
 
 def blocks(model: Model) -> list[Block]:
-    """The layers from the input up."""
-    return [model.kinds[kind] for kind in model.order]
+    """The layers from the input up; none of a network that is a list of layers."""
+    return [] if isinstance(model, Network) else [model.kinds[kind] for kind in model.order]
 
 
 def shape_of(model: Model) -> Shape:
@@ -88,6 +90,8 @@ def _identity(model: Model) -> tuple[object, ...]:
 
 def features(model: Model) -> list[str]:
     """Every feature of a model, for a framework to accept or refuse."""
+    if isinstance(model, Network):
+        return [LISTED]
     return list(dict.fromkeys([*_ends(model), *_layers(model)]))
 
 

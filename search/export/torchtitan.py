@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.rules import Rule
 from ...simulator.task import Task
 from .documents import comments, with_kept
-from .exporter import Form, chunks_of, heading, micro_batches, only, said
+from .exporter import Form, heading, micro_batches, only, said
 from .launch_file import Kept
 from .torchtitan_model import flavor_of, missing, registration
 
@@ -68,6 +69,15 @@ def common_rules(title: str) -> tuple[Rule, ...]:
             "FSDP2 shards weights, gradients and optimizer together",
         ),
         *_overlap_rules(title),
+        Rule(
+            "torchtitan-group",
+            ("micro_batch_group", "pp"),
+            lambda p, t: (p.micro_batch_group == 0) | (p.micro_batch_group == p.pp),
+            lambda p, t: (
+                f"{said(p, 'micro_batch_group')}: Interleaved1F1B runs groups of pp micro-batches; "
+                "nearest: micro_batch_group=0"
+            ),
+        ),
         Rule(
             "torchtitan-dualpipe-recompute",
             ("schedule", "recompute", "ep"),
@@ -229,7 +239,7 @@ def pipeline(task: Task, plan: Plan, head: str) -> dict[str, Any]:
         "pipeline_parallel_schedule": SCHEDULES[int(plan.schedule)],
         "pipeline_parallel_microbatch_size": int(plan.micro_batch),
     }
-    chunks = chunks_of(task, plan)
+    chunks = chunk_sizes(task, plan)
     if len(set(chunks)) == 1:
         return {
             **out,

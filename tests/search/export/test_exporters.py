@@ -103,6 +103,7 @@ def test_megatron_states_the_traps():
         ("deepseek-v3", "pp=16", "Et*3|(t*4|)*13t*3|t*3mL"),
         ("gpt3-1.3b", "pp=4 layers_per_stage=5,7,7,5", "Et*5|(t*7|)*2t*5L"),
         ("gpt3-1.3b", "pp=2 virtual_stages=2 layers_per_stage=1,11,11,1", "Et|(t*11|)*2tL"),
+        ("deepseek-v3", "pp=4 layers_per_stage=Et*20|t*20|t*21m|L", "Et*20|t*20|t*21m|L"),
     ],
 )
 def test_layouts_are_those_that_are_read_back(model, plan, expected):
@@ -272,6 +273,13 @@ REFUSED = [
         "pp=4 virtual_stages=2 zero=2 overlap_p2p=0",
         {},
     ),
+    (
+        "torchtitan-group",
+        "torchtitan",
+        "",
+        "pp=2 virtual_stages=2 zero=2 micro_batch_group=4",
+        {},
+    ),
     ("torchtitan-ddp-alone", "torchtitan", "", f"tp=2 zero=0 {FREE}", {}),
     ("torchtitan-mixed-precision", "torchtitan", "", "tp=8 pp=2", {}),
     ("torchtitan-sequence-parallel", "torchtitan", "", "tp=2 zero=2 sequence_parallel=0", {}),
@@ -395,6 +403,32 @@ def test_sizes_that_torchtitan_alone_refuses():
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
         written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
     assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+
+
+def test_groups_of_micro_batches_are_a_flag():
+    flags = array_words(text("megatron", "pp=2 virtual_stages=2 micro_batch_group=4"))
+    assert flags["--microbatch-group-size-per-virtual-pipeline-stage"] == ["4"]
+    assert "microbatch-group" not in text("megatron", "pp=2 virtual_stages=2")
+
+
+def test_v_shaped_schedules_are_those_of_torch():
+    for schedule, name in (("zb-v", "ZBVZeroBubble"), ("dualpipe-v", "DualPipeV")):
+        plan = f"pp=4 virtual_stages=2 schedule={schedule} zero=2"
+        out = tomllib.loads(text("torchtitan", plan))
+        assert out["parallelism"]["pipeline_parallel_schedule"] == name
+        for framework in ("megatron", "megatron-bridge", "nanotron", "deepspeed"):
+            with pytest.raises(InputError, match=rf"\({framework}-schedule\)"):
+                text(framework, plan.replace("zero=2", FREE))
+
+
+def test_networks_of_listed_layers_are_refused_by_name():
+    network = Task(Model.preset("resnet-50"), task().cluster, sequence=1, global_batch=64 * GPUS)
+    row = resolve(Plan(overlap_param_gather=0), GPUS).take(0)
+    for name in ("megatron", "megatron-bridge", "nanotron", "torchtitan"):
+        reasons = refusals(network, row, EXPORTERS[name].form())
+        assert any("a network that is a list of layers" in reason for reason in reasons)
+    # DeepSpeed's configuration does not describe the model.
+    assert json.loads(written(network, Plan(overlap_param_gather=0), EXPORTERS["deepspeed"].form()))
 
 
 CONFIGS = sorted((Path(__file__).parents[2] / "simulator" / "hf_configs").glob("*.json"))

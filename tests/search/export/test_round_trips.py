@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.export.exporter import chunks_of, written
+from plan3d.search.export.exporter import written
 from plan3d.search.export.launch_file import (
     Given,
     batch_of,
@@ -22,6 +22,7 @@ from plan3d.search.export.registry import EXPORTERS, READERS, looks_like
 from plan3d.search.export.shape import same_shape
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
+from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import (
     AUTO,
     Optimizer,
@@ -61,6 +62,7 @@ FIELDS = {
         "overlap_grad_reduce": (0, AUTO),
         "overlap_tp": (0, 1),
         "overlap_p2p": (0, AUTO),
+        "micro_batch_group": (0, 0, 4),
         "ep": (1, 2, 4),
         "etp": (1, 2),
         "first_stage_layers": (0, 0, 2, 7),
@@ -70,7 +72,13 @@ FIELDS = {
         "cp": (1, 2),
         "virtual_stages": (1, 2, 4),
         "zero": (0, 2, 3),
-        "schedule": (AUTO, Schedule.GPIPE, Schedule.BREADTH_FIRST),
+        "schedule": (
+            AUTO,
+            Schedule.GPIPE,
+            Schedule.BREADTH_FIRST,
+            Schedule.ZB_V,
+            Schedule.DUALPIPE_V,
+        ),
         "precision": (Precision.BF16, Precision.FP8, Precision.FP32, Precision.PURE_BF16),
         "overlap_tp": (0, 1),
         "first_stage_layers": (0, 0, 2, 7),
@@ -145,7 +153,7 @@ def comparable(task, plan):
     fields = plan.to_dict()
     for name in ("layers_per_stage", "first_stage_layers", "last_stage_layers"):
         fields.pop(name, None)
-    chunks = chunks_of(task, plan)
+    chunks = chunk_sizes(task, plan)
     return fields, stated_layers(chunks, int(plan.pp), int(plan.virtual_stages))
 
 
