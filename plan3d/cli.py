@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import cli_calibrate, cli_export, cli_import, cli_timeline
-from .cli_options import ASKING, OPTIONS, Parser
+from .cli_options import ASKING, OPTIONS
 from .cli_output import INTERRUPTED, Screen, warn
+from .cli_parser import Parser
 from .simulator.errors import InputError, Plan3dError, did_you_mean
 
 _SEARCH = """Search the plans of a model on a cluster and rank the best that fit.
@@ -165,7 +166,7 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         at = arguments.index(verb)
         return cli_calibrate.run([*arguments[:at], *arguments[at + 1 :]])
     try:
-        args = parser().parse(arguments, verb)
+        args = parser().parse(arguments, verb, OPTIONS)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:

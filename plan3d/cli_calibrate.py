@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cli_options import OPTIONS, Option, Parser, whole
+from .cli_options import OPTIONS
 from .cli_output import Screen, check_writable, warn, write_whole
+from .cli_parser import Option, Parser, whole
 from .simulator.calibration import measure as measuring
 from .simulator.errors import CalibrationError, InputError, did_you_mean
 

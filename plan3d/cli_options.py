@@ -5,137 +5,20 @@ Nothing here imports numpy, so that help is instant.
 
 from __future__ import annotations
 
-import argparse
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn
-
+from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
+from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .simulator import units
-from .simulator.errors import InputError, did_you_mean
 
 TASK = ("search", "estimate", "timeline")
 ONE = ("estimate", "timeline")
 """Verbs about one plan."""
-LAUNCH = ("export", "import")
-"""Verbs about files of training frameworks."""
 ASKING = (*TASK, *LAUNCH)
+"""Verbs about a task."""
 PREDICTING = (*TASK, "import")
+"""Verbs that a number of the machine matters to."""
 SEARCH = ("search",)
-TOP = ("--help", "--version", "--print-completion")
-"""Options before the verb."""
 VALIDATE = ("validate",)
 EVERY = (*ASKING, "validate", "models", "clusters")
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises InputError, one line, where argparse prints its usage and exits."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message.replace("argument ", "", 1))
-
-    def parse(self, arguments: Sequence[str], verb: str) -> argparse.Namespace:
-        """Parse all arguments; an unknown option is answered with the nearest known."""
-        known = [o.flag for o in OPTIONS if verb in o.verbs]
-        known += ["--help", "--help-fields"] if verb else [*TOP]
-        for word in arguments:
-            flag = word.partition("=")[0]
-            if flag.startswith("--") and flag not in (*known, *TOP, "--"):
-                raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
-        args, unknown = self.parse_known_args(arguments)
-        if unknown:
-            raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
-        return args
-
-
-def whole(text: str, what: str) -> int:
-    """A whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{what} {text!r} must be a whole number") from None
-
-
-def positive(text: str, what: str) -> float:
-    """A finite number above zero."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(f"{what} {text!r} must be a number above 0")
-    return number
-
-
-def seconds(text: str, what: str) -> float:
-    """Seconds, with or without a unit: '30' or '500ms'."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = units.parse_seconds(text, what)
-    if not 0 < number < math.inf:
-        raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
-    return number
-
-
-def training_tokens(text: str, what: str) -> float | str:
-    """'300B', or 'chinchilla' for 20 tokens a parameter."""
-    if text.lower() == "chinchilla":
-        return "chinchilla"
-    tokens = units.parse_count(text, what)
-    if tokens <= 0:
-        raise InputError(f"{what} {text!r} must be above 0")
-    return tokens
-
-
-def _text(text: str, what: str) -> str:
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option of the command line."""
-
-    flag: str
-    help: str
-    value: str = ""
-    """What its value is called in help; '' for a switch."""
-    read: Callable[[str, str], Any] = _text
-    """Value from its text; the second argument names the option in errors."""
-    verbs: tuple[str, ...] = TASK
-    default: Any = None
-    many: bool = False
-    required: bool = False
-    completes: str = ""
-    """What a shell completes: 'file', 'model', 'cluster', 'software'."""
-    short: str = ""
-    """Another name of one letter, '-o'."""
-
-    @property
-    def name(self) -> str:
-        return self.flag.removeprefix("--").replace("-", "_")
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Declare it on a parser."""
-        if not self.value:
-            parser.add_argument(self.flag, action="store_true", help=self.help)
-            return
-        action = parser.add_argument(
-            *filter(None, (self.short, self.flag)),
-            action="append" if self.many else "store",
-            type=partial(_read, self),
-            default=self.default,
-            required=self.required,
-            metavar=self.value,
-            help=self.help,
-        )
-        setattr(action, "completes", self.completes)  # noqa: B010
-
-
-def _read(option: Option, text: str) -> Any:
-    return option.read(text, option.flag)
-
 
 OPTIONS = (
     Option(
@@ -151,20 +34,6 @@ OPTIONS = (
         required=True,
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
-    ),
-    Option(
-        flag="--model",
-        value="M",
-        verbs=LAUNCH,
-        completes="model",
-        help="preset or config.json (default: what the file or the saved result says)",
-    ),
-    Option(
-        flag="--cluster",
-        value="C",
-        verbs=LAUNCH,
-        completes="cluster",
-        help="hardware profile or TOML file (default: the saved result's)",
     ),
     Option(flag="--gpus", value="N", read=whole, verbs=ASKING, help="GPUs of the cluster"),
     Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
@@ -368,47 +237,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
-    Option(
-        flag="--to",
-        value="FRAMEWORK",
-        verbs=LAUNCH,
-        help="megatron, megatron-bridge, torchtitan, deepspeed or nanotron",
-    ),
-    Option(
-        flag="--version",
-        value="V",
-        verbs=LAUNCH,
-        help="of the framework (default: its first in docs/export.md)",
-    ),
-    Option(
-        flag="--output",
-        short="-o",
-        value="FILE",
-        completes="file",
-        verbs=LAUNCH,
-        help="write the file here instead of printing it",
-    ),
-    Option(
-        flag="--with",
-        value="F=V",
-        many=True,
-        verbs=LAUNCH,
-        help="use V for plan field F, whatever the plan or the file says; repeatable",
-    ),
-    Option(
-        flag="--from",
-        value="FRAMEWORK",
-        verbs=("import",),
-        help="megatron, torchtitan, deepspeed or nanotron (default: what the file looks like)",
-    ),
-    Option(
-        flag="--vocabulary",
-        value="N",
-        read=whole,
-        verbs=("import",),
-        help="tokens of the tokenizer, where the file does not say",
-    ),
-    Option(flag="--estimate", verbs=("import",), help="predict the plan's time and memory"),
+    *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
 )

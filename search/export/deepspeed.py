@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
-from ...simulator.rules import Rule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept

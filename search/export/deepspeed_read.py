@@ -15,7 +15,8 @@ from .deepspeed import FORMATS
 from .documents import unread
 from .flags import Flags
 from .launch_file import NOTHING, Given, Launch
-from .megatron_read import keep, launcher_gpus, read_flags, script_of, training_words
+from .launch_script import launcher_gpus, script_of, training_words
+from .megatron_read import keep, read_flags
 from .shell_words import Script
 
 USED = frozenset(

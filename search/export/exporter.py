@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...simulator.errors import InputError
+from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan, resolve, spell
-from ...simulator.rules import Rule, violated
+from ...simulator.rules import violated
 from ...simulator.segments import FIELDS
 from ...simulator.task import Task
 from .launch_file import Kept

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
-from ...simulator.rules import Rule
 from ...simulator.task import Task
 from . import shape
 from .exporter import Exporter, Form, expresses, heading, only
@@ -42,20 +42,11 @@ def _ends_fit(p: Any, task: Task) -> Any:
 
 def rules(title: str, prefix: str) -> tuple[Rule, ...]:
     """What a version of Megatron-LM, or what is built on it, refuses."""
+    runs = f"{title} runs 1f1b, and interleaved with virtual stages"
     return (
         expresses(f"{prefix}-model", title, EXPRESSES),
-        only(
-            f"{prefix}-schedule",
-            "schedule",
-            SCHEDULES,
-            f"{title} runs 1f1b, and interleaved with virtual stages",
-        ),
-        only(
-            f"{prefix}-precision",
-            "precision",
-            PRECISIONS,
-            f"{title} keeps fp32 master weights and moments",
-        ),
+        only(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
+        only(f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"),
         Rule(
             f"{prefix}-end-stages",
             ("first_stage_layers", "last_stage_layers", "virtual_stages", "pp"),
@@ -64,9 +55,16 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
                 f"first_stage_layers={p.first_stage_layers} last_stage_layers="
                 f"{p.last_stage_layers}: {title} needs whole chunks of virtual_stages="
                 f"{p.virtual_stages} and equal ranks between them; nearest: layers_per_stage="
-                f"{','.join(map(str, chunk_sizes(t, p)))}"
+                f"{','.join(map(str, chunk_sizes(t, p)))} without them"
             ),
         ),
+        *_sharding_rules(prefix),
+    )
+
+
+def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
+    """What the distributed optimizer, Megatron-FSDP and grouped GEMMs exclude."""
+    return (
         Rule(
             f"{prefix}-fsdp-pipeline",
             ("zero", "pp"),

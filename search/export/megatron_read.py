@@ -5,15 +5,14 @@ Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...simulator.errors import InputError
 from ...simulator.plan import Optimizer, Precision, Recompute
 from ...simulator.stage_layout import mtp_stage, read_layout
 from .flags import Flags
 from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
+from .launch_script import launcher_gpus, script_of, training_words
 from .megatron_model import model_of
-from .shell_words import Script, Word, read_script
+from .shell_words import Script
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stages of --data-parallel-sharding-strategy."""
@@ -58,28 +57,6 @@ MATTERS = (
 """Flags that change time or memory and are not modelled."""
 
 
-def script_of(text: str, file: str) -> Script:
-    """The script, which must hold flags."""
-    script = read_script(text, file)
-    if not training_words(script):
-        raise InputError(f"{file}: holds no flags of Megatron-LM")
-    return script
-
-
-def training_words(script: Script) -> list[Word]:
-    """The words of the training program's command; of all variables when nothing is started."""
-    for command in script.commands:
-        at = program(command)
-        if at is not None and any(word.text.startswith("--") for word in command[at:]):
-            return command[at + 1 :]
-    return script.assigned_words()
-
-
-def program(command: Sequence[Word]) -> int | None:
-    """The place of the Python file in a command; None when it starts none."""
-    return next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
-
-
 def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
     script = script_of(text, file)
@@ -89,21 +66,6 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     read_sharding(flags, launch)
     keep(flags, script, launch)
     return launch
-
-
-def launcher_gpus(script: Script) -> int | None:
-    """Nodes times processes a node of torchrun, where both are plain numbers."""
-    for command in script.commands:
-        at = program(command)
-        if at is None:
-            continue
-        found = Flags.of(command[:at], script.file).by_name
-        sizes = [
-            found[name].values[:1] for name in ("--nnodes", "--nproc-per-node") if name in found
-        ]
-        if len(sizes) == 2 and all(size and size[0].isdecimal() for size in sizes):
-            return int(sizes[0][0]) * int(sizes[1][0])
-    return None
 
 
 def read_flags(flags: Flags, launch: Launch, vocabulary: int | None) -> None:

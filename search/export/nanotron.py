@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
-from ...simulator.rules import Rule
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept

@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
-from ...simulator.rules import Rule
 from ...simulator.task import Task
 from .documents import comments, with_kept
 from .exporter import Form, heading, micro_batches, only, said

@@ -52,6 +52,7 @@ USED = frozenset(
     )
 )
 """Keys that are read or follow from the plan; all others are kept."""
+POLICIES = ("default", "always", "never")
 SINGLE = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 """Schedules with one chunk a rank."""
 MATTERS = (
@@ -90,36 +91,41 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
 
 
 def _sizes(p: JsonObject, launch: Launch, layers: int) -> None:
-    """Axes, sharding and overlaps."""
-    replicas = p.size("data_parallel_replicate_degree", default=1)
-    shards = p.values.get("data_parallel_shard_degree", -1)
-    shards = -1 if shards == -1 else p.size("data_parallel_shard_degree")
-    tp, cp = (
-        p.size("tensor_parallel_degree", default=1),
-        p.size("context_parallel_degree", default=1),
-    )
-    pp = p.size("pipeline_parallel_degree", default=1)
-    plan = launch.plan
-    plan |= {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": int(tp > 1)}
-    plan["ep"] = p.size("expert_parallel_degree", default=1)
-    plan["etp"] = p.size("expert_tensor_parallel_degree", default=1) if plan["ep"] > 1 else 1
-    plan["overlap_tp"] = int(p.flag("enable_async_tensor_parallel", False))
-    if shards > 0:
-        plan["dp"] = replicas * shards
-        launch.gpus = tp * cp * pp * replicas * shards
-    if replicas > 1 and shards != 1:
-        launch.open["zero"] = (
-            f"$.parallelism: {replicas} replicas of shards (HSDP) are not modelled"
-        )
-    sharded = shards != 1 or cp > 1
-    policies = ("default", "always", "never")
-    policy = p.text("fsdp_reshard_after_forward", policies, default="default")
-    again = policy == "always" or (policy == "default" and pp == 1)
-    several = replicas * max(shards, 1) * cp > 1 or shards == -1
-    plan["zero"] = (3 if again else 2) if sharded else 0
-    plan["overlap_grad_reduce"] = int(several)
-    plan["overlap_param_gather"] = int(sharded)
+    """Axes, stages and sharding."""
+    names = ("tensor", "context", "pipeline", "expert")
+    tp, cp, pp, ep = (p.size(f"{name}_parallel_degree", default=1) for name in names)
+    launch.plan |= {
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "ep": ep,
+        "etp": p.size("expert_tensor_parallel_degree", default=1) if ep > 1 else 1,
+        "sequence_parallel": int(tp > 1),
+        "overlap_tp": int(p.flag("enable_async_tensor_parallel", False)),
+    }
+    _sharding(p, launch)
     _pipeline(p, pp, launch, layers)
+
+
+def _sharding(p: JsonObject, launch: Launch) -> None:
+    """Data ranks, what they shard, and the overlaps that follow; -1 shards are what is left."""
+    plan, replicas = launch.plan, p.size("data_parallel_replicate_degree", default=1)
+    rest = p.values.get("data_parallel_shard_degree", -1) == -1
+    shards = 1 if rest else p.size("data_parallel_shard_degree")
+    if not rest:
+        plan["dp"] = replicas * shards
+        launch.gpus = plan["tp"] * plan["cp"] * plan["pp"] * replicas * shards
+    sharded = rest or shards > 1 or plan["cp"] > 1
+    if replicas > 1 and sharded:
+        why = f"$.parallelism: {replicas} replicas of shards (HSDP) are not modelled"
+        launch.open["zero"] = why
+    policy = p.text("fsdp_reshard_after_forward", POLICIES, default="default")
+    again = policy == "always" or (policy == "default" and plan["pp"] == 1)
+    plan |= {
+        "zero": (3 if again else 2) if sharded else 0,
+        "overlap_grad_reduce": int(sharded or replicas > 1),
+        "overlap_param_gather": int(sharded),
+    }
 
 
 def _pipeline(p: JsonObject, pp: int, launch: Launch, layers: int) -> None:

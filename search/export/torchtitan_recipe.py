@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan, Precision, Recompute
-from ...simulator.rules import Rule
 from ...simulator.task import Task
 from . import torchtitan
 from .exporter import Exporter, Form

@@ -3,7 +3,7 @@
 import pytest
 
 from plan3d.search.export.flags import Flags
-from plan3d.search.export.megatron_read import training_words
+from plan3d.search.export.launch_script import training_words
 from plan3d.search.export.shell_words import read_script
 from plan3d.simulator.errors import InputError
 
