@@ -70,7 +70,7 @@ def imported(args: argparse.Namespace) -> Imported:
     given = cli_task.model_of(args.model) if args.model else None
     launch = _launch(args, given)
     plan = plan_of(launch, overrides)
-    model = _model(launch, given)
+    model = cli_task.with_imbalance_of(_model(launch, given), args)
     if args.cluster is None:
         raise InputError("a launch file does not name the machine: give --cluster")
     sizes = {"gpus": args.gpus}

@@ -113,6 +113,13 @@ OPTIONS = (
         help="to cross the network once, such as 5us",
     ),
     Option(
+        flag="--expert-imbalance",
+        value="X",
+        verbs=PREDICTING,
+        read=positive,
+        help="tokens of the busiest rank of experts over their mean: 1 (default) or more",
+    ),
+    Option(
         flag="--latency-per-node",
         value="TIME",
         verbs=PREDICTING,

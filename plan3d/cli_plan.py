@@ -24,6 +24,7 @@ MACHINE = (
     "memory",
     "network_latency",
     "latency_per_node",
+    "expert_imbalance",
 )
 """Options that a verb without prediction does not have."""
 

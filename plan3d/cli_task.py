@@ -8,7 +8,7 @@ from typing import Any
 
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
-from .simulator.model import Model
+from .simulator.model import Model, with_imbalance
 from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
@@ -78,13 +78,20 @@ def check_question(args: argparse.Namespace) -> None:
 def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
-    model = model_of(args.model)
+    model = with_imbalance_of(model_of(args.model), args)
     sequence = model.sequence if args.sequence is None else args.sequence
     if args.sequence is None and not sequence:
         raise InputError(f"{model.name} states no sequence length: give --sequence")
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
     return question(model, cluster_of(args), sequence, _batch(args, model, sequence), args.software)
+
+
+def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
+    """The model with the load of experts that --expert-imbalance gives."""
+    if args.expert_imbalance is None:
+        return model
+    return with_imbalance(model, args.expert_imbalance)
 
 
 def question(

@@ -46,6 +46,9 @@ ORDER = (
     "sequence_parallel",
     "recompute",
     "overlap_tp",
+    "overlap_ep",
+    "cp_comm",
+    "expert_dispatch",
     "precision",
     "optimizer",
     "zero",
@@ -57,7 +60,7 @@ ORDER = (
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("micro_batch_group", "precision", "optimizer"),
+    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
@@ -118,6 +121,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
+        "overlap_ep": (0,),
+        "cp_comm": (0,),
+        "expert_dispatch": (0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),

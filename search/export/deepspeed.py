@@ -13,7 +13,7 @@ from typing import Any
 
 from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept
@@ -54,7 +54,7 @@ OWN_NAMES = {
 
 def needs_megatron(plan: Plan) -> bool:
     """Whether the JSON alone cannot say everything of one plan."""
-    return bool(plan.tp > 1 or plan.pp > 1 or plan.recompute > 0)
+    return bool(plan.tp * plan.pp * plan.cp > 1 or plan.recompute > 0)
 
 
 _BUILT = expresses("deepspeed-model", "Megatron-DeepSpeed", EXPRESSES)
@@ -68,15 +68,24 @@ def _even(p: Any, task: Task) -> Any:
 RULES = (
     Rule(
         _BUILT.name,
-        ("tp", "pp", "recompute"),
-        lambda p, t: _BUILT.ok(p, t) | ((p.tp == 1) & (p.pp == 1) & (p.recompute == 0)),
+        ("tp", "pp", "cp", "recompute"),
+        lambda p, t: _BUILT.ok(p, t) | ((p.tp * p.pp * p.cp == 1) & (p.recompute == 0)),
         _BUILT.message,
     ),
-    only(
+    Rule(
         "deepspeed-context-parallel",
-        "cp",
-        (1,),
-        "DeepSpeed splits sequences by all-to-all (Ulysses), not as context parallelism",
+        ("cp", "cp_comm"),
+        lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.A2A),
+        lambda p, t: (
+            f"{said(p, 'cp')} {said(p, 'cp_comm')}: DeepSpeed splits sequences by all-to-all "
+            "(Ulysses); nearest: cp_comm=a2a, or cp=1"
+        ),
+    ),
+    Rule(
+        "deepspeed-ulysses-alone",
+        ("cp", "tp", "pp"),
+        lambda p, t: (p.cp == 1) | (p.tp * p.pp == 1),
+        lambda p, t: f"{said(p, 'cp')}: Ulysses excludes tp and pp; nearest: tp=1 pp=1, or cp=1",
     ),
     only("deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"),
     only(
@@ -178,6 +187,7 @@ def training_flags(task: Task, plan: Plan) -> Lines:
     return [
         ("--tensor-model-parallel-size", str(plan.tp)),
         ("--pipeline-model-parallel-size", str(plan.pp)),
+        *([("--ds-sequence-parallel-size", str(plan.cp))] if plan.cp > 1 else []),
         *([("--sequence-parallel",)] if plan.sequence_parallel else []),
         ("--micro-batch-size", str(plan.micro_batch)),
         ("--global-batch-size", str(task.global_batch)),

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ...simulator.json_object import JsonObject
-from ...simulator.plan import Precision
+from ...simulator.plan import ContextComm, Precision
 from .deepspeed import FORMATS
 from .documents import unread
 from .flags import Flags
@@ -92,6 +92,8 @@ def _script(text: str, launch: Launch, given: Given) -> Launch:
         launch.plan["schedule"] = "zb-h1"
     for name in ("--deepspeed-activation-checkpointing", "--use-rotary-position-embeddings"):
         flags.switch(name)
+    cp = flags.size("--ds-sequence-parallel-size", 1)
+    launch.plan |= {"cp": cp, "cp_comm": int(ContextComm.A2A if cp > 1 else ContextComm.P2P)}
     zero = flags.size("--zero-stage", 0, least=0, most=3)
     launch.plan |= {"zero": zero, **_overlaps(zero, zero == 3, launch.plan["pp"])}
     flags.text("--deepspeed-config")

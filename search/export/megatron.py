@@ -13,7 +13,7 @@ from typing import Any
 
 from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import ContextComm, Dispatch, Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import shape
 from .exporter import Exporter, Form, expresses, heading, only
@@ -24,6 +24,14 @@ VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Strategies of Megatron-FSDP by ZeRO stage; stage 1 is the distributed optimizer."""
+EXCHANGES = {
+    ContextComm.P2P: "p2p",
+    ContextComm.ALL_GATHER: "all_gather",
+    ContextComm.A2A: "a2a",
+}
+"""--cp-comm-type by cp_comm."""
+DISPATCHERS = {Dispatch.ALLTOALL: "alltoall", Dispatch.HIERARCHICAL: "flex"}
+"""--moe-token-dispatcher-type by expert_dispatch; the backend of flex is DeepEP by default."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
 PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
@@ -84,6 +92,22 @@ def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",
         ),
         Rule(
+            f"{prefix}-expert-overlap",
+            ("overlap_ep", "recompute", "precision", "pp"),
+            lambda p, t: (
+                (p.overlap_ep == 0)
+                | (
+                    (p.recompute != Recompute.FULL)
+                    & (p.precision != Precision.FP32)
+                    & ((p.pp > 1) | (t.model.mtp_layers == 0))
+                )
+            ),
+            lambda p, t: (
+                "overlap_ep excludes full recompute, fp32, and multi-token prediction without "
+                "stages; nearest: overlap_ep=0"
+            ),
+        ),
+        Rule(
             f"{prefix}-sharded-adam",
             ("zero", "optimizer"),
             lambda p, t: (p.zero == 0) | (p.optimizer == Optimizer.ADAM),
@@ -133,6 +157,7 @@ def parallel_flags(task: Task, plan: Plan) -> Lines:
         ("--tensor-model-parallel-size", str(plan.tp)),
         ("--pipeline-model-parallel-size", str(plan.pp)),
         ("--context-parallel-size", str(plan.cp)),
+        *([("--cp-comm-type", EXCHANGES[int(plan.cp_comm)])] if plan.cp > 1 else []),
         *([(GROUP, str(plan.micro_batch_group))] if plan.micro_batch_group else []),
         *(stage_flags(task, plan) if plan.pp > 1 else []),
     ]
@@ -140,12 +165,13 @@ def parallel_flags(task: Task, plan: Plan) -> Lines:
         out += [
             ("--expert-model-parallel-size", str(plan.ep)),
             ("--expert-tensor-parallel-size", str(plan.etp)),
-            ("--moe-token-dispatcher-type", "alltoall"),
+            ("--moe-token-dispatcher-type", DISPATCHERS[int(plan.expert_dispatch)]),
         ]
         out += [("--moe-grouped-gemm",)] if plan.precision in _GROUPED else []
     switches = {
         "--sequence-parallel": plan.sequence_parallel,
         "--tp-comm-overlap": plan.overlap_tp,
+        "--overlap-moe-expert-parallel-comm": plan.overlap_ep,
         "--no-overlap-p2p-communication": plan.virtual_stages > 1 and not plan.overlap_p2p,
         "--overlap-grad-reduce": plan.overlap_grad_reduce,
         "--overlap-param-gather": plan.overlap_param_gather,

@@ -111,8 +111,9 @@ def _experts(e: Experts, sparse: tuple[bool, ...]) -> Values:
         "moe_router_topk": e.top_k,
         "moe_ffn_hidden_size": e.ffn,
         "moe_shared_expert_intermediate_size": e.shared_ffn or None,
+        "moe_router_num_groups": e.groups if e.groups > 1 else None,
+        "moe_router_group_topk": e.group_limit if e.groups > 1 else None,
         "moe_layer_freq": 1 if all(sparse) else [int(kind) for kind in sparse],
-        "moe_token_dispatcher_type": "alltoall",
         "moe_grouped_gemm": True,
     }
 
@@ -130,6 +131,7 @@ def parallel_values(task: Task, plan: Plan) -> Values:
         "tensor_model_parallel_size": int(plan.tp),
         "pipeline_model_parallel_size": int(plan.pp),
         "context_parallel_size": int(plan.cp),
+        "cp_comm_type": megatron.EXCHANGES[int(plan.cp_comm)] if plan.cp > 1 else None,
         "microbatch_group_size_per_vp_stage": int(plan.micro_batch_group) or None,
         **stages,
         "sequence_parallel": bool(plan.sequence_parallel),
@@ -141,6 +143,8 @@ def parallel_values(task: Task, plan: Plan) -> Values:
         out |= {
             "expert_model_parallel_size": int(plan.ep),
             "expert_tensor_parallel_size": int(plan.etp),
+            "moe_token_dispatcher_type": megatron.DISPATCHERS[int(plan.expert_dispatch)],
+            "overlap_moe_expert_parallel_comm": bool(plan.overlap_ep),
         }
     return out
 

@@ -112,6 +112,9 @@ def _expert_flags(e: Experts, sparse: Sequence[bool]) -> Lines:
         ("--moe-router-topk", str(e.top_k)),
         ("--moe-ffn-hidden-size", str(e.ffn)),
     ]
+    if e.groups > 1:
+        out += [("--moe-router-num-groups", str(e.groups))]
+        out += [("--moe-router-group-topk", str(e.group_limit))]
     if e.shared_ffn:
         out.append(("--moe-shared-expert-intermediate-size", str(e.shared_ffn)))
     return out if all(sparse) else [*out, ("--moe-layer-freq", layer_pattern(sparse))]
@@ -240,6 +243,8 @@ def _experts_of(flags: Flags, ffn: int, gated: bool, bias: bool) -> Experts | No
         gated=gated,
         bias=bias,
         shared_ffn=flags.size("--moe-shared-expert-intermediate-size", 0, least=0),
+        groups=flags.size("--moe-router-num-groups", 1, most=count),
+        group_limit=flags.size("--moe-router-group-topk", 1, most=count),
     )
 
 

@@ -11,6 +11,7 @@ from ...simulator.stage_layout import mtp_stage, read_layout
 from .flags import Flags
 from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .launch_script import launcher_gpus, script_of, training_words
+from .megatron import EXCHANGES
 from .megatron_model import model_of
 from .shell_words import Script
 
@@ -20,7 +21,8 @@ RECOMPUTED = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
 """Modules whose recompute is modelled, by their names in --recompute-modules."""
 IMPLIED = (
     "--moe-grouped-gemm",
-    "--moe-token-dispatcher-type",
+    "--moe-flex-dispatcher-backend",
+    "--moe-enable-deepep",
     "--ckpt-format",
     "--no-gradient-accumulation-fusion",
     "--overlap-p2p-communication",
@@ -39,16 +41,13 @@ MATTERS = (
     "--use-precision-aware-optimizer",
     "--grad-reduce-in-bf16",
     "--num-distributed-optimizer-instances",
-    "--cp-comm-type",
     "--hierarchical-context-parallel-sizes",
     "--window-size",
-    "--overlap-moe-expert-parallel-comm",
     "--moe-shared-expert-overlap",
     "--defer-embedding-wgrad-compute",
     "--use-tp-pp-dp-mapping",
     "--rampup-batch-size",
     "--encoder-num-layers",
-    "--ds-sequence-parallel-size",
     "--optimizer-offload-fraction",
     "--cross-entropy-loss-fusion",
     "--moe-pad-expert-input-to-capacity",
@@ -89,10 +88,32 @@ def read_flags(flags: Flags, launch: Launch, vocabulary: int | None) -> None:
     if launch.model.order and any(kind.experts for kind in launch.model.kinds):
         launch.plan["ep"] = flags.size("--expert-model-parallel-size", 1)
         launch.plan["etp"] = flags.size("--expert-tensor-parallel-size", tp)
+    _exchanges(flags, launch)
     _stages(flags, launch)
     _recompute(flags, launch)
     rates = (flags.text("--attention-dropout"), flags.text("--hidden-dropout"))
     launch.software["dropout"] = any(_rate(rate) > 0 for rate in rates)
+
+
+def _exchanges(flags: Flags, launch: Launch) -> None:
+    """How split sequences and experts get their tokens."""
+    codes = {name: int(code) for code, name in EXCHANGES.items()} | {"allgather": 1}
+    kinds = flags.words("--cp-comm-type") or ("p2p",)
+    if launch.plan["cp"] > 1:
+        if len(set(kinds)) > 1 or kinds[0] not in codes:
+            why = f"line {flags.line('--cp-comm-type')}: --cp-comm-type {' '.join(kinds)}"
+            launch.open["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
+        launch.plan["cp_comm"] = codes.get(kinds[0], 0)
+    known = ("alltoall", "flex", "allgather")
+    kind = flags.choice("--moe-token-dispatcher-type", known, "alltoall")
+    overlapped = flags.switch("--overlap-moe-expert-parallel-comm")
+    if launch.plan.get("ep", 1) == 1:
+        return
+    if kind == "allgather":
+        line = flags.line("--moe-token-dispatcher-type")
+        launch.open["expert_dispatch"] = f"line {line}: dispatch by all-gather is not modelled"
+    launch.plan["expert_dispatch"] = int(kind == "flex")
+    launch.plan["overlap_ep"] = int(overlapped)
 
 
 def _stem(file: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...simulator.pipeline_rules import Rule
-from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept
@@ -29,6 +29,8 @@ FORMATS = {
     Precision.BF16: ("bfloat16", True),
 }
 """model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
+KERNELS = {ContextComm.ALL_GATHER: "llama3_ring_attention", ContextComm.P2P: "ring"}
+"""model_config._attn_implementation by cp_comm."""
 EXPRESSES = (
     shape.GROUPED,
     shape.RMS_NORM,
@@ -57,6 +59,7 @@ RULES = (
             "neither layers_per_stage nor first_stage_layers nor last_stage_layers"
         ),
     ),
+    only("nanotron-context", "cp_comm", KERNELS, "nanotron has rings and gathers"),
     only("nanotron-sharding", "zero", (0, 1), "nanotron has ZeRO 0 and 1"),
     only("nanotron-precision", "precision", FORMATS, "nanotron has bfloat16 and float32"),
     only("nanotron-optimizer", "optimizer", (Optimizer.ADAM,), "its SGD has no momentum"),
@@ -105,7 +108,7 @@ def sections(task: Task, plan: Plan) -> dict[str, Any]:
         "model": {
             "dtype": dtype,
             "make_vocab_size_divisible_by": 1,
-            "model_config": model_config(task),
+            "model_config": model_config(task) | attention_kernel(plan),
         },
         "tokens": {
             "sequence_length": task.sequence,
@@ -114,6 +117,11 @@ def sections(task: Task, plan: Plan) -> dict[str, Any]:
         },
         "optimizer": {"zero_stage": int(plan.zero), "accumulate_grad_in_fp32": accumulate},
     }
+
+
+def attention_kernel(plan: Plan) -> dict[str, Any]:
+    """The attention of split sequences."""
+    return {"_attn_implementation": KERNELS[int(plan.cp_comm)]} if plan.cp > 1 else {}
 
 
 def model_config(task: Task) -> dict[str, Any]:

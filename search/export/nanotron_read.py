@@ -11,7 +11,7 @@ from ...simulator.model import Attention, Block, Mlp, Model
 from ...simulator.plan import Precision, Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch
-from .nanotron import FORMATS, SCHEDULES
+from .nanotron import FORMATS, KERNELS, SCHEDULES
 
 USED = frozenset(
     (
@@ -37,6 +37,7 @@ USED = frozenset(
         "model.model_config.max_position_embeddings",
         "model.model_config.tie_word_embeddings",
         "model.model_config.attention_bias",
+        "model.model_config._attn_implementation",
         "model.model_config.vocab_size",
         "tokens.sequence_length",
         "tokens.micro_batch_size",
@@ -80,7 +81,12 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     _tokens(parts["tokens"], launch)
     _formats(parts["model"], optimizer, launch)
     config = parts["model"].values.get("model_config")
-    launch.model = _model(JsonObject.of(config, file, "$.model.model_config"))
+    layers = JsonObject.of(config, file, "$.model.model_config")
+    launch.model = _model(layers)
+    if launch.plan["cp"] > 1:
+        codes = {name: int(code) for code, name in KERNELS.items()}
+        kernel = layers.text("_attn_implementation", tuple(codes), default="flash_attention_2")
+        launch.plan["cp_comm"] = codes[kernel]
     launch.kept = unread(top.values, USED, MATTERS)
     return launch
 

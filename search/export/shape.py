@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...simulator.model import Attention, Block, Experts, Mlp, Model
+from ...simulator.model import Attention, Block, Experts, Mlp, Model, with_imbalance
 from ...simulator.network import Network
 
 LATENT = "latent attention (MLA)"
@@ -84,6 +84,8 @@ def same_shape(one: Model, other: Model) -> bool:
 
 
 def _identity(model: Model) -> tuple[object, ...]:
+    if any(layer.experts for layer in blocks(model)):
+        model = with_imbalance(model, 1.0)
     bare = replace(model, name="", kinds=(), order=(), sequence=0, batch_tokens=0, train_tokens=0)
     return tuple(blocks(model)), replace(bare, source="")
 

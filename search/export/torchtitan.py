@@ -13,7 +13,7 @@ from typing import Any
 
 from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import ContextComm, Dispatch, Optimizer, Plan, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from .documents import comments, with_kept
 from .exporter import Form, heading, micro_batches, only, said
@@ -33,6 +33,8 @@ SCHEDULES: dict[int, str] = {
 """torch.distributed.pipelining's name of each schedule that it has."""
 V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
 PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
+ROTATIONS = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
+"""context_parallel_rotate_method by cp_comm."""
 SHARDED = {2: "never", 3: "always"}
 """fsdp_reshard_after_forward by ZeRO stage."""
 
@@ -78,15 +80,6 @@ def common_rules(title: str) -> tuple[Rule, ...]:
                 "nearest: micro_batch_group=0"
             ),
         ),
-        Rule(
-            "torchtitan-dualpipe-recompute",
-            ("schedule", "recompute", "ep"),
-            lambda p, t: (p.schedule != Schedule.DUALPIPE_V) | (p.recompute == 0) | (p.ep == 1),
-            lambda p, t: (
-                "dualpipe-v overlaps experts with backward passes, which excludes recompute; "
-                "nearest: recompute=none"
-            ),
-        ),
     )
 
 
@@ -129,6 +122,16 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
 
 RULES = (
     *common_rules(TITLE),
+    only("torchtitan-context", "cp_comm", ROTATIONS, "torch rotates or gathers keys and values"),
+    Rule(
+        "torchtitan-expert-overlap",
+        ("overlap_ep", "schedule", "recompute"),
+        lambda p, t: (
+            (p.overlap_ep == 0)
+            | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
+        ),
+        lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
+    ),
     Rule(
         "torchtitan-ddp-alone",
         ("zero", "dp", "tp", "pp", "cp"),
@@ -193,7 +196,7 @@ def tables(task: Task, plan: Plan) -> Table:
         "parallelism": parallelism(task, plan, "output"),
         "activation_checkpoint": {"mode": Recompute(int(plan.recompute)).name.lower()},
     }
-    out["parallelism"] |= _only_in_0_2(plan)
+    out["parallelism"] |= only_in_0_2(plan)
     if plan.overlap_tp or float8:
         out["compile"] = {"enable": True, "components": ["model", "loss"]}
     if float8:
@@ -201,9 +204,20 @@ def tables(task: Task, plan: Plan) -> Table:
     return out
 
 
-def _only_in_0_2(plan: Plan) -> dict[str, Any]:
-    out: dict[str, Any] = {"expert_tensor_parallel_degree": int(plan.etp)} if plan.ep > 1 else {}
-    return {**out, "enable_async_tensor_parallel": True} if plan.overlap_tp else out
+def only_in_0_2(plan: Plan) -> dict[str, Any]:
+    """Keys that 0.3 no longer has."""
+    deep = plan.expert_dispatch == Dispatch.HIERARCHICAL
+    keys: dict[str, tuple[bool, Any]] = {
+        "context_parallel_rotate_method": (plan.cp > 1, ROTATIONS.get(int(plan.cp_comm))),
+        "expert_tensor_parallel_degree": (plan.ep > 1, int(plan.etp)),
+        "expert_parallel_comm_backend": (plan.ep > 1, "deepep" if deep else "standard"),
+        "pipeline_parallel_expert_parallel_overlap": (
+            plan.ep > 1 and plan.schedule == Schedule.DUALPIPE_V,
+            bool(plan.overlap_ep),
+        ),
+        "enable_async_tensor_parallel": (bool(plan.overlap_tp), True),
+    }
+    return {key: value for key, (needed, value) in keys.items() if needed}
 
 
 def local_batch(task: Task, plan: Plan) -> int:

@@ -14,7 +14,7 @@ from ...simulator.json_object import JsonObject
 from ...simulator.plan import Precision, Recompute, Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch, stated_layers
-from .torchtitan import SCHEDULES
+from .torchtitan import ROTATIONS, SCHEDULES
 from .torchtitan_model import flavor_model
 
 CODES = {name.lower(): code for code, name in SCHEDULES.items()}
@@ -45,6 +45,9 @@ USED = frozenset(
         "parallelism.context_parallel_degree",
         "parallelism.expert_parallel_degree",
         "parallelism.expert_tensor_parallel_degree",
+        "parallelism.context_parallel_rotate_method",
+        "parallelism.expert_parallel_comm_backend",
+        "parallelism.pipeline_parallel_expert_parallel_overlap",
         "activation_checkpoint.mode",
         "compile.enable",
         "compile.components",
@@ -105,6 +108,21 @@ def _sizes(p: JsonObject, launch: Launch, layers: int) -> None:
     }
     _sharding(p, launch)
     _pipeline(p, pp, launch, layers)
+    _exchanges(p, launch)
+
+
+def _exchanges(p: JsonObject, launch: Launch) -> None:
+    """How split sequences and experts get their tokens."""
+    plan, codes = launch.plan, {name: int(code) for code, name in ROTATIONS.items()}
+    method = p.text("context_parallel_rotate_method", tuple(codes), default="allgather")
+    backend = p.text("expert_parallel_comm_backend", ("standard", "deepep"), default="standard")
+    dual = plan["schedule"] == Schedule.DUALPIPE_V
+    wanted = p.flag("pipeline_parallel_expert_parallel_overlap", True)
+    if plan["cp"] > 1:
+        plan["cp_comm"] = codes[method]
+    if plan["ep"] > 1:
+        plan["expert_dispatch"] = int(backend == "deepep")
+        plan["overlap_ep"] = int(dual and wanted)
 
 
 def _sharding(p: JsonObject, launch: Launch) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.pipeline_rules import Rule
-from ...simulator.plan import Plan, Precision, Recompute
+from ...simulator.plan import ContextComm, Plan, Precision, Recompute
 from ...simulator.task import Task
 from . import torchtitan
-from .exporter import Exporter, Form
+from .exporter import Exporter, Form, only, said
 from .torchtitan_model import FLAVORS, flavor_of, is_flavor
 
 VERSION = "0.3.0"
@@ -34,6 +34,16 @@ RULES = (
         lambda p, t: p.etp == 1,
         lambda p, t: f"etp={p.etp}: 0.3 does not split experts; nearest: etp=1",
     ),
+    Rule(
+        "torchtitan-context",
+        ("cp", "cp_comm"),
+        lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.ALL_GATHER),
+        lambda p, t: (
+            f"{said(p, 'cp_comm')}: 0.3 gathers keys and values; nearest: cp_comm=all-gather"
+        ),
+    ),
+    only("torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"),
+    only("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
     Rule(
         "torchtitan-replicas-cp",
         ("zero", "cp"),

@@ -95,6 +95,16 @@ def test_megatron_states_the_traps():
     assert flags["--hidden-dropout"] == ["0.0"]
     experts = array_words(text("megatron", "tp=2 ep=8", model="mixtral-8x7b"))
     assert experts["--expert-tensor-parallel-size"] == ["1"]
+    assert experts["--moe-token-dispatcher-type"] == ["alltoall"]
+    deep = text("megatron", "ep=8 expert_dispatch=hierarchical", model="mixtral-8x7b")
+    assert array_words(deep)["--moe-token-dispatcher-type"] == ["flex"]
+    split = array_words(text("megatron", "cp=2 cp_comm=a2a"))
+    assert split["--cp-comm-type"] == ["a2a"]
+
+
+def test_ulysses_is_megatron_deepspeeds():
+    flags = array_words(text("deepspeed", f"cp=2 cp_comm=a2a {FREE}"))
+    assert flags["--ds-sequence-parallel-size"] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +260,13 @@ REFUSED = [
     ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
     ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
     (
+        "megatron-expert-overlap",
+        "megatron",
+        "",
+        "tp=2 ep=8 overlap_ep=1 recompute=full",
+        {"model": "mixtral-8x7b"},
+    ),
+    (
         "megatron-experts-bf16",
         "megatron",
         "",
@@ -280,6 +297,8 @@ REFUSED = [
         "pp=2 virtual_stages=2 zero=2 micro_batch_group=4",
         {},
     ),
+    ("torchtitan-context", "torchtitan", "", "cp=2 cp_comm=a2a zero=2", {}),
+    ("torchtitan-context", "torchtitan", "0.3", "cp=2 zero=2", {}),
     ("torchtitan-ddp-alone", "torchtitan", "", f"tp=2 zero=0 {FREE}", {}),
     ("torchtitan-mixed-precision", "torchtitan", "", "tp=8 pp=2", {}),
     ("torchtitan-sequence-parallel", "torchtitan", "", "tp=2 zero=2 sequence_parallel=0", {}),
@@ -293,6 +312,7 @@ REFUSED = [
         {"model": "mixtral-8x7b"},
     ),
     ("deepspeed-context-parallel", "deepspeed", "", f"cp=2 {FREE}", {}),
+    ("deepspeed-ulysses-alone", "deepspeed", "", f"tp=2 cp=2 cp_comm=a2a {FREE}", {}),
     ("deepspeed-chunks", "deepspeed", "", f"pp=4 virtual_stages=2 {FREE}", {}),
     ("deepspeed-schedule", "deepspeed", "", f"pp=4 schedule=gpipe {FREE}", {}),
     ("deepspeed-zero-bubble", "deepspeed", "", f"tp=2 pp=4 schedule=zb-h1 {FREE}", {}),
@@ -310,6 +330,7 @@ REFUSED = [
     ("nanotron-schedule", "nanotron", "", f"pp=4 schedule=zb-h1 {FREE}", {}),
     ("nanotron-chunks", "nanotron", "", f"pp=4 virtual_stages=2 {FREE}", {}),
     ("nanotron-stages", "nanotron", "", f"pp=4 layers_per_stage=7,9,9,7 {FREE}", {}),
+    ("nanotron-context", "nanotron", "", f"cp=2 cp_comm=a2a {FREE}", {}),
     ("nanotron-sharding", "nanotron", "", f"zero=2 {FREE}", {}),
     ("nanotron-precision", "nanotron", "", f"precision=fp16 {FREE}", {}),
     ("nanotron-optimizer", "nanotron", "", f"optimizer=sgd {FREE}", {}),
@@ -321,7 +342,8 @@ REFUSED = [
 ]
 ELSEWHERE = {
     "megatron-model",  # tests of shapes
-    "torchtitan-dualpipe-recompute",
+    "torchtitan-expert-overlap",
+    "torchtitan-dispatch",
     "torchtitan-sequence-divides",
     "torchtitan-expert-tensor",
 }
@@ -403,6 +425,14 @@ def test_sizes_that_torchtitan_alone_refuses():
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
         written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
     assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+    with pytest.raises(InputError, match="torchtitan-dispatch"):
+        written(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
+    with pytest.raises(InputError, match="torchtitan-expert-overlap"):
+        written(experts, Plan.parse("zero=2 ep=8 overlap_ep=1"), form)
+    plan = "pp=2 virtual_stages=2 schedule=dualpipe-v zero=2 ep=8 overlap_ep=1"
+    parallel = tomllib.loads(written(experts, Plan.parse(plan), form))["parallelism"]
+    assert parallel["pipeline_parallel_expert_parallel_overlap"]
+    assert parallel["expert_parallel_comm_backend"] == "standard"
 
 
 def test_groups_of_micro_batches_are_a_flag():

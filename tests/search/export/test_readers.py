@@ -86,7 +86,8 @@ def test_an_old_script():
         ("--recompute-activations", "recompute", 1),
         ("--fp8-format hybrid", "precision", int(Precision.FP8)),
         ("--optimizer sgd", "optimizer", 1),
-        ("--context-parallel-size 2 --cp-comm-type a2a", "cp", 2),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "cp_comm", 2),
+        ("--context-parallel-size 2 --cp-comm-type allgather", "cp_comm", 1),
     ],
 )
 def test_flags_become_fields(more, field, value):
