@@ -17,7 +17,7 @@ from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept
-from .exporter import Exporter, Form, expresses, heading, micro_batches, only, said
+from .exporter import Exporter, Form, expresses, heading, micro_batches, only, said, whole_key_heads
 from .launch_file import Kept
 from .megatron_model import Lines, model_flags
 
@@ -87,6 +87,7 @@ RULES = (
         lambda p, t: (p.cp == 1) | (p.tp * p.pp == 1),
         lambda p, t: f"{said(p, 'cp')}: Ulysses excludes tp and pp; nearest: tp=1 pp=1, or cp=1",
     ),
+    whole_key_heads("deepspeed-key-heads", "Megatron-DeepSpeed"),
     only("deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"),
     only(
         "deepspeed-schedule",
@@ -207,6 +208,7 @@ def own_model_flags(task: Task) -> Lines:
 
 
 def json_text(content: dict[str, Any]) -> str:
+    """An object as people write it."""
     return json.dumps(content, indent=2)
 
 

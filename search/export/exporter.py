@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...simulator.rules import violated
 from ...simulator.segments import FIELDS
 from ...simulator.task import Task
 from .launch_file import Kept
-from .shape import features
+from .shape import blocks, features
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,29 @@ def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
         (),
         lambda p, t: (p.tp > 0) & (not lacking(t)),
         lambda p, t: f"{framework} cannot express {' or '.join(lacking(t))} of {t.model.name}",
+    )
+
+
+def whole_key_heads(name: str, framework: str) -> Rule:
+    """The rule that every tensor rank holds whole key/value heads of its own."""
+
+    def counts(task: Task) -> set[int]:
+        return {layer.attention.kv_heads for layer in blocks(task.model)}
+
+    def ok(p: Any, task: Task) -> Any:
+        out: Any = p.tp > 0
+        for heads in counts(task):
+            out = out & (heads % p.tp == 0)
+        return out
+
+    return Rule(
+        name,
+        ("tp",),
+        ok,
+        lambda p, t: (
+            f"tp={p.tp}: {framework} does not copy key/value heads to several ranks; nearest: "
+            f"tp={min(gcd(heads, int(p.tp)) for heads in counts(t))}"
+        ),
     )
 
 

@@ -53,6 +53,7 @@ class Flags:
         return cls(file, found)
 
     def has(self, name: str) -> bool:
+        """Whether a flag is there; it counts as read."""
         self.used.add(name)
         return name in self.by_name
 
@@ -114,6 +115,7 @@ class Flags:
         raise self.wrong(name, f"{text} must be one of {', '.join(known)}")
 
     def line(self, name: str) -> int:
+        """The line of a flag that is there."""
         return self.by_name[name].line
 
     def wrong(self, name: str, problem: str) -> InputError:
@@ -121,6 +123,7 @@ class Flags:
         return InputError(f"{self.file}: line {self.line(name)}: {name} {problem}")
 
     def missing(self, name: str, advice: str) -> InputError:
+        """The error about a flag that is not there."""
         return InputError(f"{self.file}: {name} is not there: {advice}")
 
     def together(self, *names: str) -> None:

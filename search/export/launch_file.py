@@ -66,6 +66,7 @@ class Launch:
     """GPUs of the launcher that the file names; --gpus replaces it."""
 
     def refuse(self, problem: str) -> InputError:
+        """The error about the file."""
         return InputError(f"{self.file}: {problem}")
 
 

@@ -24,13 +24,13 @@ VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Strategies of Megatron-FSDP by ZeRO stage; stage 1 is the distributed optimizer."""
-EXCHANGES = {
+EXCHANGES: dict[int, str] = {
     ContextComm.P2P: "p2p",
     ContextComm.ALL_GATHER: "all_gather",
     ContextComm.A2A: "a2a",
 }
 """--cp-comm-type by cp_comm."""
-DISPATCHERS = {Dispatch.ALLTOALL: "alltoall", Dispatch.HIERARCHICAL: "flex"}
+DISPATCHERS: dict[int, str] = {Dispatch.ALLTOALL: "alltoall", Dispatch.HIERARCHICAL: "flex"}
 """--moe-token-dispatcher-type by expert_dispatch; the backend of flex is DeepEP by default."""
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
@@ -67,11 +67,12 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             ),
         ),
         *_sharding_rules(prefix),
+        *_expert_rules(prefix),
     )
 
 
 def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
-    """What the distributed optimizer, Megatron-FSDP and grouped GEMMs exclude."""
+    """What the distributed optimizer and Megatron-FSDP exclude."""
     return (
         Rule(
             f"{prefix}-fsdp-pipeline",
@@ -81,6 +82,20 @@ def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
                 f"zero={p.zero} is Megatron-FSDP, which has no pipeline stages; nearest: zero=1"
             ),
         ),
+        Rule(
+            f"{prefix}-sharded-adam",
+            ("zero", "optimizer"),
+            lambda p, t: (p.zero == 0) | (p.optimizer == Optimizer.ADAM),
+            lambda p, t: (
+                f"zero={p.zero}: the distributed optimizer is Adam's only; nearest: optimizer=adam"
+            ),
+        ),
+    )
+
+
+def _expert_rules(prefix: str) -> tuple[Rule, ...]:
+    """What grouped GEMMs and overlapped dispatch exclude."""
+    return (
         Rule(
             f"{prefix}-experts-bf16",
             ("precision",),
@@ -105,14 +120,6 @@ def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 "overlap_ep excludes full recompute, fp32, and multi-token prediction without "
                 "stages; nearest: overlap_ep=0"
-            ),
-        ),
-        Rule(
-            f"{prefix}-sharded-adam",
-            ("zero", "optimizer"),
-            lambda p, t: (p.zero == 0) | (p.optimizer == Optimizer.ADAM),
-            lambda p, t: (
-                f"zero={p.zero}: the distributed optimizer is Adam's only; nearest: optimizer=adam"
             ),
         ),
     )

@@ -15,7 +15,7 @@ from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept
-from .exporter import Exporter, Form, expresses, heading, micro_batches, only, said
+from .exporter import Exporter, Form, expresses, heading, micro_batches, only, said, whole_key_heads
 from .launch_file import Kept
 from .shape import shape_of
 
@@ -29,7 +29,7 @@ FORMATS = {
     Precision.BF16: ("bfloat16", True),
 }
 """model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
-KERNELS = {ContextComm.ALL_GATHER: "llama3_ring_attention", ContextComm.P2P: "ring"}
+KERNELS: dict[int, str] = {ContextComm.ALL_GATHER: "llama3_ring_attention", ContextComm.P2P: "ring"}
 """model_config._attn_implementation by cp_comm."""
 EXPRESSES = (
     shape.GROUPED,
@@ -44,6 +44,7 @@ _NO_EXPERTS = "plans of nanotron are written for dense models"
 
 RULES = (
     expresses("nanotron-model", "nanotron's LlamaConfig", EXPRESSES),
+    whole_key_heads("nanotron-key-heads", "nanotron"),
     only("nanotron-schedule", "schedule", SCHEDULES, "nanotron has 1f1b and afab (gpipe)"),
     only("nanotron-chunks", "virtual_stages", (1,), "its engines run one chunk a rank"),
     Rule(
@@ -164,6 +165,7 @@ def merge(text: str, kept: Sequence[Kept]) -> str:
 
 
 def yaml_text(content: dict[str, Any]) -> str:
+    """A document in block style, keys in their order."""
     import yaml
 
     return str(yaml.safe_dump(content, sort_keys=False, default_flow_style=False))

@@ -139,6 +139,7 @@ class _Reader:
     """A command begins here."""
 
     def read(self) -> None:
+        """Go through the tokens once."""
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             self.at += 1

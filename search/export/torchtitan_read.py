@@ -14,8 +14,8 @@ from ...simulator.json_object import JsonObject
 from ...simulator.plan import Precision, Recompute, Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch, stated_layers
-from .torchtitan import ROTATIONS, SCHEDULES
 from .torchtitan_model import flavor_model
+from .torchtitan_rules import ROTATIONS, SCHEDULES
 
 CODES = {name.lower(): code for code, name in SCHEDULES.items()}
 USED = frozenset(

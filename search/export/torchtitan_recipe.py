@@ -14,11 +14,12 @@ from ...simulator.task import Task
 from . import torchtitan
 from .exporter import Exporter, Form, only, said
 from .torchtitan_model import FLAVORS, flavor_of, is_flavor
+from .torchtitan_rules import common_rules
 
 VERSION = "0.3.0"
 TITLE = f"torchtitan {VERSION}"
 RULES = (
-    *torchtitan.common_rules(TITLE),
+    *common_rules(TITLE),
     Rule(
         "torchtitan-flavor",
         (),
