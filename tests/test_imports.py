@@ -37,8 +37,9 @@ ORDER = {
         "integer_programming reinforcement_learning zeroth_order finder advice "
         "export export.shape export.launch_file export.documents export.exporter "
         "export.shell_text export.shell_conditions export.shell_words export.flags "
-        "export.launch_script export.megatron_model export.megatron export.megatron_read "
-        "export.megatron_bridge export.torchtitan_model export.torchtitan_rules "
+        "export.launch_script export.megatron_model export.megatron_rules "
+        "export.megatron export.megatron_read export.megatron_bridge export.torchtitan_model "
+        "export.torchtitan_rules "
         "export.torchtitan export.torchtitan_recipe export.torchtitan_read export.deepspeed "
         "export.deepspeed_read export.nanotron export.nanotron_read export.registry"
     ),

@@ -14,6 +14,7 @@ from ...simulator.plan import Optimizer, Plan, Precision, Recompute
 from ...simulator.task import Task
 from . import megatron, shape
 from .exporter import Exporter, Form, heading, only
+from .megatron_rules import rules
 from .shape import shape_of
 
 VERSION = "0.3.1"
@@ -25,7 +26,7 @@ MIXED = {
 }
 """Recipes of number formats by precision."""
 RULES = (
-    *megatron.rules(TITLE, "megatron-bridge"),
+    *rules(TITLE, "megatron-bridge"),
     only("megatron-bridge-recipe", "precision", MIXED, f"{TITLE} has no recipe for it"),
 )
 FLAGS = {
