@@ -227,7 +227,7 @@ def write(task: Task, plan: Plan) -> str:
     return "\n".join(
         [
             *heading(task, plan, f"{TITLE} with Megatron-DeepSpeed"),
-            *megatron.environment(task, plan),
+            *megatron.environment(task, plan, False),
             f"cat > {FILE} <<'JSON'",
             content,
             "JSON",

@@ -168,7 +168,7 @@ def write(task: Task, plan: Plan) -> str:
     return "\n".join(
         [
             *heading(task, plan, TITLE),
-            *environment(task, plan),
+            *environment(task, plan, bool(plan.zero > 1)),
             *(line for name, flags in groups.items() for line in array(name, flags)),
             "# Add your data, tokenizer, learning rate and checkpoint flags:",
             f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py {used} ...",
@@ -185,14 +185,15 @@ def merge(text: str, kept: Sequence[Kept]) -> str:
     return "\n".join(lines).replace(" ...", ' "${OTHER_ARGS[@]}"') + "\n"
 
 
-def environment(task: Task, plan: Plan) -> list[str]:
+def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
     """CUDA_DEVICE_MAX_CONNECTIONS, which validate_args insists on before Blackwell."""
     name = task.cluster.accelerator.name.lower()
-    split = plan.tp > 1 or plan.cp > 1
-    if any(chip in name for chip in BLACKWELL) or (not split and plan.zero < 2):
+    if any(chip in name for chip in BLACKWELL):
         return []
-    if plan.zero > 1:
+    if fsdp:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP needs more than one"]
+    if plan.tp == 1 and plan.cp == 1:
+        return []
     return [
         "export CUDA_DEVICE_MAX_CONNECTIONS=1  # tensor or context parallelism before Blackwell"
     ]

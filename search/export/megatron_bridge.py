@@ -196,7 +196,7 @@ def write(task: Task, plan: Plan) -> str:
     return "\n".join(
         [
             *heading(task, plan, TITLE),
-            *megatron.environment(task, plan),
+            *megatron.environment(task, plan, bool(plan.zero > 1)),
             *megatron.array("OVERRIDES", words),
             "# Start from the recipe of this model, or of one of its family:",
             f"# torchrun --nnodes {nodes} --nproc-per-node {each} run_recipe.py --recipe RECIPE "

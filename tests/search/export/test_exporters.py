@@ -233,6 +233,12 @@ def test_deepspeed_with_megatron():
     assert "--no-pipeline-parallel" not in flags
 
 
+def test_deepspeed_shards_without_megatron_fsdp():
+    out = text("deepspeed", "tp=2 zero=3")
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in out
+    assert "unset" not in out
+
+
 def test_nanotron_yaml():
     out = yaml.safe_load(text("nanotron", "tp=2 pp=4 schedule=gpipe overlap_param_gather=0"))
     assert out["parallelism"] == {
