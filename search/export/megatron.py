@@ -187,12 +187,10 @@ def merge(text: str, kept: Sequence[Kept]) -> str:
 
 def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
     """CUDA_DEVICE_MAX_CONNECTIONS, which validate_args insists on before Blackwell."""
-    name = task.cluster.accelerator.name.lower()
-    if any(chip in name for chip in BLACKWELL):
-        return []
     if fsdp:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP needs more than one"]
-    if plan.tp == 1 and plan.cp == 1:
+    name = task.cluster.accelerator.name.lower()
+    if any(chip in name for chip in BLACKWELL) or (plan.tp == 1 and plan.cp == 1):
         return []
     return [
         "export CUDA_DEVICE_MAX_CONNECTIONS=1  # tensor or context parallelism before Blackwell"

@@ -2,7 +2,10 @@
 
 import ast
 import json
+import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from dataclasses import replace
 from functools import cache
@@ -395,6 +398,26 @@ def test_messages_name_the_nearest_plan_and_following_it_works():
 def test_rules_of_every_framework_come_first():
     with pytest.raises(InputError, match="!= 16 GPUs"):
         text("megatron", "tp=3 pp=3")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "deepspeed"])
+def test_fragments_are_what_bash_reads(framework, tmp_path):
+    plan = f"tp=2 pp=4 layers_per_stage=7,9,9,7 recompute=full {FREE} overlap_grad_reduce=0"
+    if framework == "deepspeed":
+        plan = plan.replace("layers_per_stage=7,9,9,7 ", "")
+    out = text(framework, plan)
+    names = re.findall(r"^(\w+)=\($", out, re.M)
+    show = "".join(f'printf "%s\\n" "${{{name}[@]}}"; ' for name in names)
+    done = subprocess.run(
+        ["bash", "-c", f"{out}\n{show}"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    listed = [
+        line.strip() for line in out.splitlines() if re.match(r"  ('?--|'?[a-z_]+[.=])", line)
+    ]
+    assert done.stdout.split("\n")[:-1] == [word for line in listed for word in shlex.split(line)]
+    if framework == "deepspeed":
+        assert json.loads((tmp_path / "ds_config.json").read_text())["train_batch_size"] == 64
 
 
 def test_layers_that_differ_in_strategy_are_refused_by_name():

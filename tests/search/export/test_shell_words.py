@@ -1,5 +1,8 @@
 """Are the words of a launch script the ones that a shell would pass, on the right lines?"""
 
+import shutil
+import subprocess
+
 import pytest
 
 from plan3d.search.export.flags import Flags
@@ -16,8 +19,7 @@ def values(text):
     return {name: flag.values for name, flag in flags(text).by_name.items()}
 
 
-def test_variables_arrays_arithmetic_and_continuations():
-    script = """#!/bin/bash
+SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1  # it's a comment with a quote
 TP=${TP:-4}; GPUS=8
 NODES=${NODES:-2}
@@ -36,7 +38,10 @@ torchrun --nproc_per_node $GPUS pretrain_gpt.py ${OPTIONS} "${ARGS[@]}" \\
     --tensor-model-parallel-size ${TP} \\
     --global_batch_size "$BATCH" --data-path 'a b' 1 c
 """
-    assert values(script) == {
+
+
+def test_variables_arrays_arithmetic_and_continuations():
+    assert values(SCRIPT) == {
         "--num-layers": ("24",),
         "--bf16": (),
         "--micro-batch-size": ("2",),
@@ -47,11 +52,43 @@ torchrun --nproc_per_node $GPUS pretrain_gpt.py ${OPTIONS} "${ARGS[@]}" \\
         "--global-batch-size": ("64",),
         "--data-path": ("a b", "1", "c"),
     }
-    lines = {flag.name: flag.line for flag in flags(script).by_name.values()}
+    lines = {flag.name: flag.line for flag in flags(SCRIPT).by_name.values()}
     assert lines["--num-layers"] == 8
     assert lines["--hidden-size"] == 11
     assert lines["--tensor-model-parallel-size"] == 17
     assert lines["--data-path"] == 18
+
+
+CHOOSING = """
+KIND="fp8"; SIZE=7; MORE=()
+if [[ "$KIND" == "fp8" ]]; then
+    MORE+=( "--fp8-format hybrid" )   # one element, two words when it is not quoted
+elif [ "$KIND" = "bf16" ]
+then
+    MORE+=( --bf16 )
+else
+    MORE+=( --fp16 )
+fi
+if [ $SIZE -eq 7 ] && [ -n "$KIND" ]; then HIDDEN=4096; else HIDDEN=8192; fi
+cat <<EOF > /dev/null
+--not-a-flag "of anything
+EOF
+ARGS="--hidden-size $HIDDEN \\
+      --num-layers 32"
+python3 train.py $ARGS ${MORE[@]} --lr 1e-4 && echo done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("script", [SCRIPT, CHOOSING], ids=["plain", "choosing"])
+def test_the_words_are_those_of_bash(script):
+    shown = "show() { while [[ $1 != *.py ]]; do shift; done; shift; printf '%s\\n' \"$@\"; }\n"
+    shown += 'torchrun() { show "$@"; }\npython3() { show "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "-c", shown + script], capture_output=True, text=True, check=True, env={}
+    )
+    words = [word.text for word in training_words(read_script(script, "run.sh"))]
+    assert words == done.stdout.removesuffix("done\n").splitlines()
 
 
 def test_a_fragment_that_starts_nothing_is_read_too():
