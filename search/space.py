@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
+from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, Sync, check_field, code, from_columns
 from plan3d.simulator.rules import RULES, Rule, supported_precisions
 from plan3d.simulator.stage_layout import read_layout
 from plan3d.simulator.task import Task
+from plan3d.simulator.topologies import Topology
 
 Column = NDArray[np.int64]
 
@@ -49,12 +50,20 @@ ORDER = (
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_p2p",
+    "sync",
+    "topology",
+    "sync_period",
+    "compression",
+    "levels",
+    "kept_per_thousand",
+    "bucket_parameters",
+    "shard",
 )
 """Axes from the outermost in: what decides the stages comes before what synchronises them."""
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("precision", "optimizer"),
+    *("precision", "optimizer", "sync", "topology", "sync_period", "compression"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
@@ -75,6 +84,14 @@ DERIVED: dict[str, Callable[[Any, Task], Any]] = {
     "overlap_p2p": lambda p, task: np.asarray(p.virtual_stages) > 1,
 }
 """Fields that follow from others where their axis is AUTO."""
+
+
+PLAIN = {
+    **dict.fromkeys(("sync", "topology", "compression", "levels"), (0,)),
+    **dict.fromkeys(("kept_per_thousand", "bucket_parameters", "shard"), (0,)),
+    "sync_period": (1,),
+}
+"""Gradients all-reduced every step in full: other ways change the training, so they are chosen."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -116,7 +133,13 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "overlap_grad_reduce": (1, 0),
         "overlap_param_gather": (AUTO,),
         "overlap_p2p": (AUTO,),
+        **PLAIN,
     }
+
+
+def _topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
+    """The graphs that go with the ways to synchronise: the static exponential one for gossip."""
+    return tuple(dict.fromkeys(Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs))
 
 
 @dataclass
@@ -149,6 +172,8 @@ class Space:
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")
             axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))
+        if "topology" not in (choose or {}):
+            axes["topology"] = _topologies(axes["sync"])
         return cls(task, axes, layout)
 
     @property
@@ -221,7 +246,8 @@ def _levels(space: Space) -> list[_Level]:
     names = [name for name in ORDER if len(space.axes[name]) > 1 or _derived(space, name)]
     names = names or ["tp"]
     known = {name for name in ORDER if name not in names}
-    waiting = list(RULES)
+    plain = all(space.axes[name] == values for name, values in PLAIN.items())
+    waiting = [rule for rule in RULES if not (plain and PLAIN.keys() & set(rule.fields))]
     levels = []
     for i, name in enumerate(names):
         known.add(name)
@@ -263,7 +289,7 @@ def _table(columns: dict[str, Any], length: int) -> Plan:
     full = {
         name: columns[name]
         if isinstance(columns[name], np.ndarray)
-        else np.full(length, columns[name], np.int64)
+        else np.broadcast_to(np.int64(columns[name]), (length,))
         for name in AXES
     }
     return from_columns(full, columns["layers_per_stage"])

@@ -20,6 +20,7 @@ from .kernels import peak_flops
 from .plan import Plan, Precision, Schedule, spell
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
+from .sync_rules import SYNC_RULES
 from .task import Task
 
 Mask = NDArray[np.bool_]
@@ -372,6 +373,7 @@ RULES: tuple[Rule, ...] = (
         _computes,
         lambda p, t: _no_format(p, t),
     ),
+    *(Rule(*rule) for rule in SYNC_RULES),
 )
 """Every rule a plan must meet, cheapest fields first."""
 

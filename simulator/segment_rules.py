@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .exchanges import FIELDS as POLICY_FIELDS
+from .exchanges import PLAIN
 from .plan import Plan, from_columns
 from .segments import Segments
 from .task import Task
@@ -132,6 +134,12 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
     )
 
 
+def _all_reduced(plans: Plan) -> Mask:
+    own = {name: getattr(plans, name) for name in POLICY_FIELDS}
+    usual = PLAIN._asdict().values()
+    return np.all([own[name] == value for name, value in zip(own, usual, strict=True)], axis=0)
+
+
 SEGMENT_RULES = (
     SegmentRule("segments-add-up", _in_order, _in_order_message),
     SegmentRule("segments-share-gpus", _share_gpus, _share_message),
@@ -143,6 +151,14 @@ SEGMENT_RULES = (
         lambda p, s, t: (
             "segments need virtual_stages=1 and neither layers_per_stage nor first_stage_layers "
             "nor last_stage_layers"
+        ),
+    ),
+    SegmentRule(
+        "segments-are-all-reduced",
+        lambda p, s, t: _all_reduced(p),
+        lambda p, s, t: (
+            "segments are not modelled with any sync, sync_period, compression, bucket_parameters "
+            "or shard but the default"
         ),
     ),
 )

@@ -65,6 +65,8 @@ class Weights:
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.Group
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    replicas: collectives.Group | None = None
+    """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
 
 
 @dataclass(frozen=True, slots=True)

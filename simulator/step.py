@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import schedules
+from . import exchanges, schedules
 from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
 from .plan import Plan, Recompute, codes_in, resolve
 from .rules import check
 from .segment_groups import SegmentGroup
-from .stages import Index, LayoutOf
+from .stages import Index, LayoutOf, distinct
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -45,7 +45,7 @@ class Costs:
     task: Task
     plans: Plan
     groups: tuple[Group, ...]
-    """Rows with one precision and optimizer each."""
+    """Rows with one precision, optimizer and policy each."""
     step: Value
     memory_total: Value
     single: bool
@@ -154,6 +154,16 @@ class Costs:
         full = self.plans.recompute == Recompute.FULL
         return self.mfu * self._out(1 + share * full)
 
+    @property
+    def iterations(self) -> Any:
+        """Steps to the task's goal: published rates without their constants."""
+        return self._gather({"total": group.terms().total} for group in self.groups)["total"]
+
+    @property
+    def accuracy_seconds(self) -> Any:
+        """Seconds to the task's goal."""
+        return self.iterations * self.step_seconds
+
     def take(self, rows: Any) -> Costs:
         """Costs of the chosen rows, evaluated again in full."""
         return simulate(self.task, self.plans.take(rows))
@@ -189,8 +199,11 @@ def interval_factors(task: Task) -> tuple[float, float]:
 
 
 def _groups(plans: Plan) -> list[Index]:
-    """Rows by precision and optimizer; mostly one group."""
+    """Rows by precision, optimizer and policy; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
+    for column in (getattr(plans, name) for name in exchanges.FIELDS):
+        if column.size > 1 and (column != column[0]).any():
+            _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
