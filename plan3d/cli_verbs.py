@@ -30,6 +30,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
+    cli_task.check_graph(args, choose.get("topology", []))
     if args.csv is not None:
         check_writable(args.csv, "--csv")
     try:
@@ -125,6 +126,7 @@ def _print_search(
     screen.lines(cli_views.count_lines(result))
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(result.costs))
     print()
     if args.pareto and result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
@@ -148,7 +150,7 @@ def _print_ranking(
     extra = cli_views.training_columns(costs, rows, tokens, args.price)
     table = report.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(f"{name}={value}" for name, value in report.same_for_all(costs).items())
+    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
     star = "* best; " if winner else ""
     screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
     print()
@@ -177,6 +179,7 @@ def estimate(args: argparse.Namespace) -> int:
     from . import cli_views
     from .simulator.step import evaluate
 
+    cli_task.check_graph(args, [plan.to_dict()["topology"]])
     costs = evaluate(task, plan)
     if args.json:
         _print_json(cli_views.estimate_record(costs, tokens, args.price))
@@ -185,6 +188,7 @@ def estimate(args: argparse.Namespace) -> int:
     screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(costs))
     print()
     screen.lines([cli_views.verdict(costs)])
     print()

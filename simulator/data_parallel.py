@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, exchanges
+from .collectives import Group as Ranks
 from .exchanges import PLAIN, Policy
 from .precision import Recipe
 from .stages import Stages, Weights
@@ -63,11 +64,10 @@ def synchronisation(
     reduce = scatter = gather = np.zeros_like(pieces)
     for share, group in shares:
         piece = share / pieces
-        once = exchanges.seconds(task, element, policy, piece, group)
+        once = exchanges.seconds(element, policy, piece, group, task.cluster, task.graph)
         reduce = reduce + pieces * once
         if policy.all_reduces:
-            scattered = collectives.reduce_scatter(piece * element, group, task.cluster)
-            scatter = scatter + pieces * (scattered + _beyond(piece * element, weights, task))
+            scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
             gather = gather + pieces * gathered
     return Synchronisation(reduce, scatter, gather, pieces)
@@ -81,12 +81,12 @@ def hybrid(weights: Weights, shard: int) -> Weights:
     return replace(weights, data_group=within, replicas=across)
 
 
-def _beyond(size: Value, weights: Weights, task: Task) -> Value | float:
-    """Seconds to add up the reduced shards of hybrid sharding over their replicas."""
-    if weights.replicas is None:
-        return 0.0
-    shard = size / weights.data_group.ranks
-    return collectives.all_reduce(shard, weights.replicas, task.cluster)
+def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
+    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over their replicas."""
+    out = collectives.reduce_scatter(size, group, task.cluster)
+    if replicas is None:
+        return out
+    return out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
 
 
 def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:

@@ -21,8 +21,8 @@ from .kernels import streaming_seconds
 from .plan import Plan, Sync
 from .precision import Recipe
 from .task import Task
-from .topologies import Mixing, Topology, mixing
 from .topologies import Graph as GivenGraph
+from .topologies import Mixing, Topology, mixing
 
 Value = NDArray[np.float64]
 
@@ -93,16 +93,22 @@ def servers(policy: Policy, cluster: Cluster) -> int:
     return 1 if policy.sync == Sync.PARAMETER_SERVER else cluster.nodes
 
 
-def seconds(task: Task, element: float, policy: Policy, size: Value, group: Group) -> Value:
+def seconds(
+    element: float,
+    policy: Policy,
+    size: Value | float,
+    group: Group,
+    cluster: Cluster,
+    graph: GivenGraph | None = None,
+) -> Value:
     """Seconds to synchronise `size` parameters once among the replicas of a group.
 
     Compressed all-reduce exchanges compressed shares and gathers the averaged ones, compressed
     again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam), section 6.
     """
-    cluster = task.cluster
     up, down = wire_bytes(element, policy)
     if policy.sync in GOSSIP:
-        return _gossip(task, element, policy, size, group)
+        return _gossip(element * size, policy, group, cluster, graph)
     if policy.sync in SERVERS:
         several = servers(policy, cluster)
         return collectives.through_servers(up * size, down * size, group, several, cluster)
@@ -120,27 +126,30 @@ _ALL_REDUCES = {
 }
 
 
-def _gossip(task: Task, element: float, policy: Policy, size: Value, group: Group) -> Value:
-    """Weights to the neighbours; hierarchical: averaged inside a domain, a share of them across
-    by every rank, gathered."""
-    cluster = task.cluster
+def _gossip(
+    size: Value | float,
+    policy: Policy,
+    group: Group,
+    cluster: Cluster,
+    graph: GivenGraph | None,
+) -> Value:
+    """`size` bytes to the neighbours; hierarchical: averaged inside a domain, a share of them
+    across by every rank, gathered."""
     if policy.sync == Sync.GOSSIP:
-        messages, leaving = _mixed(group.ranks, group.in_domain, policy, task.graph)
-        return collectives.neighbour_exchange(element * size, group, messages, leaving, cluster)
+        messages, leaving = _mixed(group, policy, graph)
+        return collectives.neighbour_exchange(size, group, messages, leaving, cluster)
     within, across = collectives.split(group, group.in_domain)
-    messages, leaving = _mixed(across.ranks, across.in_domain, policy, task.graph)
-    share = element * size / within.ranks
-    out = collectives.reduce_scatter(element * size, within, cluster)
+    messages, leaving = _mixed(across, policy, graph)
+    share = size / within.ranks
+    out = collectives.reduce_scatter(size, within, cluster)
     out = out + collectives.neighbour_exchange(share, across, messages, leaving, cluster)
-    return out + collectives.all_gather(element * size, within, cluster)
+    return out + collectives.all_gather(size, within, cluster)
 
 
-def _mixed(
-    ranks: Value, in_domain: Value, policy: Policy, graph: GivenGraph | None
-) -> tuple[Value, Value]:
+def _mixed(group: Group, policy: Policy, graph: GivenGraph | None) -> tuple[Value, Value]:
     """Messages of the busiest rank and of the busiest domain, for each of a few group sizes."""
-    shape = np.broadcast_shapes(np.shape(ranks), np.shape(in_domain))
-    pairs = np.stack([np.broadcast_to(v, shape).ravel() for v in (ranks, in_domain)], axis=1)
+    shape = np.shape(group.ranks)
+    pairs = np.stack([np.ravel(group.ranks), np.ravel(group.in_domain)], axis=1)
     sizes, which = np.unique(pairs, axis=0, return_inverse=True)
     facts = [mixing(policy.topology, int(n), int(r), graph) for n, r in sizes]
     messages, leaving = (np.array([f[i] for f in facts])[which.ravel()] for i in (0, 1))

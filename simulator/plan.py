@@ -274,7 +274,7 @@ class Plan:
             chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
             own = segments.take([rows]) if segments else None
             return _unchecked(chosen, self.layers_per_stage, own)
-        columns = {name: column[rows] for name, column in self.table().columns().items()}
+        columns = {name: _chosen(column, rows) for name, column in self.table().columns().items()}
         kept = segments.take(rows) if segments else None
         return _unchecked(columns, self.layers_per_stage, kept)
 
@@ -347,6 +347,19 @@ def _differing(row: Plan) -> Segments:
     return row.segments.filled(
         **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
     )
+
+
+def repeats(column: Column) -> bool:
+    """Whether a column is a view that repeats one value: what costs no memory and no work."""
+    return column.strides == (0,)
+
+
+def _chosen(column: Column, rows: Any) -> Column:
+    if repeats(column) and isinstance(rows, np.ndarray):
+        size = np.count_nonzero(rows) if rows.dtype == bool else rows.size
+        return np.broadcast_to(column[0] if column.size else np.int64(0), (int(size),))
+    out: Column = column[rows]
+    return out
 
 
 def codes_in(column: Column) -> list[int]:

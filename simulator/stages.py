@@ -18,7 +18,7 @@ from .kernels import smooth_maximum
 from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .operators import Strategy
-from .plan import Plan, Schedule
+from .plan import Plan, Schedule, repeats
 from .precision import Recipe
 from .task import Task
 
@@ -116,7 +116,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     for name in names:
         column = getattr(table, name)
-        new[1:] |= column[1:] != column[:-1]
+        if not repeats(column):
+            new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 

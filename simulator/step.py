@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import exchanges, schedules
 from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
-from .plan import Plan, Recompute, codes_in, resolve
+from .plan import Plan, Recompute, codes_in, repeats, resolve
 from .rules import check
 from .segment_groups import SegmentGroup
 from .stages import Index, LayoutOf, distinct
@@ -155,9 +155,19 @@ class Costs:
         return self.mfu * self._out(1 + share * full)
 
     @property
+    def iterations_by_cause(self) -> dict[str, Value]:
+        """Steps to the task's goal by published rates without their constants, by
+        convergence.Terms [row]."""
+        columns: dict[str, Value] = {}
+        for group in self.groups:
+            for name, term in group.terms()._asdict().items():
+                columns.setdefault(name, np.empty(len(self)))[group.rows] = term
+        return columns
+
+    @property
     def iterations(self) -> Any:
-        """Steps to the task's goal: published rates without their constants."""
-        return self._gather({"total": group.terms().total} for group in self.groups)["total"]
+        """Steps to the task's goal."""
+        return self._out(sum(self.iterations_by_cause.values(), np.zeros(len(self))))
 
     @property
     def accuracy_seconds(self) -> Any:
@@ -202,7 +212,7 @@ def _groups(plans: Plan) -> list[Index]:
     """Rows by precision, optimizer and policy; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
     for column in (getattr(plans, name) for name in exchanges.FIELDS):
-        if column.size > 1 and (column != column[0]).any():
+        if not repeats(column) and (column != column[0]).any():
             _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 

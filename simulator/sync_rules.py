@@ -189,4 +189,3 @@ SYNC_RULES = (
     SyncRule("shards-fill-ranks", ("shard", "zero", "dp", "cp"), _shard_fits, _shard_message),
 )
 """Every rule of a policy."""
-

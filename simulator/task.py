@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from .convergence import Goal
 from .errors import InputError
 from .hardware import Cluster
 from .model import Model
 from .software import DEFAULT_SOFTWARE, Software, software_profile
-from .topologies import Graph
+
+if TYPE_CHECKING:
+    # Rooms that load numpy, which a command line without a plan need not.
+    from .convergence import Goal
+    from .topologies import Graph
 
 _LARGEST = 2**31
 

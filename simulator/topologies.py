@@ -79,7 +79,9 @@ class Graph:
 
         n = graph.number_of_nodes()
         if set(graph.nodes) != set(range(n)) or n < 2:
-            raise InputError(f"graph: nodes must be numbered 0 to n - 1, at least 2 of them, not {n}")
+            raise InputError(
+                f"graph: nodes must be numbered 0 to n - 1, at least 2 of them, not {n}"
+            )
         if n > MOST_NODES:
             raise InputError(f"graph: {n} nodes are more than {MOST_NODES}")
         parts = list(networkx.connected_components(graph.to_undirected()))

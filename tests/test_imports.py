@@ -13,7 +13,8 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 
 ORDER = {
     "plan3d.simulator": (
-        "errors units topologies compression convergence json_object model model_families model_config presets hardware_profile "
+        "errors units topologies compression convergence json_object "
+        "model model_families model_config presets hardware_profile "
         "gemm_tables hardware software stage_layout segments plan precision task operators kernels "
         "collectives exchanges layer_kinds footprint layer_communication layers schedules "
         "schedule_idle schedule_orders schedule_graph segment_rules sync_rules rules stages "
@@ -21,7 +22,7 @@ ORDER = {
         "timeline plan_timeline trace gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "
-        "explain report plots "
+        "traffic explain report plots "
         "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
         "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
         "calibration.suites calibration.cases_collective calibration.recording "
