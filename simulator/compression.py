@@ -95,7 +95,7 @@ def _quantised(x: Vector, steps: int, rng: np.random.Generator) -> Vector:
 
 
 def one_bit(x: Vector) -> Vector:
-    """Every entry as its sign times the mean size. Source: Seide et al. 2014, one scale a vector."""
+    """Every entry as its sign times the mean size, one scale a vector (Seide et al. 2014)."""
     out: Vector = np.where(x < 0, -1.0, 1.0) * np.abs(x).mean()
     return out
 
@@ -147,7 +147,7 @@ def omega(levels: int, entries: int = BUCKET) -> float:
 def delta(method: Method, kept_per_thousand: int) -> float:
     """The contraction of a whole step: k / d of top-k, over the rounds of the method."""
     once = GAUSSIAN_SIGN if method.scheme == "sign" else kept_per_thousand / 1000
-    return 1.0 - (1.0 - once) ** method.rounds
+    return 1.0 - float((1.0 - once) ** method.rounds)
 
 
 def bytes_of_entry(method: Method, levels: int, kept_per_thousand: int, element: float) -> float:

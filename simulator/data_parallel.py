@@ -57,7 +57,7 @@ def synchronisation(
     shares = [(weights.dense, weights.data_group)]
     if any(kind.experts for kind in task.model.kinds):
         shares.append((weights.expert, weights.expert_group))
-    parameters = sum(share for share, _ in shares)
+    parameters = sum((share for share, _ in shares), np.zeros(1))
     buckets = exchanges.buckets(task, policy, parameters, weights.units)
     pieces = np.stack([np.ones_like(buckets), buckets, np.maximum(weights.units, 1.0)])
     element = exchanges.element_bytes(task, recipe, policy)
@@ -82,7 +82,7 @@ def hybrid(weights: Weights, shard: int) -> Weights:
 
 
 def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
-    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over their replicas."""
+    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas."""
     out = collectives.reduce_scatter(size, group, task.cluster)
     if replicas is None:
         return out

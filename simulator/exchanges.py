@@ -7,7 +7,7 @@ Legend: n replicas; e bytes of a gradient or, where weights are averaged, of a w
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -205,5 +205,5 @@ def messages(policy: Policy, replicas: int, neighbours: float) -> float:
         return neighbours
     if policy.sync in SERVERS:
         return 1.0
-    per_direction = {Sync.TREE: ceil(np.log2(max(replicas, 1)))}
-    return 2.0 * per_direction.get(policy.sync, replicas - 1)
+    one_way = ceil(log2(replicas)) if policy.sync == Sync.TREE else replicas - 1
+    return 2.0 * one_way

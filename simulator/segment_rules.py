@@ -137,7 +137,9 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
 def _all_reduced(plans: Plan) -> Mask:
     own = {name: getattr(plans, name) for name in POLICY_FIELDS}
     usual = PLAIN._asdict().values()
-    return np.all([own[name] == value for name, value in zip(own, usual, strict=True)], axis=0)
+    same = [own[name] == value for name, value in zip(own, usual, strict=True)]
+    out: Mask = np.all(same, axis=0)
+    return out
 
 
 SEGMENT_RULES = (

@@ -159,7 +159,7 @@ def bluefog(network: Network) -> list[tuple[Run, Compared]]:
         averages = policy.apart
         window = compute if averages else BACKWARD * compute
         tail = 0.0 if averages else spent / ceil(FP32 * RESNET_50 / FUSION)
-        shown = exposed(*(np.array([x]) for x in (spent, window, tail)), CONTENTION)
+        shown = exposed(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
         what = f"{run['framework']}, {run['gpus']} GPUs, {run['micro_batch']} images"
         out.append((run, Compared(what, run["step_seconds"], compute + float(shown[0]))))
     return out

@@ -59,7 +59,7 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     replicas = plan.dp * plan.cp
     policy = group.policy
     mixing = exchanges.mixing_of(task, policy, plan.dp, plan.tp) if policy.sync in GOSSIP else None
-    sent = max(_sent(group, policy, plan, mixing).ravel())
+    sent = float(_sent(group, policy, plan, mixing).max())
     server = 0.0
     if policy.sync in SERVERS:
         server = sent * task.gpus / exchanges.servers(policy, task.cluster)
