@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from . import convergence, data_parallel, exchanges, kernels, memory, schedule_idle, stages
 from .exchanges import SERVERS, Policy
 from .layers import Cost
+from .placements import LayoutOf
 from .plan import Plan, Precision, codes_in
 from .precision import RECIPES, Recipe
-from .stages import Index, LayoutOf, Stages, Weights
+from .stages import Index, Stages, Weights
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -91,6 +92,7 @@ class Group:
             skeletons.schedule,
             s.ranks,
             s.virtual,
+            stages.micro_batch_groups(skeletons),
             s.micro_batches,
             overlap,
             self.task.software.contention,

@@ -14,7 +14,7 @@ from . import tables
 from .exchanges import FIELDS, PLAIN
 from .explain import assumptions, layers_per_rank, number_format, one, why
 from .groups import COMPUTE
-from .plan import spell
+from .plan import ZERO_IS_USUAL, spell
 from .provenance import time_provenance
 from .step import Costs, by_stage
 from .tables import Table
@@ -46,6 +46,8 @@ SHORT = {
     "overlap_param_gather": "o-param",
     "overlap_p2p": "o-p2p",
     "overlap_tp": "o-tp",
+    "overlap_ep": "o-ep",
+    "expert_dispatch": "dispatch",
     "first_stage_layers": "first",
     "last_stage_layers": "last",
 }
@@ -202,8 +204,9 @@ def same_for_all(costs: Costs) -> dict[str, str]:
 
 
 def worth_saying(costs: Costs) -> dict[str, str]:
-    """The same without what is left at its default of how replicas are kept together."""
+    """The same without what few plans use and these leave at its default."""
     usual = {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
+    usual |= dict.fromkeys(ZERO_IS_USUAL, "0")
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 

@@ -6,23 +6,13 @@ sharded over the others. What could be combined but has no cost model here is re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .compression import METHODS, Compression
-from .plan import Plan, Sync, spell
+from .pipeline_rules import Rule
+from .plan import Plan, Sync, model_copies, spell
 from .task import Task
 from .topologies import Topology
-
-
-class SyncRule(NamedTuple):
-    """One condition that a plan must meet; see rules.Rule."""
-
-    name: str
-    fields: tuple[str, ...]
-    ok: Callable[[Any, Task], Any]
-    message: Callable[[Plan, Task], str]
-
 
 _TOP_K = tuple(c for c, method in METHODS.items() if method.scheme == "top-k")
 _COMPRESSES = (Sync.ALL_REDUCE, Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
@@ -47,7 +37,8 @@ def _any_group(p: Any) -> Any:
 
 def _whole(p: Any, task: Task) -> Any:
     experts = any(kind.experts for kind in task.model.kinds)
-    return (p.cp == 1) & ((p.ep == 1) & (p.etp == p.tp) if experts else True)
+    alone = (p.cp == 1) & (model_copies(p.schedule) == 1)
+    return alone & ((p.ep == 1) & (p.etp == p.tp) if experts else True)
 
 
 def _way(p: Plan) -> str:
@@ -81,7 +72,7 @@ def _kept_fits(p: Any, task: Task) -> Any:
 
 
 def _shard_fits(p: Any, task: Task) -> Any:
-    ranks, shard = p.dp * p.cp, p.shard + (p.shard == 0)
+    ranks, shard = p.dp * p.cp * model_copies(p.schedule), p.shard + (p.shard == 0)
     fits = (ranks % shard == 0) & (p.shard > 1) & (p.shard < ranks) & (p.zero > 0)
     return (p.shard == 0) | (fits & (not any(kind.experts for kind in task.model.kinds)))
 
@@ -91,29 +82,30 @@ def _shard_message(p: Plan, task: Task) -> str:
         return f"shard={p.shard} needs zero >= 1: nothing is sharded"
     if any(kind.experts for kind in task.model.kinds):
         return f"shard={p.shard}: hybrid sharding of experts is not modelled"
+    ranks = p.dp * p.cp * model_copies(p.schedule)
     return (
-        f"shard={p.shard} must divide dp x cp = {p.dp * p.cp} ranks into several groups of several "
-        "ranks; 0 shards over all"
+        f"shard={p.shard} must divide {ranks} data ranks into several groups of several ranks; "
+        "0 shards over all"
     )
 
 
 SYNC_RULES = (
-    SyncRule(
+    Rule(
         "sync-needs-replicas",
         ("sync", "sync_period", "compression", "dp"),
         lambda p, t: _plain(p) | (p.dp > 1),
         lambda p, t: f"{_way(p)} has nothing to synchronise when dp = 1",
     ),
-    SyncRule(
+    Rule(
         "sync-of-whole-replicas",
-        ("sync", "sync_period", "compression", "cp", "ep", "etp", "tp"),
+        ("sync", "sync_period", "compression", "cp", "ep", "etp", "tp", "schedule"),
         lambda p, t: _any_group(p) | _whole(p, t),
         lambda p, t: (
-            f"{_way(p)} is not modelled with cp = {p.cp} or experts spread over replicas "
+            f"{_way(p)} is not modelled with cp = {p.cp}, dualpipe or experts spread over replicas "
             f"(ep = {p.ep}, etp = {p.etp}): it needs cp = 1, ep = 1 and experts split by etp = tp"
         ),
     ),
-    SyncRule(
+    Rule(
         "sync-needs-zero-0",
         ("sync", "sync_period", "compression", "zero"),
         lambda p, t: _plain(p) | (p.zero == 0),
@@ -122,7 +114,7 @@ SYNC_RULES = (
             "compressed or named all-reduces are not sharded"
         ),
     ),
-    SyncRule(
+    Rule(
         "topology-is-of-gossip",
         ("sync", "topology"),
         lambda p, t: (p.sync >= Sync.GOSSIP) == (p.topology > 0),
@@ -132,8 +124,8 @@ SYNC_RULES = (
             else f"topology={spell('topology', p.topology)} needs sync=gossip"
         ),
     ),
-    SyncRule("graph-fits-replicas", ("topology", "sync", "dp"), _given_fits, _given_message),
-    SyncRule(
+    Rule("graph-fits-replicas", ("topology", "sync", "dp"), _given_fits, _given_message),
+    Rule(
         "local-steps-are-not-overlapped",
         ("sync_period", "overlap_grad_reduce"),
         lambda p, t: (p.sync_period == 1) | (p.overlap_grad_reduce == 0),
@@ -142,7 +134,7 @@ SYNC_RULES = (
             "nothing to hide"
         ),
     ),
-    SyncRule(
+    Rule(
         "compression-has-an-exchange",
         ("compression", "sync", "sync_period"),
         lambda p, t: (p.compression == 0) | (_among(p.sync, _COMPRESSES) & (p.sync_period == 1)),
@@ -152,7 +144,7 @@ SYNC_RULES = (
             f"with {', '.join(spell('sync', s) for s in _COMPRESSES)} every step"
         ),
     ),
-    SyncRule(
+    Rule(
         "levels-are-of-qsgd",
         ("compression", "levels"),
         _levels_fit,
@@ -162,7 +154,7 @@ SYNC_RULES = (
             else f"levels={p.levels} needs compression=qsgd"
         ),
     ),
-    SyncRule(
+    Rule(
         "kept-entries-are-of-top-k",
         ("compression", "kept_per_thousand"),
         _kept_fits,
@@ -174,7 +166,7 @@ SYNC_RULES = (
             f"{', '.join(spell('compression', c) for c in _TOP_K)}"
         ),
     ),
-    SyncRule(
+    Rule(
         "buckets-need-overlap",
         ("bucket_parameters", "overlap_grad_reduce", "zero", "sync"),
         lambda p, t: (
@@ -186,6 +178,8 @@ SYNC_RULES = (
             "gradients that are reduced: else nothing is cut into buckets"
         ),
     ),
-    SyncRule("shards-fill-ranks", ("shard", "zero", "dp", "cp"), _shard_fits, _shard_message),
+    Rule(
+        "shards-fill-ranks", ("shard", "zero", "dp", "cp", "schedule"), _shard_fits, _shard_message
+    ),
 )
 """Every rule of a policy."""
