@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import cli_goal
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
 from .simulator.model import Model, with_imbalance
@@ -17,9 +18,7 @@ from .simulator.task import Task
 from .simulator.textbook import chinchilla_tokens
 
 if TYPE_CHECKING:
-    from .simulator.convergence import Goal
     from .simulator.plan import Plan
-    from .simulator.topologies import Graph
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
@@ -98,39 +97,9 @@ def task_of(args: argparse.Namespace) -> Task:
         sequence=sequence,
         global_batch=_batch(args, model, sequence),
         software=software_profile(args.software or DEFAULT_SOFTWARE),
-        graph=_graph(args),
-        goal=_goal(args),
+        graph=cli_goal.graph_of(args),
+        goal=cli_goal.goal_of(args),
     )
-
-
-def _graph(args: argparse.Namespace) -> Graph | None:
-    """The graph of --graph."""
-    if args.graph is None:
-        return None
-    from .simulator.topologies import Graph
-
-    try:
-        return Graph.parse(Path(args.graph).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"--graph {args.graph}: cannot be read as text") from None
-
-
-def _goal(args: argparse.Namespace) -> Goal | None:
-    """What training must reach: --accuracy and --gradient-noise, both or neither."""
-    accuracy, noise = getattr(args, "accuracy", None), getattr(args, "gradient_noise", None)
-    if (accuracy is None) != (noise is None):
-        raise InputError("--accuracy and --gradient-noise need each other: iterations follow both")
-    if accuracy is None or noise is None:
-        return None
-    from .simulator.convergence import Goal
-
-    return Goal(accuracy, noise)
-
-
-def check_graph(args: argparse.Namespace, topologies: list[str]) -> None:
-    """Refuse a --graph that no plan asked for uses."""
-    if args.graph is not None and "given" not in topologies:
-        raise InputError("--graph has no effect without topology=given")
 
 
 def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_task
+from . import cli_goal, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
@@ -30,7 +30,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
-    cli_task.check_graph(args, choose.get("topology", []))
+    cli_goal.check_graph(args, choose.get("topology", []))
     if args.csv is not None:
         check_writable(args.csv, "--csv")
     try:
@@ -179,7 +179,7 @@ def estimate(args: argparse.Namespace) -> int:
     from . import cli_views
     from .simulator.step import evaluate
 
-    cli_task.check_graph(args, [plan.to_dict()["topology"]])
+    cli_goal.check_graph(args, [plan.to_dict()["topology"]])
     costs = evaluate(task, plan)
     if args.json:
         _print_json(cli_views.estimate_record(costs, tokens, args.price))

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.exchanges import FIELDS, PLAIN
 from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, Sync, check_field, code, from_columns
 from plan3d.simulator.rules import RULES, supported_precisions
@@ -56,14 +57,7 @@ ORDER = (
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_p2p",
-    "sync",
-    "topology",
-    "sync_period",
-    "compression",
-    "levels",
-    "kept_per_thousand",
-    "bucket_parameters",
-    "shard",
+    *FIELDS,
 )
 """Axes from the outermost in: what decides the stages comes before what synchronises them."""
 
@@ -95,11 +89,7 @@ DERIVED: dict[str, Callable[[Any, Task], Any]] = {
 """Fields that follow from others where their axis is AUTO."""
 
 
-PLAIN = {
-    **dict.fromkeys(("sync", "topology", "compression", "levels"), (0,)),
-    **dict.fromkeys(("kept_per_thousand", "bucket_parameters", "shard"), (0,)),
-    "sync_period": (1,),
-}
+PLAIN_AXES = {name: (int(value),) for name, value in zip(FIELDS, PLAIN, strict=True)}
 """Gradients all-reduced every step in full: other ways change the training, so they are chosen."""
 
 
@@ -148,13 +138,13 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "overlap_grad_reduce": (1, 0),
         "overlap_param_gather": (AUTO,),
         "overlap_p2p": (AUTO,),
-        **PLAIN,
+        **PLAIN_AXES,
     }
 
 
 def _topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
-    """The graphs that go with the ways to synchronise: the static exponential one for gossip."""
-    return tuple(dict.fromkeys(Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs))
+    """The graphs that go with the ways to synchronise: the exponential one for gossip."""
+    return tuple({Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs})
 
 
 @dataclass
@@ -262,8 +252,8 @@ def _levels(space: Space) -> list[_Level]:
     names = [name for name in ORDER if len(space.axes[name]) > 1 or _derived(space, name)]
     names = names or ["tp"]
     known = {name for name in ORDER if name not in names}
-    plain = all(space.axes[name] == values for name, values in PLAIN.items())
-    waiting = [rule for rule in RULES if not (plain and PLAIN.keys() & set(rule.fields))]
+    plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
+    waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
     levels = []
     for i, name in enumerate(names):
         known.add(name)

@@ -147,7 +147,8 @@ def omega(levels: int, entries: int = BUCKET) -> float:
 def delta(method: Method, kept_per_thousand: int) -> float:
     """The contraction of a whole step: k / d of top-k, over the rounds of the method."""
     once = GAUSSIAN_SIGN if method.scheme == "sign" else kept_per_thousand / 1000
-    return 1.0 - float((1.0 - once) ** method.rounds)
+    left: float = (1.0 - once) ** method.rounds
+    return 1.0 - left
 
 
 def bytes_of_entry(method: Method, levels: int, kept_per_thousand: int, element: float) -> float:

@@ -406,8 +406,9 @@ def repeats(column: Column) -> bool:
 
 def _chosen(column: Column, rows: Any) -> Column:
     if repeats(column) and isinstance(rows, np.ndarray):
-        size = np.count_nonzero(rows) if rows.dtype == bool else rows.size
-        return np.broadcast_to(column[0] if column.size else np.int64(0), (int(size),))
+        size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
+        # A part of such a view is one too; only more rows than it has need a new one.
+        return column[:size] if size <= column.size else np.repeat(column[:1], size)
     out: Column = column[rows]
     return out
 

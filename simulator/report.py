@@ -77,9 +77,6 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
     """
     costs, fields = one(costs, row), plan_fields(costs, row)
     memory = {name: float(size) for name, size in costs.memory.items()}
-    reached = {}
-    if costs.task.goal:
-        reached = {"iterations": costs.iterations, "accuracy_seconds": costs.accuracy_seconds}
     return {
         "plan": fields,
         "step_seconds": costs.step_seconds,
@@ -96,7 +93,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "fits": bool(costs.fits),
         "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
-        **reached,
+        **costs.reached,
         "mfu": costs.mfu,
         "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
@@ -205,8 +202,8 @@ def same_for_all(costs: Costs) -> dict[str, str]:
 
 def worth_saying(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
-    usual |= dict.fromkeys(ZERO_IS_USUAL, "0")
+    usual = dict.fromkeys(ZERO_IS_USUAL, "0")
+    usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 

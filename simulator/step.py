@@ -175,6 +175,13 @@ class Costs:
         """Seconds to the task's goal."""
         return self.iterations * self.step_seconds
 
+    @property
+    def reached(self) -> dict[str, Any]:
+        """Iterations and seconds to the goal; nothing where the task has none."""
+        if not self.task.goal:
+            return {}
+        return {"iterations": self.iterations, "accuracy_seconds": self.accuracy_seconds}
+
     def take(self, rows: Any) -> Costs:
         """Costs of the chosen rows, evaluated again in full."""
         return simulate(self.task, self.plans.take(rows))

@@ -422,6 +422,16 @@ def test_d4_one_network_has_both_published_times() -> None:
     assert 0 < network.latency < 5e-3
 
 
+def test_d4_a_plan_of_the_layer_list_has_the_same_times() -> None:
+    model, cluster = Model.preset("resnet-50"), sync_validation.fit_network().cluster(256)
+    question = Task(model, cluster, sequence=1, global_batch=8192)
+    plan = {"precision": "fp32", "micro_batch": 32, "overlap_grad_reduce": 0}
+    for way, wanted in (({"sync": "ring"}, 0.278), ({"sync": "gossip", "topology": "ring"}, 0.15)):
+        shown = evaluate(question, Plan(**plan, **way)).seconds["data_comm"]
+        # 25.56 M parameters in the list, 25.5 M in the source.
+        assert shown == pytest.approx(wanted, rel=0.005)
+
+
 def test_d5_imagenet_hours_follow_from_that_network() -> None:
     compared = sync_validation.imagenet_hours(sync_validation.fit_network())
     assert len(compared) == 8
