@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from math import ceil, log2, pi
+from math import ceil, log2, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -140,8 +140,8 @@ def in_rounds(x: Vector, compress: Compressor, rounds: int) -> Vector:
 
 def omega(levels: int, entries: int = BUCKET) -> float:
     """min(d / s^2, sqrt(d) / s) of random quantisation by buckets. Source: QSGD, lemma 3.1."""
-    d, steps = min(entries, BUCKET), levels - 1
-    return min(d / steps**2, d**0.5 / steps)
+    d, steps = float(min(entries, BUCKET)), levels - 1
+    return min(d / steps**2, sqrt(d) / steps)
 
 
 def delta(method: Method, kept_per_thousand: int) -> float:

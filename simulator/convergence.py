@@ -59,7 +59,7 @@ class Rate:
 AVERAGED = Rate(
     "iterations from v / (n e^2) + 1 / e: smooth non-convex loss, unbiased gradients of bounded "
     "variance, workers draw from the same data",
-    "Ghadimi and Lan 2013, corollary 2.2; Dekel et al. 2012",
+    "Ghadimi and Lan 2013; Dekel et al. 2012",
 )
 COOPERATIVE = Rate(
     "iterations from v / (n e^2) + sqrt(v ((1 + s^2) / (1 - s^2) tau q - 1)) / e^1.5 + 1 / e: "
@@ -71,28 +71,28 @@ COMPRESSED = {
     Compression.QSGD: Rate(
         "iterations from (1 + omega) v / (n e^2) + (1 + omega / n) / e: the quantiser's variance "
         "is independent on every worker",
-        "Alistarh et al. 2017, theorem 3.2 with the SGD bound; Huang et al. 2022, table 1",
+        "Alistarh et al. 2017, lemma 3.1, in the bound of SGD; comparison in Huang et al. 2022",
     ),
     Compression.ONE_BIT: Rate(
         "iterations from v / (n e^2) + sqrt(v) / (delta e^1.5) + 1 / e with delta = 2 / pi of "
         f"Gaussian entries, {_BOUNDED}",
-        "Karimireddy et al. 2019; Huang et al. 2022, table 1 (error feedback)",
+        "Seide et al. 2014; Karimireddy et al. 2019; comparison in Huang et al. 2022",
     ),
     Compression.MEM_SGD: Rate(
         f"iterations from v / (n e^2) + sqrt(v) / (delta e^1.5) + 1 / e, {_BOUNDED}",
-        "Stich et al. 2018; Huang et al. 2022, table 1",
+        "Stich et al. 2018; comparison in Huang et al. 2022",
     ),
     Compression.DOUBLE_SQUEEZE: Rate(
         f"iterations from v / (n e^2) + sqrt(v) / (delta^2 e^1.5) + 1 / e, {_BOUNDED}",
-        "Tang et al. 2019; Huang et al. 2022, table 1",
+        "Tang et al. 2019; comparison in Huang et al. 2022",
     ),
     Compression.EF21_SGD: Rate(
         "iterations from v / (delta^3 e^2) + 1 / (delta e): no gain from more workers is proven",
-        "Fatkhullin et al. 2021; Huang et al. 2022, table 1",
+        "Fatkhullin et al. 2021; comparison in Huang et al. 2022",
     ),
     Compression.NEOLITHIC: Rate(
         "iterations from v / (n e^2) + 1 / (delta e) up to logarithms, delta of two rounds",
-        "Huang et al. 2022, theorem 3",
+        "Huang et al. 2022 (NEOLITHIC), main theorem",
     ),
 }
 """What the rate of each method rests on."""

@@ -104,7 +104,7 @@ def seconds(
     """Seconds to synchronise `size` parameters once among the replicas of a group.
 
     Compressed all-reduce exchanges compressed shares and gathers the averaged ones, compressed
-    again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam), section 6.
+    again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam).
     """
     up, down = wire_bytes(element, policy)
     if policy.sync in GOSSIP:

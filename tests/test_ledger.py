@@ -436,6 +436,9 @@ def test_d5_imagenet_hours_follow_from_that_network() -> None:
     compared = sync_validation.imagenet_hours(sync_validation.fit_network())
     assert len(compared) == 8
     assert max(abs(row.error) for row in compared) < 0.10
+    # The epochs are not published with the hours; with 90 the row holds too.
+    fewer = sync_validation.imagenet_hours(sync_validation.fit_network(), epochs=90)
+    assert max(abs(row.error) for row in fewer) < 0.15
 
 
 def test_d6_bert_hours_are_missed_by_an_eighth() -> None:
