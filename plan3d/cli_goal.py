@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def graph_of(args: argparse.Namespace) -> Graph | None:
     """The graph of --graph."""
-    if args.graph is None:
+    if getattr(args, "graph", None) is None:
         return None
     from .simulator.topologies import Graph
 
@@ -39,5 +39,5 @@ def goal_of(args: argparse.Namespace) -> Goal | None:
 
 def check_graph(args: argparse.Namespace, topologies: list[str]) -> None:
     """Refuse a --graph that no plan asked for uses."""
-    if args.graph is not None and "given" not in topologies:
+    if getattr(args, "graph", None) is not None and "given" not in topologies:
         raise InputError("--graph has no effect without topology=given")

@@ -316,7 +316,7 @@ class Plan:
         """The chosen rows: an index, a slice, an index array or a mask."""
         segments = self.segments
         if isinstance(rows, (int, np.integer)):
-            chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
+            chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
             own = segments.take([rows]) if segments else None
             return _unchecked(chosen, self.layers_per_stage, own)
         columns = {name: _chosen(column, rows) for name, column in self.table().columns().items()}

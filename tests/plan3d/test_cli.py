@@ -340,6 +340,7 @@ BAD = [
     (["search", *TASK, "--accuracy", "0.1"], "need each other"),
     (["search", *TASK, "--accuracy", "0"], "above 0"),
     (["search", *TASK, "--graph", "none.txt"], "cannot be read"),
+    (["timeline", *TASK, "--plan", "tp=2", "--graph", __file__], "must be two node numbers"),
     (["estimate", *TASK, "--plan", "sync=gossip sync_period=0"], "at least 1"),
     (["estimate", *TASK, "--plan", "sync=asynchronous-sgd"], "not modelled"),
     (["estimate", *TASK, "--plan", "compression=top-k kept_per_thousand=1001"], "at most 1000"),
@@ -510,6 +511,10 @@ def test_a_plan_that_gossips_is_estimated_and_says_what_is_assumed(tmp_path):
     sent = record["synchronisation"]
     assert (sent["replicas"], sent["messages"]) == (16, 2)
     assert sent["spectral_gap"] == pytest.approx(0.05, abs=0.005)
+    for verb in ("estimate", "timeline"):
+        unused = run(verb, *TASK, "--plan", "dp=16", "--graph", str(ring))
+        assert unused.returncode == 2
+        assert "--graph has no effect" in unused.stderr
     ring.write_text("0 1\n2 3\n")
     done = run("estimate", *TASK, *given)
     assert (done.returncode, done.stdout) == (2, "")
