@@ -134,6 +134,27 @@ OPTIONS = (
         help="usable of one GPU: '80 GiB'",
     ),
     Option(
+        flag="--graph",
+        value="FILE",
+        completes="file",
+        help="graph of the replicas for topology=given: lines of two node numbers",
+    ),
+    Option(
+        flag="--accuracy",
+        value="E",
+        read=positive,
+        verbs=("search", "estimate"),
+        help="squared gradient norm to reach, where (loss to go) x smoothness = 1; with "
+        "--gradient-noise adds iterations and time to accuracy",
+    ),
+    Option(
+        flag="--gradient-noise",
+        value="V",
+        read=positive,
+        verbs=("search", "estimate"),
+        help="variance of the gradient of one sequence, in the units of --accuracy",
+    ),
+    Option(
         flag="--plan",
         value="PLAN",
         required=True,
@@ -166,7 +187,7 @@ OPTIONS = (
         flag="--objective",
         value="O",
         verbs=SEARCH,
-        help="step-time (default), memory or cost",
+        help="step-time (default), memory, cost or time-to-accuracy",
     ),
     Option(flag="--backend", value="B", verbs=SEARCH, help="exhaustive (default)"),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),

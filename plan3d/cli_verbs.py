@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_export, cli_plan, cli_task
+from . import cli_export, cli_goal, cli_plan, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
@@ -30,6 +30,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
+    cli_goal.check_graph(args, choose.get("topology", []))
     if args.csv is not None:
         check_writable(args.csv, "--csv")
     try:
@@ -125,6 +126,7 @@ def _print_search(
     screen.lines(cli_views.count_lines(result))
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(result.costs))
     print()
     if args.pareto and result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
@@ -145,17 +147,12 @@ def _print_ranking(
 
     from . import cli_views
     from .simulator import report
-    from .simulator.plan import ZERO_IS_USUAL
 
     rows = min(len(costs), args.top)
     extra = cli_views.training_columns(costs, rows, tokens, args.price)
     table = report.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(
-        f"{name}={value}"
-        for name, value in report.same_for_all(costs).items()
-        if not (name in ZERO_IS_USUAL and value == "0")
-    )
+    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
     star = "* best; " if winner else ""
     screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
     print()
@@ -192,6 +189,7 @@ def estimate(args: argparse.Namespace) -> int:
     screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(costs))
     print()
     print_costs(screen, costs)
     return 0

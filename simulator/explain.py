@@ -17,6 +17,7 @@ from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement
 from .step import Costs, by_stage, interval_factors, simulate
 from .task import Task
+from .traffic import sentences
 from .units import format_bytes, format_flops
 
 LABELS = {
@@ -228,7 +229,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
-    return out + _about_the_model(task, plan)
+    return out + sentences(costs, row) + _about_the_model(task, plan)
 
 
 def _routing(task: Task) -> str:

@@ -20,6 +20,7 @@ from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import ContextComm, Plan, Precision, Recompute, Schedule, model_copies, spell
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
+from .sync_rules import SYNC_RULES
 from .task import Task
 
 Mask = NDArray[np.bool_]
@@ -302,6 +303,7 @@ RULES: tuple[Rule, ...] = (
         _computes,
         lambda p, t: _no_format(p, t),
     ),
+    *SYNC_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 

@@ -23,7 +23,7 @@ from .model import Model
 from .network import Network
 from .operators import Strategy
 from .placements import LayoutOf, Placements, distinct
-from .plan import Plan, Schedule, model_copies
+from .plan import Plan, Schedule, model_copies, repeats
 from .precision import Recipe
 from .schedule_idle import Passes
 from .task import Task
@@ -74,6 +74,8 @@ class Weights:
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.Group
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    replicas: collectives.Group | None = None
+    """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     for name in names:
         column = getattr(table, name)
-        new[1:] |= column[1:] != column[:-1]
+        if not repeats(column):
+            new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 

@@ -336,7 +336,14 @@ BAD = [
     (["search", *TASK, "--memory", "nan GiB"], "unit"),
     (["search", *TASK, "--memory-headroom", "100%"], "below 100%"),
     (["search", *TASK, "--objective", "speed"], "unknown objective"),
-    (["search", *TASK, "--objective", "time-to-accuracy"], "not modelled"),
+    (["search", *TASK, "--objective", "time-to-accuracy"], "needs the accuracy to reach"),
+    (["search", *TASK, "--accuracy", "0.1"], "need each other"),
+    (["search", *TASK, "--accuracy", "0"], "above 0"),
+    (["search", *TASK, "--graph", "none.txt"], "cannot be read"),
+    (["timeline", *TASK, "--plan", "tp=2", "--graph", __file__], "must be two node numbers"),
+    (["estimate", *TASK, "--plan", "sync=gossip sync_period=0"], "at least 1"),
+    (["estimate", *TASK, "--plan", "sync=asynchronous-sgd"], "not modelled"),
+    (["estimate", *TASK, "--plan", "compression=top-k kept_per_thousand=1001"], "at most 1000"),
     (["search", *TASK, "--backend", "magic"], "unknown backend"),
     (["search", *TASK, "--seed", "1"], "no effect"),
     (["search", *TASK, "--top", "0"], "at least 1"),
@@ -486,3 +493,42 @@ def test_a_full_disk_is_one_line() -> None:
 def test_the_published_batch_is_a_round_number_of_sequences(name: str, batch: int) -> None:
     model = Model.preset(name)
     assert published_batch(model, model.sequence) == batch
+
+
+def test_a_plan_that_gossips_is_estimated_and_says_what_is_assumed(tmp_path):
+    plan = "dp=16 sync=gossip topology=ring"
+    done = run("estimate", *TASK, "--plan", plan, "--accuracy", "0.01", "--gradient-noise", "10")
+    assert done.returncode == 0
+    words = " ".join(done.stdout.split())
+    assert "gossip of weights among 16 replicas" in words
+    assert "spectral gap 0.05" in words
+    assert "Wang and Joshi 2021" in words
+    assert "accuracy 0.01 takes" in words
+    ring = tmp_path / "ring.txt"
+    ring.write_text("".join(f"{i} {(i + 1) % 16}\n" for i in range(16)))
+    given = ["--plan", "dp=16 sync=gossip topology=given", "--graph", str(ring), "--json"]
+    record = json.loads(run("estimate", *TASK, *given).stdout)["plans"][0]
+    sent = record["synchronisation"]
+    assert (sent["replicas"], sent["messages"]) == (16, 2)
+    assert sent["spectral_gap"] == pytest.approx(0.05, abs=0.005)
+    for verb in ("estimate", "timeline"):
+        unused = run(verb, *TASK, "--plan", "dp=16", "--graph", str(ring))
+        assert unused.returncode == 2
+        assert "--graph has no effect" in unused.stderr
+    ring.write_text("0 1\n2 3\n")
+    done = run("estimate", *TASK, *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 unconnected parts never agree" in done.stderr
+
+
+def test_a_search_by_time_to_accuracy_shows_iterations():
+    goal = ["--objective", "time-to-accuracy", "--accuracy", "0.1", "--gradient-noise", "1"]
+    ways = ["--choose", "sync=all-reduce,gossip", "--choose", "sync_period=1,8"]
+    done = run(*SEARCH, *goal, *ways)
+    assert done.returncode == 0
+    assert "iterations" in done.stdout
+    assert "to accuracy" in done.stdout
+    plans = json.loads(run(*SEARCH, *goal, *ways, "--json").stdout)["plans"]
+    seconds = [plan["accuracy_seconds"] for plan in plans]
+    assert seconds == sorted(seconds)
+    assert all(p["accuracy_seconds"] == p["iterations"] * p["step_seconds"] for p in plans)
