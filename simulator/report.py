@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from . import tables
-from .explain import assumptions, layers_per_rank, number_format, one, why
+from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
+from .losses import one
 from .provenance import time_provenance
 from .step import Costs, by_stage
 from .tables import Table

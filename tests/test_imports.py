@@ -18,7 +18,7 @@ ORDER = {
         "collectives layer_kinds footprint layer_communication layers schedules "
         "schedule_idle schedule_orders schedule_graph segment_rules rules stages "
         "segment_stages data_parallel memory groups segment_groups step "
-        "timeline plan_timeline trace gantt run_conventions "
+        "losses timeline plan_timeline trace palette gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "
         "explain report plots "
