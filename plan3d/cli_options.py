@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 from .simulator import units
 from .simulator.errors import InputError, did_you_mean
 
-TASK = ("search", "estimate", "timeline")
-ONE = ("estimate", "timeline")
+TASK = ("search", "estimate", "timeline", "explain")
+ONE = ("estimate", "timeline", "explain")
 """Verbs about one plan."""
 SEARCH = ("search",)
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
 VALIDATE = ("validate",)
-EVERY = ("search", "estimate", "timeline", "validate", "models", "clusters")
+EVERY = (*TASK, "validate", "models", "clusters")
 
 
 class Parser(argparse.ArgumentParser):
@@ -262,6 +262,19 @@ OPTIONS = (
         completes="file",
         verbs=("timeline",),
         help="draw the timeline: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--against",
+        value="PLAN",
+        verbs=("explain",),
+        help="another plan, or one change of this plan: 'tp=4'",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=("explain",),
+        help="draw where time and memory go: .png, .svg or .pdf",
     ),
     Option(
         flag="--tokens",

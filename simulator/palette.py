@@ -39,3 +39,13 @@ def plain_frame(axes: Any) -> None:
     """Leave out the lines above and to the right of the axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def plain_logarithms(*axis: Any) -> None:
+    """Label 1, 2 and 5 of each decade of a logarithmic axis as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    for one in axis:
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(StrMethodFormatter("{x:g}"))
+        one.set_minor_formatter(NullFormatter())

@@ -21,7 +21,7 @@ ORDER = {
         "losses timeline plan_timeline trace palette gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "
-        "explain report plots "
+        "explain contrast sensitivity roofline report plots "
         "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
         "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
         "calibration.suites calibration.cases_collective calibration.recording "
@@ -33,11 +33,11 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
-        "integer_programming reinforcement_learning zeroth_order finder advice"
+        "integer_programming reinforcement_learning zeroth_order finder advice edits"
     ),
     "plan3d": (
         "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
-        "cli_timeline cli_calibrate cli __main__"
+        "cli_timeline cli_plot cli_explain cli_calibrate cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
