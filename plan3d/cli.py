@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cli_calibrate, cli_explain, cli_timeline
+from . import cli_calibrate, cli_explain, cli_sweep, cli_timeline
 from .cli_options import OPTIONS, TASK, Parser
 from .cli_output import INTERRUPTED, Screen, warn
 from .simulator.errors import InputError, Plan3dError, did_you_mean
@@ -32,6 +32,7 @@ VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
     "explain": ("why a plan is as fast as it is, and what to change", cli_explain.ABOUT),
+    "sweep": ("the same question over one or two numbers", cli_sweep.ABOUT),
     "timeline": ("one plan simulated event by event: trace and picture", cli_timeline.ABOUT),
     "validate": ("errors of the predictions on published runs", _VALIDATE),
     "calibrate": (cli_calibrate.SUMMARY, cli_calibrate.ABOUT),
@@ -171,6 +172,8 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         return cli_timeline.timeline(args)
     if args.verb == "explain":
         return cli_explain.explain(args)
+    if args.verb == "sweep":
+        return cli_sweep.sweep(args)
     from . import cli_verbs
 
     if args.verb == "search":

@@ -113,7 +113,8 @@ def options(subverb: str) -> list[Option]:
     shared = {"fit": _STEP, "import": _KNOWN}.get(subverb, ())
     own = [option for option in OWN if subverb in option.verbs]
     named = {option.flag for option in own}
-    borrowed = [o for o in OPTIONS if o.flag in shared and o.flag not in named]
+    estimate = [option for option in OPTIONS if "estimate" in option.verbs]
+    borrowed = [o for o in estimate if o.flag in shared and o.flag not in named]
     return [*own, *(replace(option, required=False) for option in borrowed)]
 
 

@@ -15,10 +15,14 @@ from typing import Any, NoReturn
 from .simulator import units
 from .simulator.errors import InputError, did_you_mean
 
-TASK = ("search", "estimate", "timeline", "explain")
+ASKED = ("search", "estimate", "timeline", "explain")
+"""Verbs that need a model and a cluster."""
+TASK = (*ASKED, "sweep")
 ONE = ("estimate", "timeline", "explain")
 """Verbs about one plan."""
 SEARCH = ("search",)
+SWEEP = ("sweep",)
+CHOOSING = ("search", "sweep")
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
 VALIDATE = ("validate",)
@@ -136,15 +140,31 @@ OPTIONS = (
         flag="--model",
         value="M",
         required=True,
+        verbs=ASKED,
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
+    ),
+    Option(
+        flag="--model",
+        value="M",
+        verbs=SWEEP,
+        completes="model",
+        help="the same, unless --over varies it",
     ),
     Option(
         flag="--cluster",
         value="C",
         required=True,
+        verbs=ASKED,
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
+    ),
+    Option(
+        flag="--cluster",
+        value="C",
+        verbs=SWEEP,
+        completes="cluster",
+        help="the same, unless --over varies it",
     ),
     Option(flag="--gpus", value="N", read=whole, help="GPUs of the cluster"),
     Option(flag="--nodes", value="N", read=whole, help="nodes of the cluster"),
@@ -216,27 +236,27 @@ OPTIONS = (
         flag="--fix",
         value="F=V",
         many=True,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="keep plan field F at V; repeatable (fields: --help-fields)",
     ),
     Option(
         flag="--choose",
         value="F=V1,V2",
         many=True,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="try only these values of plan field F; repeatable",
     ),
     Option(
         flag="--memory-headroom",
         value="SHARE",
         read=units.parse_fraction,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="of a GPU's memory to leave free (default 10%%)",
     ),
     Option(
         flag="--objective",
         value="O",
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="step-time (default), memory or cost",
     ),
     Option(flag="--backend", value="B", verbs=SEARCH, help="exhaustive (default)"),
@@ -277,9 +297,46 @@ OPTIONS = (
         help="draw where time and memory go: .png, .svg or .pdf",
     ),
     Option(
+        flag="--over",
+        value="F=V1,V2",
+        many=True,
+        verbs=SWEEP,
+        help="vary F, an option of the task or a plan field; once or twice",
+    ),
+    Option(
+        flag="--plan",
+        value="PLAN",
+        completes="file",
+        verbs=SWEEP,
+        help="this plan at every point instead of the best; dp fills the GPUs",
+    ),
+    Option(flag="--best", verbs=SWEEP, help="the best plan at every point (default)"),
+    Option(flag="--weak", verbs=SWEEP, help="the global batch grows with the GPUs"),
+    Option(
+        flag="--scheduler",
+        value="ADDRESS",
+        verbs=SWEEP,
+        help="run the points on the Dask cluster at this address (needs plan3d[dask])",
+    ),
+    Option(flag="--resume", verbs=SWEEP, help="keep the points that --csv FILE holds already"),
+    Option(
+        flag="--csv",
+        value="FILE",
+        completes="file",
+        verbs=SWEEP,
+        help="write every point here as it finishes",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=SWEEP,
+        help="draw the curves: .png, .svg or .pdf",
+    ),
+    Option(
         flag="--tokens",
         value="T",
-        verbs=("search", "estimate"),
+        verbs=("search", "estimate", "sweep"),
         read=training_tokens,
         help="training tokens, '300B' or 'chinchilla' (20 a parameter): adds time, energy, cost",
     ),
@@ -287,7 +344,7 @@ OPTIONS = (
         flag="--price",
         value="P",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=("search", "estimate", "sweep"),
         help="USD per GPU-hour; with --tokens adds cost",
     ),
     Option(

@@ -21,7 +21,7 @@ ORDER = {
         "losses timeline plan_timeline trace palette gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "
-        "explain contrast sensitivity roofline report plots "
+        "explain contrast sensitivity roofline report plots plots_many "
         "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
         "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
         "calibration.suites calibration.cases_collective calibration.recording "
@@ -33,11 +33,12 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
-        "integer_programming reinforcement_learning zeroth_order finder advice edits"
+        "integer_programming reinforcement_learning zeroth_order finder advice "
+        "edits sweep_file sweep"
     ),
     "plan3d": (
         "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
-        "cli_timeline cli_plot cli_explain cli_calibrate cli __main__"
+        "cli_timeline cli_plot cli_explain cli_sweep_points cli_sweep cli_calibrate cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
@@ -48,7 +49,17 @@ LAZY = {
 }
 """Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
 
-HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab"}
+HEAVY = {
+    "scipy",
+    "pandas",
+    "ortools",
+    "networkx",
+    "matplotlib",
+    "rich",
+    "torch",
+    "shtab",
+    "distributed",
+}
 """Loaded by the functions that need them."""
 
 
