@@ -22,7 +22,6 @@ from plan3d.simulator.plan import (
     AXES,
     NAMES,
     Plan,
-    Schedule,
     check_field,
     concat,
     resolve,
@@ -49,6 +48,8 @@ FIXED = ("dp", "precision", "optimizer")
 """Fields that are no edit: dp follows from the GPUs, the others change what is trained."""
 EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
+SPELLED = ("schedule", "cp_comm", "expert_dispatch")
+"""Fields that are tried with all their names."""
 NEAR = 2
 """Layers by which the first or last stage is made shorter or longer."""
 CAPACITIES = (0.8, 1.0, 1.25)
@@ -107,13 +108,20 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     axes = {name: v for name, v in default_axes(task).items() if name not in FIXED}
     layers = layers_per_rank(task, plan.take(0))
     near = range(-NEAR, NEAR + 1)
-    axes["schedule"] = tuple(s for s in NAMES["schedule"].values() if s < Schedule.ZB_V)
+    axes |= {name: tuple(NAMES[name].values()) for name in SPELLED}
     axes["first_stage_layers"] = (0, *(layers[0] + d for d in near if layers[0] + d > 0))
     axes["last_stage_layers"] = (0, *(layers[-1] + d for d in near if layers[-1] + d > 0))
-    axes["overlap_param_gather"] = axes["overlap_p2p"] = (0, 1)
+    axes |= dict.fromkeys(("overlap_param_gather", "overlap_p2p", "overlap_ep"), (0, 1))
+    axes["mtp_stage"] = tuple(range(plan.take(0).pp + 1)) if task.model.mtp_layers else (0,)
+    axes["micro_batch_group"] = (0, *divisors(_micro_batches(plan, task)))
     if any(kind.experts for kind in task.model.kinds):
         axes["etp"] = tuple(d for d in divisors(task.gpus) if d <= task.cluster.fast.gpus)
     return {name: tuple(dict.fromkeys(int(v) for v in values)) for name, values in axes.items()}
+
+
+def _micro_batches(plan: Plan, task: Task) -> int:
+    row = plan.take(0)
+    return int(max(task.global_batch // (row.dp * row.micro_batch), 1))
 
 
 def _candidates(costs: Costs) -> Iterator[tuple[str, int, Plan]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .network import Network
 from .operators import causal_span, model_flops_per_token
 from .step import Costs, by_stage, simulate
 from .task import Task
@@ -93,7 +94,7 @@ def _ideal(costs: Costs) -> tuple[float, float, float]:
 
 def _skipped_flops(task: Task) -> float:
     """FLOPs a token that MFU counts in attention and flash kernels skip under the mask."""
-    if not task.software.flash_attention:
+    if isinstance(task.model, Network) or not task.software.flash_attention:
         return 0.0
     total = 0.0
     for kind in task.model.order:

@@ -130,8 +130,8 @@ def roofline(axes: Any, costs: Costs) -> Any:
     """The plan's GEMMs against peak and memory bandwidth; a point shows m x n x k."""
     points, machine = gemm_points(costs), costs.task.cluster.accelerator
     peak = float(one(costs).peak_flops)
-    intensities = [p.intensity for p in points]
     ridge = peak / machine.memory_bandwidth
+    intensities = [p.intensity for p in points] or [ridge]
     x = np.geomspace(min(*intensities, ridge) / 3, max(*intensities, ridge) * 3, 200)
     roof = np.minimum(peak, machine.memory_bandwidth * x)
     axes.plot(x, roof / 1e12, color=BLACK, linewidth=1.2, label="datasheet roof")

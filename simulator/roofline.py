@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from . import kernels, layers, stages
 from .layer_kinds import layer_kinds, local_strategies
 from .losses import one
+from .network import Network
 from .plan import Plan, Precision
 from .precision import RECIPES, Recipe
 from .segment_rules import run_rows
@@ -36,7 +37,12 @@ class GemmPoint:
 
 
 def gemm_points(costs: Costs) -> list[GemmPoint]:
-    """Every distinct GEMM of one plan; of one with segments, those of all its runs."""
+    """Every distinct GEMM of one plan; of one with segments, those of all its runs.
+
+    Empty for a network that is a list of layers: its work is not known as GEMMs.
+    """
+    if isinstance(costs.task.model, Network):
+        return []
     task, plan = costs.task, one(costs).plans.take(slice(0, 1))
     recipe = RECIPES[Precision(int(plan.precision[0]))]
     rows = run_rows(plan, task)[0] if plan.segments else plan
