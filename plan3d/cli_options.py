@@ -380,6 +380,20 @@ OPTIONS = (
     Option(
         flag="--csv", value="FILE", completes="file", verbs=SEARCH, help="also write the plans here"
     ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="draw the frontier of time against memory: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--report",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="write the answer as one HTML page that needs no network",
+    ),
     Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
     Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
     Option(

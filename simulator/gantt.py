@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .palette import BLUE, GREEN, ORANGE, PALE, figure, written
+from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
 from .plan import spell
 from .plan_timeline import PlanTimeline
 from .schedule_orders import Pass
@@ -40,7 +40,7 @@ def picture(x: PlanTimeline, form: str = "png") -> bytes:
     height = 1.3 + min(max(0.28 * ranks, 1.2), 9.0)
     drawn = figure(INCHES, height)
     axes = drawn.add_subplot()
-    scale, unit = _scale(float(x.timeline.makespan))
+    scale, unit = time_axis(float(x.timeline.makespan))
     _background(axes, x, scale)
     shared = _inches(x) < NARROWEST
     if shared:
@@ -51,14 +51,6 @@ def picture(x: PlanTimeline, form: str = "png") -> bytes:
         _numbers(axes, x, scale)
     _frame(axes, x, scale, unit, shared)
     return written(drawn, form)
-
-
-def _scale(seconds: float) -> tuple[float, str]:
-    """Factor and unit in which the axis has few digits."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return factor, unit
-    return 1e6, "µs"
 
 
 def _background(axes: Any, x: PlanTimeline, scale: float) -> None:

@@ -49,3 +49,11 @@ def plain_logarithms(*axis: Any) -> None:
         one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         one.set_major_formatter(StrMethodFormatter("{x:g}"))
         one.set_minor_formatter(NullFormatter())
+
+
+def time_axis(seconds: float) -> tuple[float, str]:
+    """Factor and unit in which the axis has few digits."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return factor, unit
+    return 1e6, "µs"

@@ -27,6 +27,7 @@ from .palette import (
     figure,
     plain_frame,
     plain_logarithms,
+    time_axis,
     written,
 )
 from .report import stage_records, summary
@@ -47,20 +48,25 @@ MARKERS = "osD^vP*Xh<>d"
 def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
     """From the ideal step to the predicted one; every bar starts where the one above ends."""
     drawn = [b for b in bars if b.name == "ideal" or abs(b.mfu_points) >= 100 * SHARE_DRAWN]
-    step = sum(b.seconds for b in bars)
-    start = 0.0
+    scale, unit = time_axis(sum(b.seconds for b in bars))
+    step, start = scale * sum(b.seconds for b in bars), 0.0
     for y, bar in enumerate(drawn):
-        axes.barh(y, bar.seconds, left=start, color=_colour(bar), height=0.7)
-        end = start + bar.seconds
+        size = scale * bar.seconds
+        end = start + size
+        axes.barh(y, size, left=start, color=_colour(bar), height=0.7)
         axes.plot([end, end], [y - 0.35, y + 1.35], color=GREY, linewidth=0.6)
-        sign = "" if bar.name == "ideal" else "+" if bar.seconds >= 0 else "\N{MINUS SIGN}"
-        said = f" {sign}{abs(bar.seconds):.3g} s, {bar.mfu_points:.1f} points"
+        sign = "" if bar.name == "ideal" else "+" if size >= 0 else "\N{MINUS SIGN}"
+        said = f" {sign}{abs(size):.3g} {unit}, {bar.mfu_points:.1f} points"
         axes.text(max(start, end), y, said, va="center", fontsize=8)
         start = end
     axes.barh(len(drawn), step, color=BLACK, height=0.7)
-    axes.text(step, len(drawn), f" {step:.4g} s, MFU {100 * mfu:.1f} %", va="center", fontsize=8)
+    axes.text(
+        step, len(drawn), f" {step:.4g} {unit}, MFU {100 * mfu:.1f} %", va="center", fontsize=8
+    )
     axes.set_yticks(range(len(drawn) + 1), [*(b.label for b in drawn), "predicted step"])
-    axes.set(xlabel="seconds of a step", xlim=(0, step * 1.45), ylim=(len(drawn) + 0.6, -0.6))
+    axes.set(
+        xlabel=f"time of a step / {unit}", xlim=(0, step * 1.45), ylim=(len(drawn) + 0.6, -0.6)
+    )
     axes.set_title("From arithmetic at peak to the predicted step", loc="left")
     plain_frame(axes)
     return axes
@@ -136,6 +142,9 @@ def roofline(axes: Any, costs: Costs) -> Any:
     roof = np.minimum(peak, machine.memory_bandwidth * x)
     axes.plot(x, roof / 1e12, color=BLACK, linewidth=1.2, label="datasheet roof")
     colours = (BLUE, ORANGE, GREEN, PINK, SKY, RED, GREY, YELLOW)
+    if not points:
+        said = "a list of layers has no matrix products"
+        axes.text(0.98, 0.05, said, transform=axes.transAxes, ha="right")
     for i, p in enumerate(points):
         group = f"{p.batch} x " if p.batch > 1 else ""
         label = f"{group}{' x '.join(map(str, p.sides))} ({p.kind})"
@@ -153,6 +162,15 @@ def roofline(axes: Any, costs: Costs) -> Any:
     )
     plain_frame(axes)
     return axes
+
+
+def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
+    """Waterfall and memory of one plan side by side."""
+    costs, drawn = one(costs), figure(13, 4.6)
+    left, right = drawn.subplots(1, 2)
+    waterfall(left, bars, costs.mfu)
+    memory_bars(right, stage_records(costs), costs.capacity)
+    return written(drawn, form)
 
 
 def explanation(

@@ -44,7 +44,8 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     for number, i in enumerate(shown, 1):
         axes.annotate(str(number), (size[i], time[i]), xytext=(5, 5), textcoords="offset points")
         axes.plot([], [], linestyle="", label=f"{number}: {frontier.plans.take(i)}")
-    axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s")
+    axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
+    plain_logarithms(axes.yaxis)
     axes.set_title("Time against memory", loc="left")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=8)
     axes.grid(color=PALE, linewidth=0.8)

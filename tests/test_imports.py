@@ -38,8 +38,9 @@ ORDER = {
         "edits sweep_file sweep"
     ),
     "plan3d": (
-        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
-        "cli_timeline cli_plot cli_explain cli_sweep_points cli_sweep cli_calibrate cli __main__"
+        "cli_options cli_output cli_plot cli_task cli_catalogue cli_views cli_report cli_verbs "
+        "cli_validate cli_timeline cli_explain cli_sweep_points cli_sweep "
+        "cli_calibrate cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
