@@ -1,4 +1,4 @@
-"""Where is a picture written, and in which format? What every --plot shares."""
+"""Where is a picture or a page written, and in which format?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from .cli_output import check_writable, write_whole
 from .simulator.errors import InputError
 
 PICTURES = ("png", "svg", "pdf")
+
+
+def check_file(name: str | None, option: str) -> None:
+    """Raise InputError unless a file that is asked for can be written."""
+    if name is not None:
+        check_writable(name, option)
 
 
 def form_of(name: str | None, option: str = "--plot") -> str:

@@ -97,19 +97,9 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     """One combination of values; `base` receives the GPUs that the given batch belongs to."""
     from . import cli_task
     from .search import sweep
-    from .simulator.plan import code, spell
 
     own = argparse.Namespace(**vars(args))
-    fields: dict[str, int] = {}
-    settings: dict[str, Any] = {}
-    for name, text in varied.items():
-        if name in OF_TASK:
-            settings[name] = _read(name)(text, f"--over {name}")
-            setattr(own, name, settings[name])
-        else:
-            fields[name] = code(name, text)
-            value = spell(name, fields[name])
-            settings[name] = int(value) if isinstance(value, bool) else value
+    settings, fields = _settings(own, varied)
     for name in ("model", "cluster"):
         if getattr(own, name) is None:
             raise InputError(f"the following is required: --{name}")
@@ -125,6 +115,25 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     if args.plan is not None:
         return sweep.Point(**common, plan=_plan_at(own, task, fields))
     return sweep.Point(**common, **_search_options(own, fields))
+
+
+def _settings(
+    own: argparse.Namespace, varied: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Values as rows hold them, and those of plan fields as codes; options go into `own`."""
+    from .simulator.plan import code, spell
+
+    settings: dict[str, Any] = {}
+    fields: dict[str, int] = {}
+    for name, text in varied.items():
+        if name in OF_TASK:
+            settings[name] = _read(name)(text, f"--over {name}")
+            setattr(own, name, settings[name])
+        else:
+            fields[name] = code(name, text)
+            value = spell(name, fields[name])
+            settings[name] = int(value) if isinstance(value, bool) else value
+    return settings, fields
 
 
 def _read(name: str) -> Callable[[str, str], Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import cli_plot, cli_task
-from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from .cli_output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
 
@@ -30,11 +30,9 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
-    if args.csv is not None:
-        check_writable(args.csv, "--csv")
-    form = cli_plot.form_of(args.plot)
-    if args.report is not None:
-        check_writable(args.report, "--report")
+    cli_plot.form_of(args.plot)
+    for name in ("csv", "report"):
+        cli_plot.check_file(getattr(args, name), f"--{name}")
     try:
         with ProgressBar(args.quiet, progress) as bar:
             result = _find(args, task, tokens, {**options, "progress": bar})
@@ -46,7 +44,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
     infeasible = _why_infeasible(result, choose)
-    _write_pages(result, args, form, tokens, infeasible)
+    _write_pages(result, args, tokens, infeasible)
     if args.json:
         _print_json({**record, "infeasible": infeasible} if infeasible else record)
     else:
@@ -55,16 +53,13 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
 
 
 def _write_pages(
-    result: SearchResult,
-    args: argparse.Namespace,
-    form: str,
-    tokens: float | None,
-    infeasible: list[str],
+    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
 ) -> None:
     """The picture of --plot, where there is a plan to draw, and the page of --report."""
     if args.plot is not None and result.costs is not None and result.frontier is not None:
         from .simulator.plots_many import frontier_picture
 
+        form = cli_plot.form_of(args.plot)
         picture = frontier_picture(result.frontier, result.costs, result.limit, form)
         cli_plot.write(args.plot, picture)
     elif args.plot is not None:

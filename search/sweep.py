@@ -142,14 +142,13 @@ def run_points(
     """Rows of all points, also written to the file `resume` as they finish.
 
     Points that the file holds already are not run again; InputError where it holds others.
-    `scheduler` is the address of a Dask scheduler; else processes of this machine do the work
-    (`workers`, by default as many as there are cores). An interrupt keeps what is done.
+    `scheduler` is the address of a Dask scheduler; else up to `workers` processes (one a core) of
+    this machine work. An interrupt keeps what is done.
     """
     keys = [point.key for point in points]
     file = RowFile(resume, keys)
-    done: dict[int, Row] = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
+    done = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
     waiting = {i: point for i, point in enumerate(points) if i not in done}
-    complete = True
     rows = _on_cluster(waiting, scheduler) if scheduler else _on_this_machine(waiting, workers)
     try:
         with closing(rows):
@@ -159,10 +158,9 @@ def run_points(
                 if each:
                     each(len(done))
     except KeyboardInterrupt:
-        complete = False
-    if complete:
-        file.finish(keys)
-    return Sweep([done[i] for i in sorted(done)], complete)
+        return Sweep([done[i] for i in sorted(done)], complete=False)
+    file.finish(keys)
+    return Sweep([done[i] for i in range(len(points))], complete=True)
 
 
 def _on_this_machine(points: dict[int, Point], workers: int | None) -> Done:
