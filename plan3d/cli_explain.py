@@ -26,8 +26,6 @@ ABOUT = """Explain one plan: where its time and memory go, and what one change w
 Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
 SHOWN = 10
 """Edits shown."""
-HELD = 0.02
-"""Share of a step, held by measured tables, from which a sentence says so."""
 
 
 class Explained:
@@ -184,6 +182,7 @@ def _print(found: Explained, asked: str | None, other: Plan | None) -> None:
     print()
     _print_edits(screen, found)
     screen.table(_sensitivity_table(found))
+    screen.table(_capacity_table(found))
     screen.section("What matters", _what_matters(found))
     screen.section("Assumptions", report.assumptions(costs))
 
@@ -249,33 +248,36 @@ def _sensitivity_table(found: Explained) -> Table:
 
 
 def _what_matters(found: Explained) -> list[str]:
-    """The number that matters most, what the tables hold, and the memory."""
-    from .simulator.sensitivity import held
+    """The number that matters most, and what measured tables hold."""
+    from .simulator.sensitivity import HELD, held
 
     share = held(found.sensitivities)
-    out = [_first_sentence(found.sensitivities[0], share)]
+    out = [_first_sentence(found.sensitivities[0], share > HELD)]
     if share > HELD:
         out.append(
             f"Measured tables of this GPU give {100 * share:.0f} % of the step; their times do not "
             "react to a changed GPU, so that the FLOP rate and the memory bandwidth matter more "
             "than the table says."
         )
-    return [*out, *(_capacity_sentence(found.costs, *at) for at in found.capacities)]
+    return out
 
 
-def _first_sentence(s: Sensitivity, share: float) -> str:
+def _first_sentence(s: Sensitivity, tables: bool) -> str:
     effect = "shortens" if s.elasticity < 0 else "lengthens"
-    among = "of the numbers that the tables leave free, " if share > HELD else ""
+    among = "of the numbers that the tables leave free, " if tables else ""
     return (
         f"1 % more {s.label} {effect} the step by {abs(s.elasticity):.2f} %: {among}no other "
         "matters as much."
     )
 
 
-def _capacity_sentence(costs: Costs, factor: float, best: Costs | None) -> str:
-    memory = factor * costs.capacity
-    fits = "fits" if costs.memory_bytes <= memory else "does not fit"
-    found = "no plan fits"
-    if best is not None:
-        found = f"the best plan takes {best.step_seconds:.4g} s ({best.plans})"
-    return f"With {memory / GIB:.1f} GiB a GPU this plan {fits}; {found}."
+def _capacity_table(found: Explained) -> Table:
+    """Whether this plan fits, and which plan is best, with less and more memory."""
+    costs, rows = found.costs, []
+    for factor, best in found.capacities:
+        memory = factor * costs.capacity
+        fits = "fits" if costs.memory_bytes <= memory else "does not fit"
+        told = ("", "none fits") if best is None else (f"{best.step_seconds:.4g}", str(best.plans))
+        rows.append((f"{memory / GIB:.1f}", fits, *told))
+    headers = ("memory of a GPU GiB", "this plan", "best step s", "best plan")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({1, 3}))

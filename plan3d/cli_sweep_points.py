@@ -114,7 +114,7 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     }
     if args.plan is not None:
         return sweep.Point(**common, plan=_plan_at(own, task, fields))
-    return sweep.Point(**common, **_search_options(own, fields))
+    return sweep.Point(**common, **_search_options(own, task, fields))
 
 
 def _settings(
@@ -162,13 +162,19 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
     return edited(cli_task.plan_of(args), task, fields)
 
 
-def _search_options(args: argparse.Namespace, fields: dict[str, int]) -> dict[str, Any]:
+def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> dict[str, Any]:
+    """Arguments of a point whose best plan is asked for; InputError for what no search takes."""
     from . import cli_task
+    from .search.objective import objective
+    from .search.space import Space
 
     choose: dict[str, list[Any]] = dict(cli_task.choices_of(args))
     for name, value in fields.items():
         if name in choose:
             raise InputError(f"--over {name}: is constrained already")
         choose[name] = [value]
+    Space.of(task, choose)
     given = {"headroom": args.memory_headroom, "objective": args.objective}
+    if args.objective is not None:
+        objective(args.objective)
     return {"choose": choose, **{n: value for n, value in given.items() if value is not None}}

@@ -239,5 +239,7 @@ def _misfit_sentence(plan: Costs, edits: Edits, held: str) -> str:
     if edits.costs is None:
         return f"{lead}no single edit is legal."
     least = int(np.argmin(edits.costs.memory_total))
+    if edits.costs.memory_total[least] >= plan.memory_bytes:
+        return f"{lead}no single edit needs less."
     size = format_bytes(edits.costs.memory_total[least])
     return f"{lead}no single edit makes it fit, {edits.text(least)} comes nearest with {size}."

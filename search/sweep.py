@@ -86,12 +86,12 @@ class Sweep:
 def run_point(point: Point) -> Row:
     """Answer one point: settings, status, and the numbers of its plan where there is one."""
     row = {**point.settings, "gpus": point.task.gpus, "status": OK, "detail": ""}
-    if point.plan is not None:
-        try:
+    try:
+        if point.plan is not None:
             return {**row, **_numbers(point, evaluate(point.task, point.plan))}
-        except InputError as error:
-            return {**row, "status": ILLEGAL, "detail": str(error)}
-    found = _search(point)
+        found = _search(point)
+    except InputError as error:
+        return {**row, "status": ILLEGAL, "detail": str(error)}
     if found.best is None:
         return {**row, "status": NO_PLAN, "detail": obstacle(found)}
     return {**row, **_numbers(point, found.best)}

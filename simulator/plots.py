@@ -32,7 +32,7 @@ from .palette import (
 )
 from .report import stage_records, summary
 from .roofline import gemm_points
-from .sensitivity import WIDE, Sensitivity
+from .sensitivity import HELD, WIDE, Sensitivity, held
 from .step import EDGE, Costs
 from .units import GIB
 
@@ -126,7 +126,9 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
     low, high = min(halved.min(), doubled.min(), -1.0), max(halved.max(), doubled.max(), 1.0)
     axes.set(xlabel="change of the step / %", xlim=(1.08 * low, 1.08 * high))
     axes.set_ylim(order.size - 0.5, -0.5)
-    axes.set_title("Which hardware number matters (elasticity)", loc="left")
+    share = held(found)
+    tables = f"; measured tables hold {100 * share:.0f} % of the step" if share > HELD else ""
+    axes.set_title(f"Which hardware number matters (elasticity){tables}", loc="left")
     axes.legend(loc="lower right", frameon=False, fontsize=8)
     plain_frame(axes)
     return axes

@@ -22,6 +22,8 @@ STEP = 0.05
 """Relative change on either side of a number."""
 WIDE = 2.0
 """Factor of the what-if on either side: half and twice the number."""
+HELD = 0.02
+"""Share of a step that measured tables hold from which it is worth saying."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,15 @@ def test_a_plan_that_breaks_a_rule_is_a_row(capsys):
     assert len(none["points"]) == 1
 
 
+def test_a_machine_without_the_format_is_a_row(capsys):
+    words = ["--model", "gpt3-1.3b", "--gpus", "8", "--sequence", "2048", "--global-batch", "96"]
+    over = ["--over", "cluster=a100-80gb-sxm,h100-sxm", "--precision", "fp8", *FEW]
+    assert main(["sweep", *words, *over, "--json"]) == 0
+    old, new = json.loads(capsys.readouterr().out)["points"]
+    assert (old["status"], new["status"]) == ("no plan", "ok")
+    assert "precision-on-accelerator" in old["detail"]
+
+
 def test_plans_that_are_not_uniform(capsys):
     words = ["--over", "gpus=8,16", "--plan", "pp=2 segments=12:recompute=full|12"]
     points = record_of(capsys, *words)["points"]
@@ -147,6 +156,8 @@ def test_an_interrupt_keeps_rows_and_resume_goes_on(tmp_path):
         (["--over", "precision=fp9", "--gpus", "8"], "did you mean fp8"),
         (["--over", "gpus=64,65", "--weak"], "--weak: global batch 96 x 65 / 64"),
         (["--over", "gpus=8", "--plan", "ttp=1"], "unknown plan field 'ttp'"),
+        (["--over", "gpus=8", "--fix", "ttp=1"], "unknown plan field 'ttp'"),
+        (["--over", "gpus=8", "--objective", "speed"], "unknown objective 'speed'"),
         ([], "--over"),
     ],
 )

@@ -36,6 +36,8 @@ PLANS = [
     (DENSE, "pp=4 first_stage_layers=7 recompute=full"),
     (DENSE, "pp=4 layers_per_stage=7,9,9,7 schedule=zb-h1"),
     (DENSE, "pp=4 segments=8:recompute=full|8:tp=2,dp=4|8*2"),
+    (DENSE, "pp=4 virtual_stages=2 schedule=zb-v micro_batch=2"),
+    (DENSE, "tp=2 pp=4 schedule=dualpipe"),
     (EXPERTS, "tp=2 ep=8 pp=2 zero=3"),
 ]
 
@@ -119,6 +121,13 @@ def test_what_does_not_fit_is_told_what_would(size, words):
     tight = replace(DENSE, cluster=Cluster.profile("h100-sxm", gpus=32, memory=size))
     costs = evaluate(tight, Plan(tp=2, pp=2))
     assert words in binding_sentence(costs, single_edits(costs))
+
+
+def test_a_plan_that_no_edit_makes_smaller_says_so():
+    alone = replace(DENSE, cluster=Cluster.profile("h100-sxm", gpus=1))
+    costs = evaluate(alone, Plan(recompute="full"))
+    said = binding_sentence(costs, single_edits(costs))
+    assert said.endswith("no single edit needs less.")
 
 
 def test_more_memory_is_never_slower():
