@@ -10,7 +10,7 @@ and launch floors add up to -1 (up to the curvature of the model).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -151,6 +151,6 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
     return sorted(out, key=lambda s: -abs(s.elasticity))
 
 
-def held(found: list[Sensitivity]) -> float:
+def held(found: Sequence[Sensitivity]) -> float:
     """Share of the step that no knob moves: times of measured tables, which do not react."""
     return 1 + sum(s.elasticity if s.rate else -s.elasticity for s in found)
