@@ -33,7 +33,7 @@ def test_text(capsys):
         "Memory does not bind",
         "recompute=none",
         "elasticity",
-        "do not react",
+        "What matters",
     ):
         assert words in out
 
