@@ -127,7 +127,7 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
     axes.set(xlabel="change of the step / %", xlim=(1.08 * low, 1.08 * high))
     axes.set_ylim(order.size - 0.5, -0.5)
     share = held(found)
-    tables = f"; measured tables hold {100 * share:.0f} % of the step" if share > HELD else ""
+    tables = f"\nmeasured tables hold {100 * share:.0f} % of the step" if share > HELD else ""
     axes.set_title(f"Which hardware number matters (elasticity){tables}", loc="left")
     axes.legend(loc="lower right", frameon=False, fontsize=8)
     plain_frame(axes)
@@ -179,6 +179,11 @@ def explanation(
     costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity], form: str
 ) -> bytes:
     """One page about one plan: waterfall, memory, roofline and what matters."""
+    return written(explanation_page(costs, bars, found), form)
+
+
+def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity]) -> Any:
+    """The figure of `explanation`."""
     costs, page = one(costs), figure(16, 9.5)
     upper, lower = page.subplots(2, 2)
     waterfall(upper[0], bars, costs.mfu)
@@ -187,4 +192,4 @@ def explanation(
     roofline(lower[1], costs)
     where = f"{costs.task.model.name} on {costs.task.gpus} x {costs.task.cluster.accelerator.name}"
     page.suptitle(f"{where}\n{summary(costs)}", fontsize=11)
-    return written(page, form)
+    return page

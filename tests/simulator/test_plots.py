@@ -1,10 +1,14 @@
 """Do pictures have their axes labelled with units, and show what they are given?"""
 
-from itertools import pairwise
+import re
+from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from plan3d.search.finder import find_plans
 from plan3d.simulator import plots, plots_many
@@ -137,6 +141,37 @@ def test_every_kind_of_plan_has_its_page(model, cluster, plan):
     page = plots.explanation(costs, waterfall(costs), sensitivities(costs), "svg")
     assert page.startswith(b"<?xml")
     assert plots.time_and_memory(costs, waterfall(costs), "png").startswith(b"\x89PNG")
+
+
+def overlapping(page):
+    """Pairs of texts of a drawn figure whose boxes overlap by more than a pixel, and texts that
+    reach beyond it; numbers of ticks are left out, some of which lie outside the axes, undrawn."""
+    canvas = FigureCanvasAgg(page)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    texts = [t for t in page.findobj(Text) if t.get_visible()]
+    texts = [t for t in texts if re.search("[A-Za-z]", t.get_text())]
+    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
+    whole = page.bbox
+    found = [(a, b) for (a, x), (b, y) in combinations(boxes, 2) if x.overlaps(y) and a != b]
+    return found + [(a, "edge") for a, x in boxes if x.x0 < whole.x0 or x.x1 > whole.x1 + 1]
+
+
+@pytest.mark.parametrize("plan", ["tp=2 pp=2", "pp=16 recompute=full", "zero=3"])
+@pytest.mark.parametrize("cluster", ["h100-sxm", "mi300x"])
+def test_nothing_overlaps(cluster, plan):
+    task = replace(TASK, cluster=Cluster.profile(cluster, gpus=16))
+    costs = evaluate(task, Plan.parse(plan))
+    page = plots.explanation_page(costs, waterfall(costs), sensitivities(costs))
+    assert overlapping(page) == []
+
+
+def test_overlaps_would_be_seen():
+    page = Figure()
+    page.text(0.5, 0.5, "one")
+    page.text(0.51, 0.5, "two")
+    page.text(-0.1, 0.9, "outside")
+    assert overlapping(page) == [("one", "two"), ("outside", "edge")]
 
 
 def test_colours_differ_and_formats_are_written():
