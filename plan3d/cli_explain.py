@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli_output import Screen
-from .simulator.errors import InputError
 from .simulator.tables import Table
 from .simulator.units import GIB
 
@@ -45,11 +44,11 @@ class Explained:
 
 def explain(args: argparse.Namespace) -> int:
     """Explain one plan; one that does not fit is still a valid question."""
-    from . import cli_plot, cli_task
+    from . import cli_plan, cli_plot, cli_task
     from .simulator.step import evaluate
 
     form = cli_plot.form_of(args.plot)
-    task, plan = cli_task.task_of(args), cli_task.plan_of(args)
+    task, plan = cli_task.task_of(args), cli_plan.plan_of(args)
     costs = evaluate(task, plan)
     other = None if args.against is None else _other(args, costs)
     found = Explained(costs)
@@ -67,18 +66,14 @@ def explain(args: argparse.Namespace) -> int:
 
 def _other(args: argparse.Namespace, costs: Costs) -> Plan:
     """The plan of --against, resolved, legal or not."""
-    from . import cli_task
+    from . import cli_plan
     from .search.edits import changes_of, edited
     from .simulator.plan import resolve
 
     asked, task = args.against, costs.task
     if len(asked.split()) == 1 and "=" in asked and not Path(asked).is_file():
         return edited(costs.plans.take(0), task, changes_of(asked))
-    own = argparse.Namespace(**{**vars(args), "plan": asked})
-    try:
-        return resolve(cli_task.plan_of(own), task.gpus)
-    except InputError as error:
-        raise InputError(str(error).replace("--plan", "--against", 1)) from None
+    return resolve(cli_plan.completed(cli_plan.read_plan(asked, "--against"), args), task.gpus)
 
 
 def record(found: Explained, asked: str | None, other: Plan | None) -> dict[str, Any]:

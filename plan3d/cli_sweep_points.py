@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cli_options import OPTIONS, SWEEP
+from .cli_options import OPTIONS
+from .cli_sweep_options import SWEEP
 from .simulator.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def _grown(task: Task, base: list[float]) -> Task:
 
 def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Plan:
     """The plan of --plan with the varied fields; dp, and what follows, derived for the task."""
-    from . import cli_task
+    from . import cli_plan
     from .search.edits import edited
 
-    return edited(cli_task.plan_of(args), task, fields)
+    return edited(cli_plan.plan_of(args), task, fields)
 
 
 def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> dict[str, Any]:
