@@ -5,8 +5,6 @@ Weights are the seconds of the slowest pipeline rank. For a few rows, never the 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +13,7 @@ from .gemm_tables import Origin
 from .layer_kinds import Local, layer_kinds, local_strategies
 from .network import Network
 from .plan import Plan, Precision
-from .precision import RECIPES, Recipe
+from .precision import RECIPES
 from .segment_rules import run_rows
 from .step import Costs, simulate
 from .task import Task
@@ -110,18 +108,11 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
         work = layers.work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        recipe = _sixteen_bit(local.recipe) if work.sixteen_bit else local.recipe
+        recipe = local.recipe.in_sixteen_bits() if work.sixteen_bit else local.recipe
         seconds = kernels.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernels.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
     return out
-
-
-def _sixteen_bit(recipe: Recipe) -> Recipe:
-    """What runs the LM head: fp8 recipes leave it in 16 bits."""
-    if recipe.gemm_width != "8bit":
-        return recipe
-    return replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
 
 
 def _all(origin: Origin) -> Value:

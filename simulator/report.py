@@ -12,8 +12,9 @@ import numpy as np
 
 from . import tables
 from .exchanges import FIELDS, PLAIN
-from .explain import assumptions, layers_per_rank, number_format, one, why
+from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
+from .losses import one
 from .plan import ZERO_IS_USUAL, spell
 from .provenance import time_provenance
 from .step import Costs, by_stage

@@ -63,7 +63,6 @@ ORDER = {
         timeline
         plan_timeline
         trace
-        gantt
         run_conventions
         published_runs
         sync_validation
@@ -72,13 +71,10 @@ ORDER = {
         scores
         validation
         cross_validation
-        validation_plot
         textbook
         tables
         provenance
         traffic
-        explain
-        report
         calibration
         calibration.columns
         calibration.rowfile
@@ -107,6 +103,17 @@ ORDER = {
         calibration.build
         calibration.view
         calibration.plots
+        losses
+        explain
+        report
+        palette
+        gantt
+        validation_plot
+        contrast
+        sensitivity
+        roofline
+        plots
+        plots_many
     """,
     "plan3d.search": """
         objective
@@ -141,11 +148,13 @@ ORDER = {
         export.nanotron
         export.nanotron_read
         export.registry
+        edits
+        sweep_file
+        sweep
     """,
     "plan3d": """
         cli_parser
         cli_launch_options
-        cli_options
         cli_output
         cli_goal
         cli_task
@@ -153,11 +162,18 @@ ORDER = {
         cli_catalogue
         cli_views
         cli_export
-        cli_verbs
-        cli_import
         cli_validate
         cli_timeline
+        cli_sweep_options
+        cli_options
         cli_calibrate
+        cli_plot
+        cli_report
+        cli_verbs
+        cli_import
+        cli_explain
+        cli_sweep_points
+        cli_sweep
         cli
         __main__
     """,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -532,3 +533,29 @@ def test_a_search_by_time_to_accuracy_shows_iterations():
     seconds = [plan["accuracy_seconds"] for plan in plans]
     assert seconds == sorted(seconds)
     assert all(p["accuracy_seconds"] == p["iterations"] * p["step_seconds"] for p in plans)
+
+
+def test_a_report_is_one_page_that_loads_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    words = ["--report", str(page), "--plot", str(plot), "--tokens", "1T", "--price", "2"]
+    record = answer(capsys, *SEARCH, *words)
+    text = page.read_text(encoding="utf-8")
+    for said in ("Best plan:", "Ranking", "USD", "Assumptions", "default-src 'none'"):
+        assert said in text
+    assert f"{record['plans'][0]['step_seconds']:.4g} s a step" in text
+    sources = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert len(sources) == 2
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "<script" not in text
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_says_why_nothing_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    words = ["--memory", "2GiB", "--report", str(page), "--plot", str(plot)]
+    assert main([*SEARCH, *words]) == 3
+    assert "No plan fits" in page.read_text(encoding="utf-8")
+    assert not plot.exists()
+    assert "not written" in capsys.readouterr().err
