@@ -206,16 +206,20 @@ def _import(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     from .simulator.calibration import build, fit
+    from .simulator.calibration.readers import split_runs
     from .simulator.calibration.view import fit_record, fit_tables
+    from .simulator.published_runs import read_runs
 
     if args.out is not None:
         if not args.out.endswith(".toml"):
             raise InputError(f"--out {args.out}: a profile's name ends in .toml")
         check_writable(args.out, "--out")
+    args.files, runs = split_runs(args.files)
     table = _read(args)
-    calibration = fit.fit(table, args.base, gpu=args.gpu)
+    named = [run for path in runs for run in read_runs(path)]
+    calibration = fit.fit(table, args.base, gpu=args.gpu, runs=named, stack=args.software)
     step = _step(args, table)
-    if not calibration.fits and not step:
+    if not calibration.fits and not calibration.layers and not step:
         raise CalibrationError("the files hold a step only: say which with --model and --plan")
     out = Path(args.out or "profile.toml")
     result = build.build(args.base, calibration, out, step)

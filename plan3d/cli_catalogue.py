@@ -6,9 +6,10 @@ from typing import Any
 
 from .cli_task import model_of
 from .simulator.hardware import Cluster
-from .simulator.hardware_profile import QUANTITIES, Profile, profile_names, read_profile
+from .simulator.hardware_profile import Profile, profile_names, read_profile
 from .simulator.model import Model
 from .simulator.presets import preset_names
+from .simulator.profile_schema import QUANTITIES
 from .simulator.tables import Table
 from .simulator.units import GIB, convert, format_count
 

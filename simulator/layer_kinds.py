@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives
+from . import collectives, layer_tables
 from .model import Block, Model
 from .operators import Strategy
 from .precision import Recipe
@@ -52,6 +52,9 @@ class Local(NamedTuple):
     vocabulary: Value
     """The vocabulary, padded to a multiple that every tensor rank shares."""
     tensor: TensorCollectives
+    layer_ratio: Value | None = None
+    """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
+    the accelerator has no table of them for the stack."""
 
 
 class TensorCollectives(NamedTuple):
@@ -81,4 +84,24 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
             collectives.reduce_scatter(hidden, group, cluster),
             collectives.all_reduce(hidden, group, cluster),
         ),
+        _layer_ratio(task, recipe, s),
     )
+
+
+def layer_sizes(task: Task, s: Strategy) -> Value:
+    """The sizes of each strategy's layer, in the order of layer_tables.SIZES."""
+    hidden = np.full_like(s.tp, task.model.hidden)
+    return np.stack([hidden, s.tp, s.micro_batch, task.sequence / s.cp])
+
+
+def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
+    entry = task.cluster.accelerator.layer_tables.get(task.software.name)
+    if entry is None or recipe.gemm_width != "16bit":
+        return None
+    return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
+
+
+def is_tabled(kind: Kind) -> bool:
+    """Whether tables of layers speak of this kind: a block with an MLP and ordinary attention."""
+    block = kind.block
+    return bool(block and block.mlp and not block.experts and not block.attention.kv_rank)

@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 from . import kernels, operators
 from .footprint import gathered_inputs, kept_activations, stored_parameters
 from .layer_communication import context_exposed, expert_exchange, tensor_exposed
-from .layer_kinds import Kind, Local, layer_kinds, local_strategies
-from .operators import Strategy, Work
+from .layer_kinds import (
+    Kind,
+    Local,
+    TensorCollectives,
+    is_tabled,
+    layer_kinds,
+    local_strategies,
+)
+from .model import Block
+from .operators import AttentionWork, Strategy, Work
 from .plan import Recompute
 from .precision import Recipe
 from .task import Task
@@ -176,7 +184,8 @@ def _fill_seconds(
     if kind.block and local.s.recompute.max() > 0:
         full = local.s.recompute == Recompute.FULL
         column[COMMUNICATION] += full * forward[COMMUNICATION]
-        selective = (local.s.recompute == Recompute.SELECTIVE) * _rerun(work, gemm[1], local)
+        again = _rerun(work, gemm[1], local) * _layer_ratio(kind, local)[0]
+        selective = (local.s.recompute == Recompute.SELECTIVE) * again
         column[Cost.RECOMPUTE] = full * _in_order(forward[COMPUTE]) + selective
     column[Cost.TOTAL] = _in_order(column[SECONDS])
 
@@ -185,41 +194,79 @@ def _passes(
     column: Value, kind: Kind, work: Work, matmul: Value, local: Local
 ) -> tuple[Value, Value]:
     """Seconds of the forward and the backward pass by part [part, strategy]."""
-    task, software = local.task, local.task.software
+    software = local.task.software
     forward, backward = np.zeros((2, SECONDS.stop, matmul.size))
     forward[Cost.MATMUL] = matmul
     backward[Cost.MATMUL] = matmul + matmul / software.wgrad_rate
-    forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(column, work, local)
+    forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
     if work.attention and kind.block:
-        core = kernels.attention_seconds(
-            work.attention, task.cluster.accelerator, local.recipe, software
-        )
-        forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
-        if local.s.cp.max() > 1:
-            ring = context_exposed(kind.block, core, local)
-            forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
-        if kind.block.experts:
-            forward[Cost.EXPERT_COMM] = expert_exchange(kind.block.experts, local)
-            backward[Cost.EXPERT_COMM] = forward[Cost.EXPERT_COMM]
+        _add_attention(forward, backward, kind.block, work.attention, local)
+    if kind.block:
+        ratio = _layer_ratio(kind, local)
+        forward[COMPUTE] *= ratio[0]
+        backward[COMPUTE] *= ratio[1]
+    backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
+    if kind.block:
         floor = software.layer_floor
-        forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor)
+        forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
-        backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor)
+        backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor * ratio[1])
     return forward, backward
 
 
-def _moved_seconds(column: Value, work: Work, local: Local) -> tuple[Value, Value]:
+def _add_attention(
+    forward: Value, backward: Value, block: Block, work: AttentionWork, local: Local
+) -> None:
+    """Fill in the attention core and what a block communicates besides its tensor ranks."""
+    task = local.task
+    core = kernels.attention_seconds(work, task.cluster.accelerator, local.recipe, task.software)
+    forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
+    if local.s.cp.max() > 1:
+        ring = context_exposed(block, core, local)
+        forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
+    if block.experts:
+        forward[Cost.EXPERT_COMM] = expert_exchange(block.experts, local)
+        backward[Cost.EXPERT_COMM] = forward[Cost.EXPERT_COMM]
+
+
+def _layer_ratio(kind: Kind, local: Local) -> Value:
+    """Measured over modelled seconds [pass, strategy]; ones without a table."""
+    if local.layer_ratio is None or not is_tabled(kind):
+        return np.ones((2, local.s.tp.size))
+    return local.layer_ratio
+
+
+def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
+    """Seconds [pass, strategy] of the model's first block alone, forward and backward: without
+    communication, gradient accumulation and a table of layers. What such a table is over."""
+    local, kind = local_strategies(task, recipe, s), layer_kinds(task.model)[0]
+    none = np.zeros_like(s.tp)
+    local = local._replace(tensor=TensorCollectives(none, none, none), layer_ratio=None)
+    work = work_of(kind, local)
+    ((matmul, _),) = _gemm_seconds([work], local)
+    if work is None:
+        raise ValueError(f"{kind.name} has no work of its own")
+    passes = _passes(np.zeros((len(Cost), s.tp.size)), kind, work, matmul, local)
+    return np.stack([_in_order(one) for one in passes])
+
+
+def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     """Memory-bound kernels forward and backward; work counts elements of two bytes."""
     software, accelerator = local.task.software, local.task.cluster.accelerator
     moved = work.moved_bytes * (local.recipe.activation / 2) / software.memory_bound_rate
     forward = kernels.memory_bound_seconds(moved, accelerator, work.kernels)
-    backward = forward * software.backward_bytes_ratio
-    if software.accumulation_bytes:
-        parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
-        accumulated = software.accumulation_bytes * parameters
-        backward = backward + kernels.streaming_seconds(accumulated, accelerator)
-    return forward, backward
+    return forward, forward * software.backward_bytes_ratio
+
+
+def _accumulation(column: Value, local: Local) -> Value | float:
+    """Seconds to add the gradients of a layer into their buffers."""
+    software = local.task.software
+    if not software.accumulation_bytes:
+        return 0.0
+    parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+    accumulated = software.accumulation_bytes * parameters
+    return kernels.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 
 def _rerun(work: Work, gemms: Value, local: Local) -> Value:

@@ -1,6 +1,8 @@
 """What do a plan's kernel times rest on? Shares measured, interpolated, extrapolated, datasheet.
 
-Weights are the seconds of the slowest pipeline rank. For a few rows, never the hot path.
+Weights are the seconds of the slowest pipeline rank. Where a table of whole layers applies, their
+kernels have its origin and the ends keep the mix of the plan's kernels. For a few rows, never the
+hot path.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kernels, layers, schedules, stages
+from . import kernels, layer_tables, layers, schedules, stages
 from .gemm_tables import Origin
-from .layer_kinds import Local, layer_kinds, local_strategies
+from .hardware_profile import TableFile
+from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies
 from .plan import Precision
 from .precision import RECIPES, Recipe
 from .step import Costs, simulate
@@ -47,6 +50,9 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     }
     total = sum(parts[name] for name in shares)
     mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
+    if local.layer_ratio is not None:
+        whole, covered = _layers(local), _tabled_share(local, _slowest_counts(costs, row))
+        mixed = covered * whole + (1 - covered) * mixed
     return dict(zip(ORIGINS, mixed.tolist(), strict=True))
 
 
@@ -86,6 +92,23 @@ def _gemms(local: Local, counts: Value) -> Value:
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
     out /= out.sum()
     return out
+
+
+def _layers(local: Local) -> Value:
+    """The origin of a whole layer's time: a table fitted to steps is no measurement of it."""
+    entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
+    table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
+    found = Origin(int(layer_tables.origins(table, sizes)[0]))
+    alone = not isinstance(entry, TableFile) or entry.provenance.measured
+    return _all(found if alone else max(found, Origin.INTERPOLATED))
+
+
+def _tabled_share(local: Local, counts: Value) -> float:
+    """Share of a rank's kernel seconds that is in layers of a table."""
+    costs = layers.layer_costs(local.task, local.recipe, local.s).table[0]
+    seconds = counts * costs[:, layers.COMPUTE].sum(axis=1)
+    tabled = [is_tabled(kind) for kind in layer_kinds(local.task.model)]
+    return float(seconds[tabled].sum() / seconds.sum())
 
 
 def _sixteen_bit(recipe: Recipe) -> Recipe:

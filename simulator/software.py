@@ -141,6 +141,11 @@ SOFTWARE = {
         _DEEPSPEED_FP16,
         replace(
             _DEEPSPEED_FP16,
+            name="vtrain",
+            title="Megatron-DeepSpeed, fp16, of vTrain's node: A100s have a table of its layers",
+        ),
+        replace(
+            _DEEPSPEED_FP16,
             name="megatron-deepspeed-bf16",
             title="Megatron-DeepSpeed, bf16 with fp32 accumulation (BLOOM)",
             sustained=0.78,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,13 +12,16 @@ from .. import gemm_tables
 from ..errors import CalibrationError
 from ..hardware import Cluster, CollectiveTime
 from ..hardware_profile import read_profile
+from ..published_runs import Run
+from ..software import DEFAULT_SOFTWARE
+from . import layer_times
+from .layer_times import Compare
 from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
 
 UNUSED = {
-    "layer": "whole layers",
     "loss": "cross-entropy",
     "optimizer": "the optimizer",
     "launch": "launches",
@@ -40,17 +43,29 @@ class Calibration:
     gpu: str = ""
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Measured ratios that a profile does not hold: dgrad, wgrad and sustained over forward."""
+    layers: Compare | None = None
+    """Timed layers, to be compared with what the fitted profile predicts of them."""
 
 
-def fit(table: Measurements, base: str, *, gpu: str | None = None) -> Calibration:
+def fit(
+    table: Measurements,
+    base: str,
+    *,
+    gpu: str | None = None,
+    runs: Sequence[Run] = (),
+    stack: str | None = None,
+) -> Calibration:
     """Fit what the rows can determine, starting from the machine of a base profile.
 
-    Raises CalibrationError where nothing can be fitted; a part that cannot is noted.
+    `runs` are timed training runs in the columns of published ones; `stack` names the software
+    profile that timed layers stand for. Raises CalibrationError where nothing can be fitted; a
+    part that cannot is noted.
     """
     table = usable(table, gpu)
     cluster = Cluster.profile(base, nodes=1)
     fits, notes = _fits(table, cluster)
-    if not fits and not len(table.where(suite="step")):
+    layers = _layers(table, runs, stack, notes)
+    if not fits and not layers and not len(table.where(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
     numbers = {
         key: constant
@@ -65,7 +80,20 @@ def fit(table: Measurements, base: str, *, gpu: str | None = None) -> Calibratio
         sources=table.sources,
         gpu=", ".join(table.gpus()),
         ratios=ratios(table),
+        layers=layers,
     )
+
+
+def _layers(
+    table: Measurements, runs: Sequence[Run], stack: str | None, notes: list[str]
+) -> Compare | None:
+    """Layers timed alone, else those of runs."""
+    try:
+        alone = layer_times.timed_layers(table, stack or DEFAULT_SOFTWARE)
+        return alone or layer_times.timed_runs(runs, stack)
+    except CalibrationError as error:
+        notes.append(str(error))
+        return None
 
 
 def key_of(subject: Subject, name: str) -> str:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster, CollectiveTime, profile_names
-from plan3d.simulator.hardware_profile import PACKAGE, QUANTITIES, read_profile
+from plan3d.simulator.hardware_profile import PACKAGE, read_profile
+from plan3d.simulator.profile_schema import QUANTITIES
 
 EXPECTED = {
     "a100-40gb-sxm",

@@ -243,8 +243,10 @@ def test_missing_sizes_and_unknown_kinds():
     assert "'gather' is not fitted" in refused(as_rows(rows, "x"))
     assert "64 ranks on one node" in refused(as_rows([{**rows[0], "ranks": 64}], "x"))
     assert "at least 2" in refused(as_rows([{**rows[0], "ranks": ""}], "x"))
-    layer = [{"suite": "layer", "op": "forward", "seconds": 1.0}]
-    assert "no row that a constant is fitted to" in refused(as_rows(layer, "x"))
+    layer = {"suite": "layer", "op": "forward", "seconds": 1.0}
+    assert "0 with a forward" in refused(as_rows([layer], "x"))
+    copy = {**layer, "suite": "copy"}
+    assert "no row that a constant is fitted to" in refused(as_rows([copy], "x"))
 
 
 def test_a_part_that_cannot_be_fitted_is_noted():
