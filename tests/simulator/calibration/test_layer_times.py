@@ -12,7 +12,9 @@ from plan3d.simulator import layer_tables
 from plan3d.simulator.calibration import layer_times
 from plan3d.simulator.calibration.build import Result, build
 from plan3d.simulator.calibration.fit import fit
+from plan3d.simulator.calibration.layer_times import LayerTimes, check_generalises
 from plan3d.simulator.calibration.measurements import Measurements, as_rows
+from plan3d.simulator.calibration.robust import Errors
 from plan3d.simulator.errors import CalibrationError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.published_runs import read_runs
@@ -82,12 +84,22 @@ def test_runs_become_a_table_for_their_stack(tmp_path: Path) -> None:
     assert "held for its constants" in result.notes[0]
 
 
-def test_a_table_that_predicts_no_other_run_is_refused(tmp_path: Path) -> None:
-    """Each of these runs has a shape of its own."""
-    runs = [run for run in read_runs() if run.source == "megatron_sc21"]
-    found = fit(NONE, "a100-80gb-sxm", runs=runs)
-    with pytest.raises(CalibrationError, match="did not see"):
-        build("a100-80gb-sxm", found, tmp_path / "mine.toml")
+@pytest.mark.parametrize(("held_out", "refused"), [(0.04, False), (0.06, True)])
+def test_a_table_that_predicts_no_other_run_is_refused(held_out: float, refused: bool) -> None:
+    layers = LayerTimes(
+        stack="vtrain",
+        sizes=np.ones((4, 1)),
+        seconds=np.ones((4, 1)),
+        timed_alone=False,
+        without=Errors(rows=20, median=0.05, p90=0.1, bias=0.0),
+        held_out=Errors(rows=20, median=held_out, p90=0.1, bias=0.0),
+        split="runs",
+    )
+    if refused:
+        with pytest.raises(CalibrationError, match="did not see"):
+            check_generalises(layers)
+    else:
+        check_generalises(layers)
 
 
 @pytest.mark.parametrize(
