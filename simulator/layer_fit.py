@@ -24,7 +24,7 @@ Value = NDArray[np.float64]
 FEWEST_SHAPES = 16
 """Shapes of layers from which measured steps make a table."""
 ROUNDS = 25
-CLOSE = 1e-4
+CLOSE = 5e-4
 """Largest median of ln(measured / predicted) that remains."""
 
 

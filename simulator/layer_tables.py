@@ -84,16 +84,18 @@ def write(sizes: Value, seconds: Value, remarks: tuple[str, ...]) -> str:
 
 def build(sizes: Value, ratios: Value) -> LayerTable:
     """The grid of layers of some sizes [size, layer] with measured over modelled [pass, layer]."""
-    found = [np.unique(side, return_inverse=True) for side in sizes]
-    sides = tuple(side for side, _ in found)
+    sides = tuple(np.unique(side) for side in sizes)
+    index = tuple(np.searchsorted(side, x) for side, x in zip(sides, sizes, strict=True))
     logs = np.full((2, *(side.size for side in sides)), np.nan)
-    logs[(slice(None), *(index for _, index in found))] = np.log(ratios)
+    for one, ratio in zip(logs, ratios, strict=True):
+        one[index] = np.log(ratio)
     measured = np.isfinite(logs[0])
     grid = np.stack(np.meshgrid(*(np.log(side) for side in sides), indexing="ij"))
-    for blank in np.argwhere(~measured):
-        here = grid[(slice(None), *blank)]
-        distance = ((grid[:, measured] - here[:, None]) ** 2).sum(axis=0)
-        logs[(slice(None), *blank)] = logs[:, measured][:, distance.argmin()]
+    known = logs[:, measured]
+    for blank in zip(*np.nonzero(~measured), strict=True):
+        here = np.array([side[i] for side, i in zip(sides, blank, strict=True)])
+        distance = ((grid[:, measured] - np.log(here)[:, None]) ** 2).sum(axis=0)
+        logs[:, *blank] = known[:, distance.argmin()]
     return LayerTable(sides, logs, measured)
 
 

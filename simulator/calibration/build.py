@@ -72,7 +72,8 @@ def build(
         remarks=tuple(_remarks(base, calibration)),
         dropped_tables=dropped,
     )
-    layers, tables = None, {}
+    layers: LayerTimes | None = None
+    tables: dict[str, str] = {}
     if calibration.layers is not None:
         layers = _on_draft(base, changes, {}, calibration.layers)
         check_generalises(layers)
