@@ -7,13 +7,16 @@ profile. `sustained` is the share of the isolated rate that is kept in a trainin
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from . import gemm_tables
+from .accelerator import Accelerator
 from .errors import InputError
-from .gemm_tables import Origin
-from .hardware import Accelerator, Cluster
+from .gemm_tables import GemmTable, Machine, Origin
+from .hardware import Cluster
 from .operators import AttentionWork, Gemm
 from .precision import Recipe
 from .software import Software
@@ -23,6 +26,9 @@ Value = NDArray[np.float64]
 STREAMING = 0.85
 """Share of memory bandwidth that long element-wise passes reach: softmax over stored scores,
 gradient accumulation, the optimizer (STREAM triad reaches 0.83 to 0.89 on A100 and H100)."""
+
+SAME = 1e-9
+"""Relative difference of datasheet numbers that is rounding."""
 
 MISALIGNED = 15.0
 """How much longer materialised attention matmuls take where the head width is no multiple of 8:
@@ -75,7 +81,7 @@ def _tabled(
     an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
     (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
     """
-    table = gemm_tables.load(accelerator.gemm_tables[recipe.gemm_width].path)
+    table = gemm_table(accelerator, recipe.gemm_width, recipe.gemm_format)
     if not grouped:
         return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
     constants = accelerator.gemm[recipe.gemm_width]
@@ -85,6 +91,33 @@ def _tabled(
     sizes[0] *= batch
     together = gemm_tables.seconds(table, sizes[:3])
     return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
+
+
+def gemm_table(accelerator: Accelerator, width: str, number_format: str) -> GemmTable:
+    """The accelerator's table of that operand width, at its peak and memory bandwidth."""
+    now = Machine(peak_flops(accelerator, number_format), accelerator.memory_bandwidth)
+    return _on_machine(accelerator.gemm_tables[width].path, now, accelerator.gemm[width].latency)
+
+
+@lru_cache(maxsize=64)
+def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
+    """A table, moved to a machine of another peak or bandwidth than the one it was measured on.
+
+        T' = T R(now) / R(then),    R = t0 + max(2 m n k / P, 2 (m k + k n + m n) / BW)
+
+    with datasheet numbers, and never falling with m. So a what-if on those numbers, and a sibling
+    of the GPU, act on measured times too.
+    """
+    table = gemm_tables.load(path)
+    if table.machine is None or np.allclose(table.machine, now, rtol=SAME, atol=0):
+        return table
+    m, n, k = gemm_tables.lattice_sides(table)
+    flops, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+    then, new = (
+        latency + np.maximum(flops / machine.peak, moved / machine.bandwidth)
+        for machine in (table.machine, now)
+    )
+    return gemm_tables.scaled(table, new / then)
 
 
 def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
@@ -113,7 +146,8 @@ def gemm_origins(
         fitted = cluster.provenance[f"kernels.gemm.{recipe.gemm_width}.efficiency"].measured
         return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
     sizes[0] *= sizes[3]
-    found = gemm_tables.origins(gemm_tables.load(entry.path), sizes[:3])
+    table = gemm_table(cluster.accelerator, recipe.gemm_width, recipe.gemm_format)
+    found = gemm_tables.origins(table, sizes[:3])
     if not entry.provenance.measured:
         return np.full_like(found, Origin.EXTRAPOLATED)
     # A group is composed of times, not measured as one.

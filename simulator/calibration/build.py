@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from .. import gemm_tables, layer_tables
+from .. import layer_tables
+from ..accelerator import Accelerator
+from ..hardware import Cluster
 from ..plan import Plan
 from ..task import Task
 from . import step_scale
-from .fit import Calibration
+from .fit import Calibration, tabled_seconds
 from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
     Changes,
@@ -165,13 +167,13 @@ def _remarks(base: str, calibration: Calibration) -> list[str]:
 
 def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[str]]:
     """Widths whose table of the base predicts the rows worse than the fitted constants do."""
-    paths = table_paths(base)
+    accelerator = Cluster.profile(base, nodes=1).accelerator
     dropped, notes = set(), []
     for fit in calibration.fits:
         width = fit.subject.section.removeprefix("kernels.gemm.")
-        if width not in paths:
+        if width not in accelerator.gemm_tables:
             continue
-        table = _table_error(fit, paths[width])
+        table = _table_error(fit, accelerator)
         fitted = (fit.held_out or fit.in_sample).median
         if table is None or table > fitted:
             dropped.add(width)
@@ -188,12 +190,9 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
     return frozenset(dropped), notes
 
 
-def _table_error(fit: Fit, path: str) -> float | None:
-    sides = fit.subject.sides
-    if sides is None:
-        return None
-    seconds = gemm_tables.seconds(gemm_tables.load(path), sides[:, None, :])[0]
-    return errors(seconds, fit.subject.seconds).median
+def _table_error(fit: Fit, accelerator: Accelerator) -> float | None:
+    predicted = tabled_seconds(fit.subject, accelerator)
+    return None if predicted is None else errors(predicted, fit.subject.seconds).median
 
 
 def _scale(step: Step, profile: Path) -> float:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .. import gemm_tables
+from .. import gemm_tables, kernels
+from ..accelerator import Accelerator
 from ..errors import CalibrationError
 from ..hardware import Cluster, CollectiveTime
 from ..hardware_profile import read_profile
@@ -20,6 +22,8 @@ from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
+
+Value = NDArray[np.float64]
 
 UNUSED = {
     "loss": "cross-entropy",
@@ -180,12 +184,17 @@ def compare(table: Measurements, profile: str, *, gpu: str | None = None) -> tup
 
 def _tabled(subject: Subject, cluster: Cluster) -> Subject:
     """GEMMs as the profile predicts them: from its table where it has one."""
+    seconds = tabled_seconds(subject, cluster.accelerator)
+    return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
+
+
+def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
+    """Seconds of GEMMs from the accelerator's table; None for anything else."""
     width = subject.section.removeprefix("kernels.gemm.")
-    entry = cluster.accelerator.gemm_tables.get(width)
-    if entry is None or subject.sides is None:
-        return subject
-    seconds = gemm_tables.seconds(gemm_tables.load(entry.path), subject.sides[:, None, :])[0]
-    return replace(subject, predict=lambda constants: seconds)
+    if width not in accelerator.gemm_tables or subject.sides is None:
+        return None
+    table = kernels.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
+    return gemm_tables.seconds(table, subject.sides[:, None, :])[0]
 
 
 def _as_is(subject: Subject, profile: str) -> Fit:

@@ -170,15 +170,11 @@ def _rescale(tree: dict[str, Any], scale: float) -> None:
 def scaled_table(text: str, scale: float) -> str:
     """A table of GEMM times with every time divided by the scale."""
     out = [f"# times divided by the sustained share {scale:.4g} of a measured step"]
-    header = False
     for line in text.splitlines():
-        if not line or line.startswith("#") or not header:
-            header = header or bool(line and not line.startswith("#"))
-            out.append(line)
-            continue
         cells = line.split(",")
-        times = [f"{float(cell) / scale:.6g}" if cell.strip() else "" for cell in cells[2:]]
-        out.append(",".join((*cells[:2], *times)))
+        if cells[0].replace(".", "").isdecimal():
+            cells[2:] = [f"{float(cell) / scale:.6g}" if cell.strip() else "" for cell in cells[2:]]
+        out.append(",".join(cells))
     return "\n".join(out) + "\n"
 
 
