@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .hardware_profile import TableFile
-from .layer_tables import LayerTable
+
+if TYPE_CHECKING:
+    from .layer_tables import LayerTable
 
 
 @dataclass(frozen=True, kw_only=True)
