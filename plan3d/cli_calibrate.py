@@ -219,7 +219,7 @@ def _fit(args: argparse.Namespace) -> int:
     named = [run for path in runs for run in read_runs(path)]
     calibration = fit.fit(table, args.base, gpu=args.gpu, runs=named, stack=args.software)
     step = _step(args, table)
-    if not calibration.fits and not calibration.layers and not step:
+    if not calibration.numbers and not calibration.layers and not step:
         raise CalibrationError("the files hold a step only: say which with --model and --plan")
     out = Path(args.out or "profile.toml")
     result = build.build(args.base, calibration, out, step)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime
+from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
 from .hardware_profile import (
     Profile,
     Provenance,
@@ -217,6 +217,7 @@ def _accelerator(file: Profile) -> Accelerator:
         gemm={width: GemmTime(**constants) for width, constants in gemms.items() if constants},
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
+        training=TrainingTime(**file.section("kernels.training")),
         gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
         layer_tables={
             stack: _table(file, key)

@@ -18,6 +18,7 @@ from .errors import InputError, did_you_mean
 from .profile_schema import (
     FIELDS,
     LARGEST,
+    ONE_BY_ONE,
     OPTIONAL,
     QUANTITIES,
     TABLE_FILES,
@@ -220,9 +221,7 @@ def _check_complete(where: str, profile: Profile) -> None:
     present = {*profile.numbers, *profile.texts, *profile.tables}
     for key in (*QUANTITIES, *TEXTS):
         section = key.rpartition(".")[0]
-        whole = section != "accelerator.peak" and any(
-            section == k.rpartition(".")[0] for k in present
-        )
+        whole = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
         if key not in present and (section not in OPTIONAL or whole):
             raise problem(where, f"{key}: missing")
     if "accelerator.peak.fp32" not in present:

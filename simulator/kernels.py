@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import gemm_tables
-from .accelerator import Accelerator
+from .accelerator import SUSTAINED, Accelerator
 from .errors import InputError
 from .gemm_tables import GemmTable, Machine, Origin
 from .hardware import Cluster
@@ -22,10 +22,6 @@ from .precision import Recipe
 from .software import Software
 
 Value = NDArray[np.float64]
-
-STREAMING = 0.85
-"""Share of memory bandwidth that long element-wise passes reach: softmax over stored scores,
-gradient accumulation, the optimizer (STREAM triad reaches 0.83 to 0.89 on A100 and H100)."""
 
 SAME = 1e-9
 """Relative difference of datasheet numbers that is rounding."""
@@ -46,6 +42,18 @@ def peak_flops(accelerator: Accelerator, number_format: str) -> float:
     return accelerator.peak[number_format]
 
 
+def sustained_share(software: Software, accelerator: Accelerator) -> float:
+    """Share of the isolated rate that GEMMs and attention keep in a step of a stack."""
+    return software.sustained * (accelerator.training.sustained / SUSTAINED)
+
+
+def gradient_rates(software: Software, accelerator: Accelerator) -> tuple[float, float]:
+    """Rate of the input- and of the weight-gradient GEMM over the forward one."""
+    rates = accelerator.training
+    wgrad = software.wgrad_rate if rates.wgrad_rate is None else rates.wgrad_rate
+    return rates.dgrad_rate, wgrad
+
+
 def stack_gemms(gemms: list[Gemm], rows: int) -> Value:
     """m, n, k and batch of several GEMMs as one array [side, gemm, row]."""
     stacked = np.empty((4, len(gemms), rows))
@@ -60,13 +68,16 @@ def gemm_seconds(
 ) -> Value:
     """Seconds of each GEMM [gemm, row], from the accelerator's table where it has one.
 
-    The dgrad of a GEMM has the same FLOPs and bytes, hence the same time.
+    The dgrad of a GEMM has the same FLOPs and bytes; gradient_rates says how its time differs.
     """
     sizes = stack_gemms(gemms, rows)
+    grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
+    slower = 1.0
+    if grouped and accelerator.training.grouped_rate != 1.0:
+        slower = np.where(sizes[3] == 1.0, 1.0, 1 / accelerator.training.grouped_rate)
     if recipe.gemm_width in accelerator.gemm_tables:
-        grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
-        return _tabled(sizes, accelerator, recipe, sustained, grouped)
-    return _roofline(sizes, accelerator, recipe, sustained)
+        return _tabled(sizes, accelerator, recipe, sustained, grouped) * slower
+    return _roofline(sizes, accelerator, recipe, sustained) * slower
 
 
 def _tabled(
@@ -189,14 +200,16 @@ def attention_seconds(
     slower = 1 / software.attention_rate
     if software.flash_attention:
         flops = 2 * work.rows * work.width * (work.span + constants.diagonal_tokens)
-        forward = constants.latency + flops / (constants.efficiency * software.sustained * peak)
+        kept = sustained_share(software, accelerator)
+        forward = constants.latency + flops / (constants.efficiency * kept * peak)
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
     matmul *= slower * (1.0 if work.aligned else MISALIGNED)
-    matmul /= accelerator.gemm["16bit"].efficiency * software.sustained * peak
+    kept = sustained_share(software, accelerator)
+    matmul /= accelerator.gemm["16bit"].efficiency * kept * peak
     softmax = software.score_bytes * work.rows * work.sequence
-    softmax = softmax / (STREAMING * accelerator.memory_bandwidth)
+    softmax = softmax / (accelerator.training.streaming_efficiency * accelerator.memory_bandwidth)
     return matmul + softmax, 2 * matmul + 1.5 * softmax
 
 
@@ -210,5 +223,6 @@ def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator, kernels: 
 
 def streaming_seconds(moved_bytes: Value, accelerator: Accelerator) -> Value:
     """Seconds of one long element-wise pass over memory."""
-    moved: Value = moved_bytes / (STREAMING * accelerator.memory_bandwidth)
+    efficiency = accelerator.training.streaming_efficiency
+    moved: Value = moved_bytes / (efficiency * accelerator.memory_bandwidth)
     return moved

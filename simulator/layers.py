@@ -151,7 +151,8 @@ def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, V
     """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     rows, task, recipe = local.s.tp.size, local.task, local.recipe
-    accelerator, sustained = task.cluster.accelerator, task.software.sustained
+    accelerator = task.cluster.accelerator
+    sustained = kernels.sustained_share(task.software, accelerator)
     seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
@@ -197,7 +198,8 @@ def _passes(
     software = local.task.software
     forward, backward = np.zeros((2, SECONDS.stop, matmul.size))
     forward[Cost.MATMUL] = matmul
-    backward[Cost.MATMUL] = matmul + matmul / software.wgrad_rate
+    dgrad, wgrad = kernels.gradient_rates(software, local.task.cluster.accelerator)
+    backward[Cost.MATMUL] = matmul / dgrad + matmul / wgrad
     forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
     if work.attention and kind.block:
@@ -208,7 +210,7 @@ def _passes(
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
     if kind.block:
-        floor = software.layer_floor
+        floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
         forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
         backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor * ratio[1])
@@ -254,9 +256,18 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
 def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     """Memory-bound kernels forward and backward; work counts elements of two bytes."""
     software, accelerator = local.task.software, local.task.cluster.accelerator
-    moved = work.moved_bytes * (local.recipe.activation / 2) / software.memory_bound_rate
+    loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
+    element = local.recipe.activation / 2
+    moved = work.moved_bytes
+    if loss is not None:
+        moved = moved - work.loss_bytes
+    moved = moved * element / software.memory_bound_rate
     forward = kernels.memory_bound_seconds(moved, accelerator, work.kernels)
-    return forward, forward * software.backward_bytes_ratio
+    backward = forward * (software.backward_bytes_ratio if ratio is None else ratio)
+    if loss is not None:
+        measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
+        return forward + measured, backward + operators.LOSS_BACKWARD * measured
+    return forward, backward
 
 
 def _accumulation(column: Value, local: Local) -> Value | float:

@@ -59,6 +59,12 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "backward_ratio": _RATIO,
     },
     "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
+    "kernels.training": {
+        **dict.fromkeys(("dgrad_rate", "wgrad_rate", "grouped_rate", "sustained"), _SHARE),
+        **dict.fromkeys(("streaming_efficiency", "loss_efficiency"), _SHARE),
+        "backward_bytes_ratio": _RATIO,
+        "layer_floor": _TIME,
+    },
     "node": {"gpus": _GPUS},
     "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
     "links.fast.all_reduce": _COLLECTIVE,
@@ -83,5 +89,7 @@ TABLE_FILES = (
 )
 FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
 TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
-OPTIONAL = ("accelerator.peak", "kernels.gemm.8bit", "links.fast.switch_all_reduce")
-"""Sections that a machine may lack; peaks one by one, the others whole."""
+ONE_BY_ONE = ("accelerator.peak", "kernels.training")
+"""Sections of which a machine may lack any number."""
+OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce")
+"""Sections that a machine may lack, the last two whole."""

@@ -26,7 +26,8 @@ ORDER = {
         "calibration.recording calibration.measure_ranks calibration.measure "
         "calibration.measurements calibration.read_nccl calibration.read_trace "
         "calibration.read_logs calibration.readers calibration.priors calibration.robust "
-        "calibration.subjects calibration.subjects_collective calibration.layer_times "
+        "calibration.subjects calibration.subjects_collective calibration.subjects_training "
+        "calibration.layer_times "
         "calibration.fit calibration.profile_text calibration.step_scale calibration.build "
         "calibration.view calibration.plots"
     ),

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from .. import layer_tables
-from ..accelerator import Accelerator
 from ..hardware import Cluster
 from ..plan import Plan
 from ..task import Task
 from . import step_scale
-from .fit import Calibration, tabled_seconds
+from .fit import Calibration, table_error, table_serves
 from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
     Changes,
@@ -28,7 +27,6 @@ from .profile_text import (
     table_paths,
     table_text,
 )
-from .robust import Fit, errors
 
 Answer = TypeVar("Answer")
 
@@ -173,9 +171,8 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
         width = fit.subject.section.removeprefix("kernels.gemm.")
         if width not in accelerator.gemm_tables:
             continue
-        table = _table_error(fit, accelerator)
-        fitted = (fit.held_out or fit.in_sample).median
-        if table is None or table > fitted:
+        table, fitted = table_error(fit, accelerator), (fit.held_out or fit.in_sample).median
+        if not table_serves(fit, accelerator):
             dropped.add(width)
             told = "cannot be compared with" if table is None else f"is {table:.1%} off on"
             notes.append(
@@ -188,11 +185,6 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
                 f"the fitted constants {fitted:.1%}"
             )
     return frozenset(dropped), notes
-
-
-def _table_error(fit: Fit, accelerator: Accelerator) -> float | None:
-    predicted = tabled_seconds(fit.subject, accelerator)
-    return None if predicted is None else errors(predicted, fit.subject.seconds).median
 
 
 def _scale(step: Step, profile: Path) -> float:

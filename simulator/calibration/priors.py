@@ -102,5 +102,20 @@ NETWORK = (
     _prior("root", 0.4 * ROOT, 0.8, 1e-4 * ROOT, 1e3 * ROOT),
 )
 
+TRAINING = {
+    "dgrad_rate": _prior("dgrad_rate", 1.0, 0.10, 0.1, 2.0),
+    "wgrad_rate": _prior("wgrad_rate", 0.951, 0.10, 0.1, 2.0),
+    "grouped_rate": _prior("grouped_rate", 1.0, 0.30, 0.05, 2.0),
+    "sustained": _prior("sustained", 0.94, 0.08, 0.1, 2.0),
+    "backward_bytes_ratio": _prior("backward_bytes_ratio", 1.6, 0.40, 0.1, 20.0),
+    "streaming_efficiency": _prior("streaming_efficiency", 0.85, 0.15, 0.02, 1.5),
+    "loss_efficiency": _prior("loss_efficiency", 0.60, 0.50, 0.02, 2.0),
+}
+"""Rates over forward GEMMs: 1.00 and 0.951 on A100 and B200 (SimuMax); long loops: two stacks'
+tables on H200 and published steps; streaming: STREAM triad; the others are the defaults of the
+cost model, with wide spreads."""
+PASS_LATENCY = _prior("latency", 10 * US, 1.5, 0.1 * US, 1e-2)
+"""Of one long pass; no field of a profile."""
+
 SUSTAINED = (0.73, 1.05)
 """Shares of the isolated rate that public steps keep; a scale outside is flagged."""

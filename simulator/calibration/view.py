@@ -16,17 +16,17 @@ from .robust import Errors, Fit
 
 
 def fit_tables(calibration: Calibration, result: Result) -> list[Table]:
-    """Errors by subject, fitted constants, and ratios that a profile does not hold."""
+    """Errors by subject, fitted constants, whole layers, and the scale of a measured step."""
     out = []
     if calibration.fits:
-        out = [_error_table(calibration.fits), _constant_table(calibration)]
+        out.append(_error_table(calibration.fits))
+    if calibration.numbers:
+        out.append(_constant_table(calibration))
     if result.layers is not None:
         out.append(_layer_table(result.layers))
-    ratios = [(f"{name} time over forward", f"{r:.3f}") for name, r in calibration.ratios.items()]
     if result.scale is not None:
-        ratios.append(("share of the kernels' rate that the step keeps", f"{result.scale:.3f}"))
-    if ratios:
-        out.append(Table(headers=("ratio", "value"), rows=tuple(ratios)))
+        kept = ("share of the kernels' rate that the step keeps", f"{result.scale:.3f}")
+        out.append(Table(headers=("ratio", "value"), rows=(kept,)))
     return out
 
 
@@ -91,7 +91,6 @@ def fit_record(
         "gpu": calibration.gpu,
         "sources": list(calibration.sources),
         "subjects": [_subject(fit) for fit in calibration.fits],
-        "ratios": dict(calibration.ratios),
         "sustained_scale": result.scale,
         "layers": None if result.layers is None else _layers(result.layers),
         "notes": [*calibration.notes, *result.notes],

@@ -259,18 +259,6 @@ def test_a_part_that_cannot_be_fitted_is_noted():
     assert any("memory-bound kernels: 1 different shapes" in note for note in found.notes)
 
 
-def test_ratios_of_backward_and_sustained():
-    forward = gemm_table(grid()).rows
-    rows = list(forward)
-    for op, suite, factor in (("wgrad", "gemm", 1.1), ("forward", "sustained", 1.2)):
-        rows += [
-            {**row, "op": op, "suite": suite, "seconds": str(factor * float(row["seconds"]))}
-            for row in forward
-        ]
-    ratios = fit(as_rows(rows, "x"), BASE).ratios
-    assert ratios == pytest.approx({"wgrad": 1.1, "sustained": 1.2})
-
-
 def test_an_unknown_base():
     with pytest.raises(InputError, match="unknown profile"):
         fit(gemm_table(grid()), "a101")
