@@ -26,13 +26,15 @@ class GemmTime:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionTime:
-    """Constants of a causal flash-attention forward, t = latency + 4 b a d (s^2/2 + c s) /
-    (efficiency peak), c = diagonal_tokens; the backward takes backward_ratio times as long."""
+    """Constants of a causal flash-attention forward, t = latency + 4 d (b a s + w) (s/2 + c) /
+    (efficiency peak), c = diagonal_tokens, w = tail_rows: query rows that the last, partly filled
+    wave of blocks could have held; the backward takes backward_ratio times as long."""
 
     efficiency: float
     diagonal_tokens: float
     latency: float
     backward_ratio: float
+    tail_rows: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

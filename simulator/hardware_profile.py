@@ -20,6 +20,7 @@ from .profile_schema import (
     LARGEST,
     ONE_BY_ONE,
     OPTIONAL,
+    OPTIONAL_NUMBERS,
     QUANTITIES,
     TABLE_FILES,
     TABLES,
@@ -222,7 +223,8 @@ def _check_complete(where: str, profile: Profile) -> None:
     for key in (*QUANTITIES, *TEXTS):
         section = key.rpartition(".")[0]
         whole = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
-        if key not in present and (section not in OPTIONAL or whole):
+        needed = key not in OPTIONAL_NUMBERS and (section not in OPTIONAL or whole)
+        if key not in present and needed:
             raise problem(where, f"{key}: missing")
     if "accelerator.peak.fp32" not in present:
         raise problem(where, "accelerator.peak.fp32: missing")

@@ -72,12 +72,14 @@ def gemm_seconds(
     """
     sizes = stack_gemms(gemms, rows)
     grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
-    slower = 1.0
-    if grouped and accelerator.training.grouped_rate != 1.0:
-        slower = np.where(sizes[3] == 1.0, 1.0, 1 / accelerator.training.grouped_rate)
+    groups = sizes[3] != 1.0
     if recipe.gemm_width in accelerator.gemm_tables:
-        return _tabled(sizes, accelerator, recipe, sustained, grouped) * slower
-    return _roofline(sizes, accelerator, recipe, sustained) * slower
+        out = _tabled(sizes, accelerator, recipe, sustained, grouped)
+    else:
+        out = _roofline(sizes, accelerator, recipe, sustained)
+    if grouped and accelerator.training.grouped_rate != 1.0:
+        out[groups] /= accelerator.training.grouped_rate
+    return out
 
 
 def _tabled(
@@ -190,7 +192,7 @@ def attention_seconds(
 ) -> tuple[Value, Value]:
     """Seconds of the attention core forward and backward, at the stack's attention_rate.
 
-    Flash: t = t0 + 2 rows width (span + c) / (eta P); the backward takes a measured multiple.
+    Flash: t = t0 + 2 (rows + w) width (span + c) / (eta P); the backward takes a measured multiple.
     Materialised: two matmuls without a causal saving, MISALIGNED times as long where heads are
     misaligned, and softmax over every stored score, 1.5 times as many bytes and twice the FLOPs
     backward.
@@ -199,7 +201,8 @@ def attention_seconds(
     peak = peak_flops(accelerator, recipe.attention_format)
     slower = 1 / software.attention_rate
     if software.flash_attention:
-        flops = 2 * work.rows * work.width * (work.span + constants.diagonal_tokens)
+        rows = work.rows + constants.tail_rows
+        flops = 2 * rows * work.width * (work.span + constants.diagonal_tokens)
         kept = sustained_share(software, accelerator)
         forward = constants.latency + flops / (constants.efficiency * kept * peak)
         forward *= slower

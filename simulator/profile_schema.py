@@ -32,6 +32,7 @@ _SHARE = Quantity(dimension="ratio", example="1", most=2.0)
 _SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
 _RATIO = Quantity(dimension="ratio", example="1", most=100.0)
 _TOKENS = Quantity(dimension="length", example="tokens", zero=True)
+_ROWS = Quantity(dimension="rows", example="rows", zero=True)
 _GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000)
 
 _GEMM = {
@@ -57,6 +58,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "diagonal_tokens": _TOKENS,
         "latency": _TIME,
         "backward_ratio": _RATIO,
+        "tail_rows": _ROWS,
     },
     "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
     "kernels.training": {
@@ -91,5 +93,7 @@ FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
 TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
 ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
+OPTIONAL_NUMBERS = ("kernels.attention.tail_rows",)
+"""Numbers that a section may lack."""
 OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce")
 """Sections that a machine may lack, the last two whole."""

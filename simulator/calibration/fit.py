@@ -207,7 +207,8 @@ def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
     if width not in accelerator.gemm_tables or subject.sides is None:
         return None
     table = kernels.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
-    return gemm_tables.seconds(table, subject.sides[:, None, :])[0]
+    seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
+    return seconds
 
 
 def _as_is(subject: Subject, profile: str) -> Fit:

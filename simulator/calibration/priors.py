@@ -55,7 +55,8 @@ GEMM = {
 ATTENTION = (
     _prior("efficiency", 0.59, 0.15, 0.02, 1.0),
     _prior("diagonal_tokens", 290.0, 0.5, 1.0, 1e4),
-    _prior("latency", 14 * US, 0.4, 0.1 * US, 1e-3),
+    _prior("latency", 10 * US, 0.8, 0.1 * US, 1e-3),
+    _prior("tail_rows", 15e3, 1.0, 1.0, 1e6),
 )
 BACKWARD_RATIO = _prior("backward_ratio", 3.0, 0.12, 1.0, 10.0)
 """Backward over forward time of causal attention: 2.7 to 3.3, more where deterministic."""
