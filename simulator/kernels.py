@@ -26,11 +26,6 @@ Value = NDArray[np.float64]
 SAME = 1e-9
 """Relative difference of datasheet numbers that is rounding."""
 
-MISALIGNED = 15.0
-"""How much longer materialised attention matmuls take where the head width is no multiple of 8:
-fitted to the runs of BLOOM's prequel with heads of 108, 150 and 450 (Megatron-DeepSpeed, 2022;
-13.9 to 15.3 by the rows left out). It may absorb more than alignment."""
-
 
 def peak_flops(accelerator: Accelerator, number_format: str) -> float:
     """Dense datasheet FLOP/s; InputError, naming the formats there are, where it has none."""
@@ -193,24 +188,24 @@ def attention_seconds(
     """Seconds of the attention core forward and backward, at the stack's attention_rate.
 
     Flash: t = t0 + 2 (rows + w) width (span + c) / (eta P); the backward takes a measured multiple.
-    Materialised: two matmuls without a causal saving, MISALIGNED times as long where heads are
-    misaligned, and softmax over every stored score, 1.5 times as many bytes and twice the FLOPs
-    backward.
+    Materialised: two matmuls without a causal saving, and softmax over every stored score, 1.5
+    times as many bytes and twice the FLOPs backward. Where the head width is no multiple of 8, the
+    matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times slower
+    on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
     """
     constants = accelerator.attention
     peak = peak_flops(accelerator, recipe.attention_format)
-    slower = 1 / software.attention_rate
+    slower, kept = 1 / software.attention_rate, sustained_share(software, accelerator)
     if software.flash_attention:
         rows = work.rows + constants.tail_rows
         flops = 2 * rows * work.width * (work.span + constants.diagonal_tokens)
-        kept = sustained_share(software, accelerator)
         forward = constants.latency + flops / (constants.efficiency * kept * peak)
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
-    matmul *= slower * (1.0 if work.aligned else MISALIGNED)
-    kept = sustained_share(software, accelerator)
-    matmul /= accelerator.gemm["16bit"].efficiency * kept * peak
+    width, rate = ("16bit", peak) if work.aligned else ("32bit", peak_flops(accelerator, "fp32"))
+    matmul *= slower
+    matmul /= accelerator.gemm[width].efficiency * kept * rate
     softmax = software.score_bytes * work.rows * work.sequence
     softmax = softmax / (accelerator.training.streaming_efficiency * accelerator.memory_bandwidth)
     return matmul + softmax, 2 * matmul + 1.5 * softmax
