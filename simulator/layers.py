@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from . import kernels, operators
 from .footprint import gathered_inputs, kept_activations, stored_parameters
-from .layer_communication import context_exposed, expert_exchange, tensor_exposed
+from .layer_communication import (
+    context_exposed,
+    expert_exchange,
+    expert_exposed,
+    tensor_exposed,
+)
 from .layer_kinds import (
     Kind,
     Local,
@@ -24,7 +29,7 @@ from .layer_kinds import (
     layer_kinds,
     local_strategies,
 )
-from .model import Block
+from .model import Block, Experts
 from .operators import AttentionWork, Strategy, Work
 from .plan import Recompute
 from .precision import Recipe
@@ -82,7 +87,8 @@ class LayerCosts:
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
-    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
+    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
+    a single row where all layers hand on the same."""
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -115,13 +121,13 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     split = s.tp if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, local.hidden / split)
+    return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
 def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for a shared end, which does the work of the one before it."""
+    """Forward work of a kind; None for an end that does the work of the one before it."""
     task, s = local.task, local.s
-    if kind.name.startswith("shared"):
+    if kind.name.startswith(("shared", "lone")):
         return None
     if kind.name == "embedding":
         return operators.embedding_work(task.model.hidden, s, task.sequence)
@@ -210,6 +216,8 @@ def _passes(
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
     if kind.block:
+        if kind.block.experts:
+            _add_experts(forward, backward, kind.block.experts, local)
         floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
         forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
@@ -220,16 +228,25 @@ def _passes(
 def _add_attention(
     forward: Value, backward: Value, block: Block, work: AttentionWork, local: Local
 ) -> None:
-    """Fill in the attention core and what a block communicates besides its tensor ranks."""
+    """Fill in the attention core and the ring of context parallelism."""
     task = local.task
     core = kernels.attention_seconds(work, task.cluster.accelerator, local.recipe, task.software)
     forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
     if local.s.cp.max() > 1:
         ring = context_exposed(block, core, local)
         forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
-    if block.experts:
-        forward[Cost.EXPERT_COMM] = expert_exchange(block.experts, local)
-        backward[Cost.EXPERT_COMM] = forward[Cost.EXPERT_COMM]
+
+
+def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> None:
+    """Fill in what shows of the experts' all-to-alls."""
+    exchange = expert_exchange(experts, local)
+    for one_pass in (forward, backward):
+        one_pass[Cost.EXPERT_COMM] = expert_exposed(
+            exchange,
+            _in_order(one_pass[COMPUTE]),
+            local.task.software.contention,
+            local.s.overlap_ep,
+        )
 
 
 def _layer_ratio(kind: Kind, local: Local) -> Value:

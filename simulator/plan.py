@@ -16,7 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError, did_you_mean
-from .stage_layout import read_layout
+from .segments import FIELDS as SEGMENT_FIELDS
+from .segments import Segments, read_segments, text_of
+from .segments import concat as concat_segments
+from .stage_layout import mtp_stage, read_layout
 
 Column = NDArray[np.int64]
 Cell = Any
@@ -74,6 +77,26 @@ class Optimizer(IntEnum):
     SGD = 1
 
 
+class ContextComm(IntEnum):
+    """How the ranks of a split sequence get each other's keys and values (Megatron-LM's names)."""
+
+    P2P = 0
+    """Passed round a ring while attention runs (Liu et al. 2023, Ring Attention)."""
+    ALL_GATHER = 1
+    """Gathered before attention (Llama 3)."""
+    A2A = 2
+    """Sequences exchanged for heads and back (Jacobs et al. 2023, DeepSpeed-Ulysses)."""
+
+
+class Dispatch(IntEnum):
+    """How tokens reach their experts."""
+
+    ALLTOALL = 0
+    """One all-to-all over all expert ranks: a copy for every expert."""
+    HIERARCHICAL = 1
+    """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
+
+
 NAMES: dict[str, dict[str, int]] = {
     "schedule": {
         "1f1b": Schedule.ONE_F_ONE_B,
@@ -91,6 +114,8 @@ NAMES: dict[str, dict[str, int]] = {
         "zb-2p": Schedule.ZB_H2,
     },
     "recompute": {r.name.lower(): r for r in Recompute},
+    "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
+    "expert_dispatch": {d.name.lower(): d for d in Dispatch},
     "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
     "optimizer": {o.name.lower(): o for o in Optimizer},
 }
@@ -102,7 +127,10 @@ BOOLEAN = (
     "overlap_param_gather",
     "overlap_p2p",
     "overlap_tp",
+    "overlap_ep",
 )
+ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
+"""Fields in which 0 stands for what a stack does unless told otherwise."""
 ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
 """Other names of fields, where a plan is written out."""
 _TRUTH = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
@@ -128,7 +156,12 @@ class Plan:
     virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
     micro_batch: Cell = _axis(1, "sequences in one micro-batch")
     schedule: Cell = _axis(
-        AUTO, "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2 or zb-h2-sync"
+        AUTO,
+        "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
+        "or dualpipe-v",
+    )
+    micro_batch_group: Cell = _axis(
+        0, "micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp"
     )
     sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
     zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
@@ -137,12 +170,22 @@ class Plan:
     overlap_param_gather: Cell = _axis(AUTO, "parameter gathers hide behind the forward pass")
     overlap_p2p: Cell = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
     overlap_tp: Cell = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
+    overlap_ep: Cell = _axis(0, "expert all-to-alls hide behind another micro-batch")
+    cp_comm: Cell = _axis(ContextComm.P2P, "p2p (ring), all-gather or a2a (Ulysses)")
+    expert_dispatch: Cell = _axis(Dispatch.ALLTOALL, "alltoall or hierarchical (once a node)")
     precision: Cell = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
     optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
     first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
     last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
+    mtp_stage: Cell = _axis(
+        0, "stage, from 1, with the multi-token prediction layer; 0 = the last, with the head"
+    )
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
+    )
+    segments: Segments | None = field(
+        default=None,
+        metadata={"help": "runs of layers with a strategy of their own: 11:recompute=full+1|12*3"},
     )
 
     def __post_init__(self) -> None:
@@ -154,7 +197,22 @@ class Plan:
                 lengths.add(value.size)
         if len(lengths) > 1:
             raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
+        self._read_layout()
+        segments = read_segments(self.segments, code)
+        object.__setattr__(self, "segments", segments)
+        if segments and segments.stage.shape[0] != self.rows:
+            raise InputError(
+                f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
+            )
+
+    def _read_layout(self) -> None:
+        """Layers of every stage, and where a layout string puts multi-token prediction."""
+        stage = mtp_stage(self.layers_per_stage)
         object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
+        if stage and np.any((np.asarray(self.mtp_stage) != 0) & (self.mtp_stage != stage)):
+            raise InputError(f"mtp_stage contradicts the layout, which has m in stage {stage}")
+        if stage:
+            object.__setattr__(self, "mtp_stage", 0 * self.mtp_stage + stage)
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -192,24 +250,29 @@ class Plan:
             return self
         if not any(columns):
             row = np.array(values, np.int64)[:, None]
-            return _unchecked(dict(zip(AXES, row, strict=True)), self.layers_per_stage)
+            return _unchecked(
+                dict(zip(AXES, row, strict=True)), self.layers_per_stage, self.segments
+            )
         n = self.rows
         full = {
             name: value if column else np.full(n, value, np.int64)
             for name, value, column in zip(AXES, values, columns, strict=True)
         }
-        return _unchecked(full, self.layers_per_stage)
+        return _unchecked(full, self.layers_per_stage, self.segments)
 
     def columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in AXES}
 
     def take(self, rows: Any) -> Plan:
         """The chosen rows: an index, a slice, an index array or a mask."""
+        segments = self.segments
         if isinstance(rows, (int, np.integer)):
             chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
-            return _unchecked(chosen, self.layers_per_stage)
+            own = segments.take([rows]) if segments else None
+            return _unchecked(chosen, self.layers_per_stage, own)
         columns = {name: column[rows] for name, column in self.table().columns().items()}
-        return _unchecked(columns, self.layers_per_stage)
+        kept = segments.take(rows) if segments else None
+        return _unchecked(columns, self.layers_per_stage, kept)
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.take(i) for i in range(self.rows))
@@ -221,6 +284,11 @@ class Plan:
         }
         if self.layers_per_stage:
             out["layers_per_stage"] = list(self.layers_per_stage)
+        if self.segments:
+            out["segments"] = [
+                [{n: spell(n, value) for n, value in run.items()} for run in stage]
+                for stage in self.segments.stages()
+            ]
         return out
 
     def __str__(self) -> str:
@@ -230,14 +298,16 @@ class Plan:
         shown = [
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in row.to_dict().items()
-            if name in AXES and getattr(row, name) != getattr(usual, name)
+            if name in AXES and getattr(row, name) not in (AUTO, getattr(usual, name))
         ]
         if self.layers_per_stage:
             shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
+        if row.segments:
+            shown.append(f"segments={text_of(_differing(row), spell)}")
         return " ".join(shown) or "tp=1"
 
 
-AXES = tuple(f.name for f in fields(Plan) if f.name != "layers_per_stage")
+AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", "segments"))
 """The columns of a plan."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
@@ -260,6 +330,21 @@ def _usual(row: Plan) -> Plan:
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     usual = resolve(Plan(**sizes), 1)
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+
+
+def model_copies(schedule: Cell) -> Cell:
+    """Copies of the model that one pipeline holds."""
+    return 1 + 1 * (schedule == Schedule.DUALPIPE)
+
+
+def _differing(row: Plan) -> Segments:
+    """A row's segments with only what differs from the row's own fields."""
+    assert row.segments
+    own = {name: np.int64(getattr(row, name)) for name in SEGMENT_FIELDS}
+    columns = {name: getattr(row.segments, name) for name in own}
+    return row.segments.filled(
+        **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
+    )
 
 
 def codes_in(column: Column) -> list[int]:
@@ -326,16 +411,23 @@ def _coded(name: str, value: Any) -> Any:
     return code(name, value)
 
 
-def _unchecked(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...]) -> Plan:
+def _unchecked(
+    columns: Mapping[str, Any], layers_per_stage: tuple[int, ...], segments: Segments | None = None
+) -> Plan:
     """A Plan from columns that are known to be right: no checks in the hot path."""
     plan = object.__new__(Plan)
     for name, column in columns.items():
         object.__setattr__(plan, name, column)
     object.__setattr__(plan, "layers_per_stage", layers_per_stage)
+    object.__setattr__(plan, "segments", segments)
     return plan
 
 
-def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] = ()) -> Plan:
+def from_columns(
+    columns: Mapping[str, Any],
+    layers_per_stage: tuple[int, ...] = (),
+    segments: Segments | None = None,
+) -> Plan:
     """A table from columns that a search space made; missing fields take their defaults."""
     n = max(np.size(c) for c in columns.values())
     full = {
@@ -343,18 +435,22 @@ def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] =
         for f in fields(Plan)
         if f.name in AXES
     }
-    return _unchecked(full, layers_per_stage)
+    return _unchecked(full, layers_per_stage, segments)
 
 
 def concat(tables: list[Plan]) -> Plan:
     """One table of several; an explicit layout must be the same in all."""
     if len({t.layers_per_stage for t in tables}) > 1:
         raise InputError("plans with different layers_per_stage cannot share a table")
+    runs = [t.segments for t in tables if t.segments]
+    if 0 < len(runs) < len(tables):
+        raise InputError("plans with and without segments cannot share a table")
     joined = {
         name: np.concatenate([np.atleast_1d(getattr(t.table(), name)) for t in tables])
         for name in AXES
     }
-    return _unchecked(joined, tables[0].layers_per_stage)
+    segments = concat_segments(runs) if runs else None
+    return _unchecked(joined, tables[0].layers_per_stage, segments)
 
 
 def resolve(plan: Plan, gpus: int) -> Plan:
@@ -366,20 +462,42 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     """
     columns = plan.columns()
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
-    sharded = 1 * (dp * plan.cp > 1)
+    segments = _resolved_segments(plan, dp) if plan.segments else None
+    tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
+    sharded = 1 * (widest * plan.cp * model_copies(plan.schedule) > 1)
     zero = _unless_given(plan.zero, sharded)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded)
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
         "schedule": several,
-        "sequence_parallel": 1 * (plan.tp > 1),
+        "sequence_parallel": 1 * (tp > 1),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
     }
     for name, default in usual.items():
         columns[name] = _unless_given(columns[name], default)
-    return _unchecked(columns, plan.layers_per_stage)
+    return _unchecked(columns, plan.layers_per_stage, segments)
+
+
+def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
+    """Runs with every field stated: the plan's own, as many GPUs a stage as the plan's own have,
+    and ZeRO only where there are ranks to shard over."""
+    assert plan.segments
+    runs, own = plan.segments, {**plan.columns(), "dp": dp}
+    row = {name: np.reshape(own[name], (-1, 1)) for name in (*SEGMENT_FIELDS, "cp")}
+    tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
+    dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
+    usual = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
+    zero = np.where(runs.zero == AUTO, usual, runs.zero)
+    recompute = np.where(runs.recompute == AUTO, row["recompute"], runs.recompute)
+    return runs.filled(tp=tp, dp=dp, zero=zero, recompute=recompute)
+
+
+def _most(plan: Plan, values: NDArray[np.int64]) -> Cell:
+    """The largest value among the runs of each plan."""
+    most = values.max(axis=1)
+    return int(most[0]) if plan.scalar else most
 
 
 def _unless_given(value: Cell, default: Cell) -> Cell:

@@ -12,12 +12,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kernels, layer_tables, layers, schedules, stages
+from . import kernels, layer_tables, layers, schedules, segment_stages, stages
 from .gemm_tables import Origin
 from .hardware_profile import TableFile
 from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies
-from .plan import Precision
+from .layer_tables import LayerTable
+from .network import Network
+from .plan import Plan, Precision
 from .precision import RECIPES, Recipe
+from .segment_rules import run_rows
 from .step import Costs, simulate
 from .task import Task
 
@@ -41,18 +44,15 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     """
     task, table = costs.task, costs.plans.take(slice(row, row + 1))
     parts = simulate(task, table, single=True).compute_seconds
-    recipe = RECIPES[Precision(int(table.precision[0]))]
-    local = local_strategies(task, recipe, stages.strategy(table))
     shares = {
-        "matmul": _gemms(local, _slowest_counts(costs, row)),
+        "matmul": _gemms(costs, row),
         "attention": _attention(task),
         "memory_bound": _of(task, "kernels.memory_bound.efficiency"),
     }
     total = sum(parts[name] for name in shares)
     mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
-    if local.layer_ratio is not None:
-        whole, covered = _layers(local), _tabled_share(local, _slowest_counts(costs, row))
-        mixed = covered * whole + (1 - covered) * mixed
+    whole = _whole_layers(costs, row)
+    mixed = whole + (1 - whole.sum()) * mixed
     return dict(zip(ORIGINS, mixed.tolist(), strict=True))
 
 
@@ -62,25 +62,55 @@ def sentence(shares: dict[str, float]) -> str:
     return f"kernel times: {', '.join(told)}"
 
 
-def _slowest_counts(costs: Costs, row: int) -> Value:
-    """Layers of each kind on the slowest pipeline rank."""
+def _gemms(costs: Costs, row: int) -> Value:
+    """Share of the GEMM seconds of the slowest pipeline rank by origin; a listed layer's are those
+    of GEMMs that it is none of."""
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network):
+        return _all(Origin.EXTRAPOLATED)
+    recipe = RECIPES[Precision(int(table.precision[0]))]
+    out = np.zeros(len(Origin))
+    for plan, counts in _on_slowest_rank(task, table):
+        out += _gemm_seconds(local_strategies(task, recipe, stages.strategy(plan)), counts)
+    out /= out.sum()
+    return out
+
+
+def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
+    """What the slowest rank of one plan runs: strategies, and layers of each kind in them."""
+    if table.segments:
+        (group,) = simulate(task, table).groups
+        seconds = group.stages.forward + group.stages.backward
+        rows, _ = run_rows(table, task)
+        counts = segment_stages.run_counts(task.model, table)[:, 0]
+        runs = np.flatnonzero(table.segments.stage[0] == seconds[:, 0].argmax())
+        return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
+    return [(table, _slowest_counts(task, table))]
+
+
+def _slowest_counts(task: Task, table: Plan) -> Value:
+    """Layers of each kind on the slowest pipeline rank of a uniform plan."""
     placed: list[schedules.Layout] = []
 
     def watched(
-        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+        order: tuple[int, ...],
+        kinds: tuple[str, ...],
+        pp: int,
+        chunks: tuple[int, ...],
+        place: int,
+        mtp_stage: int,
     ) -> schedules.Layout:
-        placed.append(schedules.every_rank(order, kinds, pp, chunks))
+        placed.append(schedules.every_rank(order, kinds, pp, chunks, place, mtp_stage))
         return placed[-1]
 
-    table = costs.plans.take(slice(row, row + 1))
-    (group,) = simulate(costs.task, table, watched).groups
+    (group,) = simulate(task, table, watched).groups
     seconds = group.stages.forward + group.stages.backward
     counts: Value = placed[0].counts[seconds[:, 0].argmax()]
     return counts
 
 
-def _gemms(local: Local, counts: Value) -> Value:
-    """Share of the seconds of a rank's GEMMs by origin."""
+def _gemm_seconds(local: Local, counts: Value) -> Value:
+    """Seconds of the GEMMs of some layers by origin."""
     out, cluster = np.zeros(len(Origin)), local.task.cluster
     for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
         work = layers.work_of(kind, local)
@@ -90,25 +120,38 @@ def _gemms(local: Local, counts: Value) -> Value:
         seconds = kernels.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernels.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
-    out /= out.sum()
     return out
 
 
-def _layers(local: Local) -> Value:
-    """The origin of a whole layer's time: a table fitted to steps is no measurement of it."""
+def _whole_layers(costs: Costs, row: int) -> Value:
+    """Share of the slowest rank's kernel seconds that a table of layers gives, by origin."""
+    out, total = np.zeros(len(Origin)), 0.0
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network) or _layer_entry(task) is None:
+        return out
+    tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
+    for plan, counts in _on_slowest_rank(task, table):
+        recipe = RECIPES[Precision(int(plan.precision[0]))]
+        local = local_strategies(task, recipe, stages.strategy(plan))
+        kinds = layers.layer_costs(task, recipe, local.s).table[0]
+        seconds = counts * kinds[:, layers.COMPUTE].sum(axis=1)
+        total += seconds.sum()
+        if local.layer_ratio is not None:
+            out[_layer_origin(local)] += seconds[tabled].sum()
+    return out / total
+
+
+def _layer_entry(task: Task) -> TableFile | LayerTable | None:
+    return task.cluster.accelerator.layer_tables.get(task.software.name)
+
+
+def _layer_origin(local: Local) -> Origin:
+    """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
     entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
     table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
     found = Origin(int(layer_tables.origins(table, sizes)[0]))
     alone = not isinstance(entry, TableFile) or entry.provenance.measured
-    return _all(found if alone else max(found, Origin.INTERPOLATED))
-
-
-def _tabled_share(local: Local, counts: Value) -> float:
-    """Share of a rank's kernel seconds that is in layers of a table."""
-    costs = layers.layer_costs(local.task, local.recipe, local.s).table[0]
-    seconds = counts * costs[:, layers.COMPUTE].sum(axis=1)
-    tabled = [is_tabled(kind) for kind in layer_kinds(local.task.model)]
-    return float(seconds[tabled].sum() / seconds.sum())
+    return found if alone else max(found, Origin.INTERPOLATED)
 
 
 def _sixteen_bit(recipe: Recipe) -> Recipe:

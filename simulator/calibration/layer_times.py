@@ -6,7 +6,7 @@ A machine's profile is fitted first; the layers are then compared with what it p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -138,16 +138,8 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
         software=software_profile(stack),
     )
     one, none = np.ones_like(tp), np.zeros_like(tp)
-    s = Strategy(
-        tp=tp,
-        cp=one,
-        ep=one,
-        etp=one,
-        micro_batch=batch,
-        sequence_parallel=none,
-        recompute=none,
-        overlap_tp=none,
-    )
+    sizes = {"tp": tp, "cp": one, "ep": one, "etp": one, "micro_batch": batch}
+    s = Strategy(**{field.name: sizes.get(field.name, none) for field in fields(Strategy)})
     return block_seconds(task, RECIPES[Precision.BF16], s)
 
 
