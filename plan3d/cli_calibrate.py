@@ -29,9 +29,11 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate measure --out run/                      on the GPU; needs torch
   plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
+  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
   plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
 
-The written profile is used as --cluster mine.toml. Exit code 4: the data cannot support a fit."""
+Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
+stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
     "import": "nccl-tests output, torch traces and training logs to the same CSV",

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, layer_tables
+from . import collectives, layer_tables, operators
 from .model import Block, Model
 from .network import ListedLayer, Network
-from .operators import Strategy
+from .operators import Strategy, Work
 from .precision import Recipe
 from .task import Task
 
@@ -91,6 +91,32 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
         ),
         _layer_ratio(task, recipe, s),
     )
+
+
+def work_of(kind: Kind, local: Local) -> Work | None:
+    """Forward work of a kind; None for an end that does the work of the one before it."""
+    task, s = local.task, local.s
+    if kind.name.startswith(("shared", "lone")):
+        return None
+    if kind.name == "embedding":
+        return operators.embedding_work(task.model.hidden, s, task.sequence)
+    parts = []
+    if kind.block:
+        parts.append(
+            operators.block_work(
+                kind.block,
+                task.model.hidden,
+                s,
+                task.sequence,
+                task.software.selective,
+                task.software.norm_bytes,
+            )
+        )
+    if "mtp" in kind.name:
+        parts += operators.mtp_work(task.model, local.vocabulary, s, task.sequence)
+    if "head" in kind.name:
+        parts.append(operators.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
+    return operators.add(parts)
 
 
 def layer_sizes(task: Task, s: Strategy) -> Value:

@@ -28,6 +28,7 @@ from .layer_kinds import (
     is_tabled,
     layer_kinds,
     local_strategies,
+    work_of,
 )
 from .model import Block, Experts
 from .operators import AttentionWork, Strategy, Work
@@ -122,32 +123,6 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
     return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
-
-
-def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for an end that does the work of the one before it."""
-    task, s = local.task, local.s
-    if kind.name.startswith(("shared", "lone")):
-        return None
-    if kind.name == "embedding":
-        return operators.embedding_work(task.model.hidden, s, task.sequence)
-    parts = []
-    if kind.block:
-        parts.append(
-            operators.block_work(
-                kind.block,
-                task.model.hidden,
-                s,
-                task.sequence,
-                task.software.selective,
-                task.software.norm_bytes,
-            )
-        )
-    if "mtp" in kind.name:
-        parts += operators.mtp_work(task.model, local.vocabulary, s, task.sequence)
-    if "head" in kind.name:
-        parts.append(operators.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
-    return operators.add(parts)
 
 
 def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from . import kernels, layer_tables, layers, schedules, segment_stages, stages
 from .gemm_tables import Origin
 from .hardware_profile import TableFile
-from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies
+from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies, work_of
 from .layer_tables import LayerTable
 from .network import Network
 from .plan import Plan, Precision
@@ -113,7 +113,7 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
     """Seconds of the GEMMs of some layers by origin."""
     out, cluster = np.zeros(len(Origin)), local.task.cluster
     for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
-        work = layers.work_of(kind, local)
+        work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
         recipe = _sixteen_bit(local.recipe) if work.sixteen_bit else local.recipe
