@@ -33,7 +33,8 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
 
 Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
-stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot support a fit."""
+stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
+support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
     "import": "nccl-tests output, torch traces and training logs to the same CSV",
