@@ -7,8 +7,10 @@ everything that keeps a GPU from it; the shares add up to one. For a few rows, n
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from .hardware import USER, Cluster
+from .hardware_profile import TableFile
 from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
@@ -204,11 +206,22 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "predicted step",
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
+        *_about_layers(task),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
     return out + sentences(costs, row) + _about_the_model(task, plan)
+
+
+def _about_layers(task: Task) -> list[str]:
+    """Whether times of whole layers are used, or lie beside the profile for other stacks."""
+    tables = task.cluster.accelerator.layer_tables
+    if task.software.name in tables:
+        entry = tables[task.software.name]
+        where = entry.path if isinstance(entry, TableFile) else "a table"
+        return [f"times of whole 16-bit layers from {Path(where).name}"]
+    return []
 
 
 def _routing(task: Task) -> str:

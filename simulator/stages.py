@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, schedule_idle, schedules, uneven_chunks
+from . import collectives, kernels, schedule_idle, schedules, uneven_chunks
 from .hardware import Cluster
 from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
@@ -317,13 +317,10 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
 
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
-    """Seconds of weight-gradient GEMMs among those of both passes.
-
-    A GEMM runs forward and for the input gradient at one rate, for the weight gradient at
-    `wgrad_rate` of it: 1/w of 2 + 1/w.
-    """
-    slower = 1 / task.software.wgrad_rate
-    return matmul * (slower / (2 + slower))
+    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
+    passes: 1/w of 1 + 1/d + 1/w, the rates of kernels.gradient_rates."""
+    dgrad, wgrad = kernels.gradient_rates(task.software, task.cluster.accelerator)
+    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
 
 
 def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:

@@ -24,57 +24,25 @@ ORDER = {
         model_families
         model_config
         presets
-        hardware_profile
-        gemm_tables
-        hardware
         software
         stage_layout
         segments
         plan
         precision
-        task
         operators
-        kernels
-        collectives
-        layer_kinds
-        footprint
-        layer_communication
-        layers
-        listed_layers
         uneven_chunks
         schedules
         in_flight
         schedule_idle
         schedule_orders
         schedule_graph
-        pipeline_rules
-        placements
-        stages
-        exchanges
-        segment_rules
-        segment_stages
-        data_parallel
-        memory
-        groups
-        segment_groups
-        sync_rules
-        rules
-        step
         timeline
-        plan_timeline
-        trace
         run_conventions
         published_runs
-        sync_validation
         run_plans
-        run_questions
         scores
-        validation
-        cross_validation
         textbook
         tables
-        provenance
-        traffic
         calibration
         calibration.columns
         calibration.rowfile
@@ -95,18 +63,49 @@ ORDER = {
         calibration.readers
         calibration.priors
         calibration.robust
+        calibration.plots
+        palette
+        profile_schema
+        hardware_profile
+        gemm_tables
+        layer_tables
+        accelerator
+        hardware
+        task
+        kernels
+        collectives
+        layer_kinds
+        footprint
+        layer_communication
+        layers
+        listed_layers
+        pipeline_rules
+        placements
+        stages
+        exchanges
+        segment_rules
+        segment_stages
+        data_parallel
+        memory
+        groups
+        segment_groups
+        sync_rules
+        rules
+        step
+        plan_timeline
+        trace
+        sync_validation
+        run_questions
+        validation
+        provenance
+        traffic
         calibration.subjects
         calibration.subjects_collective
-        calibration.fit
         calibration.profile_text
         calibration.step_scale
-        calibration.build
-        calibration.view
-        calibration.plots
         losses
         explain
         report
-        palette
         gantt
         validation_plot
         contrast
@@ -114,6 +113,14 @@ ORDER = {
         roofline
         plots
         plots_many
+        timed_rows
+        layer_fit
+        cross_validation
+        calibration.subjects_training
+        calibration.layer_times
+        calibration.fit
+        calibration.build
+        calibration.view
     """,
     "plan3d.search": """
         objective

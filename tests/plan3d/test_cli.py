@@ -444,6 +444,12 @@ def test_models_and_clusters_are_listed_and_shown(capsys: pytest.CaptureFixture[
     clusters = answer(capsys, "clusters")["clusters"]
     assert {"a100-80gb-sxm", "gb200"} <= {cluster["name"] for cluster in clusters}
     profile = answer(capsys, "clusters", "h100-sxm")
+    assert profile["tables"]["kernels.gemm.16bit.table"]["file"] == "h100-gemm-16bit.csv"
+    assert "aiconfigurator" in profile["tables"]["kernels.gemm.16bit.table"]["source"]
+    assert not answer(capsys, "clusters", "a100-80gb-sxm")["tables"]["kernels.layer.vtrain.table"][
+        "measured"
+    ]
+    assert answer(capsys, "clusters", "mi300x")["tables"] == {}
     number = profile["numbers"]["accelerator.memory_bandwidth"]
     assert number["value"] == pytest.approx(3.35e12)
     assert number["source"]
