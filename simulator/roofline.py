@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import kernels, layers, stages
-from .layer_kinds import layer_kinds, local_strategies
+from . import kernels, stages
+from .layer_kinds import layer_kinds, local_strategies, work_of
 from .losses import one
 from .network import Network
 from .plan import Plan, Precision
@@ -57,7 +57,7 @@ def _points(costs: Costs, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
     task, machine = costs.task, costs.task.cluster.accelerator
     local = local_strategies(task, recipe, stages.strategy(row))
     for kind in layer_kinds(task.model):
-        work = layers.work_of(kind, local)
+        work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
         own = recipe.in_sixteen_bits() if work.sixteen_bit else recipe
