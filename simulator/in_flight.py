@@ -150,11 +150,12 @@ def held_bytes(
 ) -> Value:
     """Bytes of activations rank r keeps at its peak [class, row]; `deferred` is D [row].
 
-    ZB-H1 (p-r) A + r W;  ZB-H2 (2(p-r) - 1) A + D r W, both at most those of m micro-batches,
-    and W - A more where W is larger
-    ZB-V the larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A
-    DualPipe of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W and
-    (r+1) W + (P/2-1-r) A;  all others A times `in_flight`
+    ZB-H1     (p-r) A + r W, and W - A more where W is larger; at most m micro-batches
+    ZB-H2     (2(p-r) - 1) A + D r W, likewise
+    ZB-V      the larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A
+    DualPipe  of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W and
+              (r+1) W + (P/2-1-r) A
+    all others  A times `in_flight`
     """
     out = in_flight(schedule, sizes) * a
     for code in codes_in(schedule):
