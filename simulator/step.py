@@ -219,6 +219,8 @@ def interval_factors(task: Task) -> tuple[float, float]:
 def _groups(plans: Plan) -> list[Index]:
     """Rows by precision, optimizer and policy; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
+    if key.size < 2:
+        return [np.arange(1)] * key.size
     for column in (getattr(plans, name) for name in exchanges.FIELDS):
         if not repeats(column) and (column != column[0]).any():
             _, key = distinct([key, column])

@@ -38,7 +38,7 @@ class Topology(IntEnum):
     """To one of those a step, in turn."""
     INNER_OUTER_EXPONENTIAL = 6
     """One rank of a domain in turn sends to another domain, the others within: one-peer
-    exponential graphs of both."""
+    exponential graphs of both. One such graph of all ranks where domains hold fewer than three."""
     COMPLETE = 7
     GIVEN = 8
     """The task's own graph."""
@@ -120,7 +120,7 @@ def mixing(topology: Topology, n: int, domain: int, graph: Graph | None = None) 
         return _of_edges(np.array(graph.edges, np.int64), n, domain, _second(graph))
     if topology in (Topology.GRID, Topology.TORUS):
         return _of_lattice(n, domain, wraps=topology is Topology.TORUS)
-    if topology is Topology.INNER_OUTER_EXPONENTIAL and 1 < domain < n and n % domain == 0:
+    if topology is Topology.INNER_OUTER_EXPONENTIAL and 2 < domain < n and n % domain == 0:
         return _inner_outer(n // domain, domain)
     return _circulant(n, domain, offsets(topology, n))
 
