@@ -50,6 +50,14 @@ POSITIONAL = {
     "import": ("FILE", None, "launch script or configuration", "file"),
 }
 """The argument without a flag: its name, how many, its help, and what a shell completes."""
+RUN: dict[str, Callable[[argparse.Namespace], int]] = {
+    "explain": cli_explain.explain,
+    "sweep": cli_sweep.sweep,
+    "timeline": cli_timeline.timeline,
+    "export": cli_export.export,
+    "import": cli_import.read,
+}
+"""Verbs with a room of their own."""
 
 
 class _Completion(argparse.Action):
@@ -177,16 +185,8 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         from . import cli_validate
 
         return cli_validate.validate(args)
-    if args.verb == "timeline":
-        return cli_timeline.timeline(args)
-    if args.verb == "explain":
-        return cli_explain.explain(args)
-    if args.verb == "sweep":
-        return cli_sweep.sweep(args)
-    if args.verb == "export":
-        return cli_export.export(args)
-    if args.verb == "import":
-        return cli_import.read(args)
+    if args.verb in RUN:
+        return RUN[args.verb](args)
     from . import cli_verbs
 
     if args.verb == "search":

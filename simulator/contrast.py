@@ -71,10 +71,11 @@ def contrast_sentences(first: Costs, second: Costs) -> list[str]:
     verb = "slower" if slower >= 0 else "faster"
     changed = changed_fields(a.plans, b.plans)
     told = [f"{name} {_cell(now)} (was {_cell(was)})" for name, (was, now) in changed.items()]
-    fields = ", ".join(told) or "nothing"
+    if not told:
+        return ["It is the same plan."]
     return [
         f"It takes {b.step_seconds:.4g} s a step, {abs(100 * slower):.1f} % {verb} than "
-        f"{a.step_seconds:.4g} s; it changes {fields}.",
+        f"{a.step_seconds:.4g} s; it changes {', '.join(told)}.",
         *_time_sentences(time_differences(a, b), a.step_seconds),
         _memory_sentence(a, b),
     ]
