@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cli_calibrate, cli_timeline
-from .cli_options import OPTIONS, Parser
+from . import cli_calibrate, cli_compare, cli_timeline
+from .cli_options import OPTIONS, TASK, Parser
 from .cli_output import INTERRUPTED, Screen, warn
 from .simulator.errors import InputError, Plan3dError, did_you_mean
 
@@ -31,6 +31,7 @@ _VALIDATE = """Predict published measured runs and say how far off the predictio
 VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
+    "compare": ("search backends against the optimum", cli_compare.ABOUT),
     "timeline": ("one plan simulated event by event: trace and picture", cli_timeline.ABOUT),
     "validate": ("errors of the predictions on published runs", _VALIDATE),
     "calibrate": (cli_calibrate.SUMMARY, cli_calibrate.ABOUT),
@@ -114,7 +115,7 @@ def _fill(sub: Parser, verb: str) -> None:
             option.add_to(sub)
     if verb == "calibrate":
         cli_calibrate.declare(sub)
-    if verb in ("search", "estimate", "timeline"):
+    if verb in TASK:
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
         return
     if verb not in ("models", "clusters"):
@@ -168,6 +169,8 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         return cli_validate.validate(args)
     if args.verb == "timeline":
         return cli_timeline.timeline(args)
+    if args.verb == "compare":
+        return cli_compare.compare(args, progress)
     from . import cli_verbs
 
     if args.verb == "search":

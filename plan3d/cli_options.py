@@ -15,14 +15,17 @@ from typing import Any, NoReturn
 from .simulator import units
 from .simulator.errors import InputError, did_you_mean
 
-TASK = ("search", "estimate", "timeline")
+TASK = ("search", "estimate", "timeline", "compare")
 ONE = ("estimate", "timeline")
 """Verbs about one plan."""
 SEARCH = ("search",)
+COMPARE = ("compare",)
+SPACE = ("search", "compare")
+"""Verbs about a space of plans."""
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
 VALIDATE = ("validate",)
-EVERY = ("search", "estimate", "timeline", "validate", "models", "clusters")
+EVERY = (*TASK, "validate", "models", "clusters")
 
 
 class Parser(argparse.ArgumentParser):
@@ -216,21 +219,21 @@ OPTIONS = (
         flag="--fix",
         value="F=V",
         many=True,
-        verbs=SEARCH,
+        verbs=SPACE,
         help="keep plan field F at V; repeatable (fields: --help-fields)",
     ),
     Option(
         flag="--choose",
         value="F=V1,V2",
         many=True,
-        verbs=SEARCH,
+        verbs=SPACE,
         help="try only these values of plan field F; repeatable",
     ),
     Option(
         flag="--memory-headroom",
         value="SHARE",
         read=units.parse_fraction,
-        verbs=SEARCH,
+        verbs=SPACE,
         help="of a GPU's memory to leave free (default 10%%)",
     ),
     Option(
@@ -239,15 +242,48 @@ OPTIONS = (
         verbs=SEARCH,
         help="step-time (default), memory or cost",
     ),
-    Option(flag="--backend", value="B", verbs=SEARCH, help="exhaustive (default)"),
+    Option(
+        flag="--backend",
+        value="B",
+        verbs=SEARCH,
+        help="exhaustive (default), random, annealing, spsa, cma-es or reinforcement-learning",
+    ),
+    Option(
+        flag="--backends",
+        value="B1,B2",
+        verbs=COMPARE,
+        help="what to compare (default: all that draw at random)",
+    ),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),
     Option(
-        flag="--budget", value="N", read=whole, verbs=SEARCH, help="stop after N plans were costed"
+        flag="--budget",
+        value="N",
+        read=whole,
+        verbs=SPACE,
+        help="stop after N plans were costed (default 2000 where plans are drawn at random)",
     ),
     Option(flag="--time-limit", value="S", read=seconds, verbs=SEARCH, help="stop after S seconds"),
     Option(
-        flag="--seed", value="K", read=whole, verbs=SEARCH, help="of backends that draw at random"
+        flag="--seed",
+        value="K",
+        read=whole,
+        verbs=SEARCH,
+        help="of backends that draw at random (0); the same seed gives the same plans",
+    ),
+    Option(
+        flag="--seeds",
+        value="K",
+        read=whole,
+        verbs=COMPARE,
+        help="runs of each backend, with seeds 0, 1, ... (5)",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=COMPARE,
+        help="draw regret against plans costed: .png, .svg or .pdf",
     ),
     Option(
         flag="--trace",

@@ -88,7 +88,9 @@ def count_lines(result: SearchResult) -> list[str]:
     counts = result.counts
     largest = sorted(counts.removed.items(), key=lambda item: -item[1])
     shown = [f"{name} {n:,}" for name, n in largest if n][:RULES_SHOWN]
-    state = "" if result.complete else "; INCOMPLETE, best so far"
+    sampled = result.trace is not None and not result.interrupted
+    state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
+    state = "" if result.complete else state
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
     found = (
         f"{counts.candidates:,} candidates, {counts.evaluated:,} legal and costed, "

@@ -8,12 +8,38 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import exhaustive
+from . import exhaustive, sampling
 from .backend import Progress, SearchResult
 from .objective import objective as objective_of
+from .reinforcement_learning import PolicyGradient
+from .sampling import MakeSampler
 from .space import Space
+from .uniform import UniformProblem
+from .zeroth_order import Annealing, CmaEs, RandomSearch, Spsa
 
-BACKENDS: dict[str, Callable[..., SearchResult]] = {"exhaustive": exhaustive.search}
+SAMPLERS: dict[str, MakeSampler] = {
+    "random": RandomSearch,
+    "annealing": Annealing,
+    "spsa": Spsa,
+    "cma-es": CmaEs,
+    "reinforcement-learning": PolicyGradient,
+}
+"""Backends that draw at random and only see scores; they take a seed."""
+
+
+def _sampling(name: str) -> Callable[..., SearchResult]:
+    """The search of one sampler over the uniform space."""
+
+    def search(space: Space, **options: Any) -> SearchResult:
+        return sampling.search(UniformProblem(space), SAMPLERS[name], backend=name, **options)
+
+    return search
+
+
+BACKENDS: dict[str, Callable[..., SearchResult]] = {
+    "exhaustive": exhaustive.search,
+    **{name: _sampling(name) for name in SAMPLERS},
+}
 """Searches by name."""
 
 DEFAULT_HEADROOM = 0.10
@@ -30,24 +56,20 @@ def find_plans(
     top: int = 10,
     budget: int | None = None,
     time_limit: float | None = None,
+    seed: int | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Search the plans of a task and rank the `top` best that fit.
 
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `headroom` is the share
     of memory to leave free. The search ends, incomplete, after `budget` plans or `time_limit`
-    seconds. Raises InputError for an unknown backend, objective, field or value.
+    seconds; `seed` (0 when None) is what SAMPLERS draw from, which end after sampling.BUDGET plans
+    unless told otherwise. Raises InputError for an unknown backend, objective, field or value.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
+    check_backend(backend)
     objective_of(objective)
-    if top < 1:
-        raise InputError(f"top must be at least 1, not {top}")
-    if not 0 <= headroom < 1:
-        raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
-    for name, bound in (("budget", budget), ("time_limit", time_limit)):
-        if bound is not None and not bound > 0:
-            raise InputError(f"{name} must be above 0, not {bound}")
+    _check_numbers(top, headroom, budget, time_limit)
+    drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
     space = Space.of(task, choose)
     return BACKENDS[backend](
@@ -58,4 +80,29 @@ def find_plans(
         budget=budget,
         time_limit=time_limit,
         progress=progress,
+        **drawn,
     )
+
+
+def check_backend(name: str) -> None:
+    """Raise InputError, with the nearest names, for an unknown backend."""
+    if name not in BACKENDS:
+        raise InputError(f"unknown backend {name!r}{did_you_mean(name, BACKENDS)}")
+
+
+def _check_numbers(top: int, headroom: float, budget: int | None, time_limit: float | None) -> None:
+    if top < 1:
+        raise InputError(f"top must be at least 1, not {top}")
+    if not 0 <= headroom < 1:
+        raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
+    for name, bound in (("budget", budget), ("time_limit", time_limit)):
+        if bound is not None and not bound > 0:
+            raise InputError(f"{name} must be above 0, not {bound}")
+
+
+def _checked_seed(backend: str, seed: int) -> int:
+    if backend not in SAMPLERS:
+        raise InputError(f"seed has no effect: the {backend} search draws nothing at random")
+    if seed < 0:
+        raise InputError(f"seed must be at least 0, not {seed}")
+    return seed

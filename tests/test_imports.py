@@ -32,11 +32,12 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
-        "integer_programming reinforcement_learning zeroth_order finder advice"
+        "integer_programming problem diagram uniform sampling reinforcement_learning "
+        "zeroth_order gymnasium_environment finder advice race race_plot"
     ),
     "plan3d": (
         "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
-        "cli_timeline cli_calibrate cli __main__"
+        "cli_timeline cli_calibrate cli_compare cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
@@ -47,7 +48,8 @@ LAZY = {
 }
 """Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
 
-HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab"}
+HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab", "cmaes"}
+HEAVY |= {"gymnasium"}
 """Loaded by the functions that need them."""
 
 

@@ -1,0 +1,118 @@
+"""Which backend finds how good a plan, after how many plans? All against the certified optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.task import Task
+
+from .backend import SearchResult, Trace, Value
+from .finder import DEFAULT_HEADROOM, SAMPLERS, check_backend, find_plans
+from .sampling import BUDGET
+
+NEAR = 0.01
+"""Regret that counts as having found the optimum: far below what a prediction can resolve."""
+SEEDS = 5
+"""Runs of a backend that draws at random, unless asked for more or fewer."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one backend did, a value for each seed; one value where nothing is drawn."""
+
+    backend: str
+    best: Value
+    """Seconds of the best step; infinity where no plan that fits was found."""
+    regret: Value
+    """Best over optimum, less one."""
+    evaluations: Value
+    seconds: Value
+    to_near: Value
+    """Plans costed until the regret was at most NEAR; infinity when it never was."""
+    traces: tuple[Trace, ...]
+
+    def regrets(self, evaluations: Sequence[int], optimum: float) -> Value:
+        """Regret [seed, count] after so many plans."""
+        rows = [[trace.at(n) for n in evaluations] for trace in self.traces]
+        return np.array(rows) / optimum - 1
+
+
+@dataclass(kw_only=True)
+class Race:
+    """The certified optimum of the uniform space, and what each backend made of it."""
+
+    task: Task
+    optimum: SearchResult
+    budget: int
+    entries: list[Entry] = field(default_factory=list)
+    complete: bool = True
+    """False when interrupted: the backends that came to their end."""
+
+    @property
+    def best(self) -> float:
+        """Step seconds of the optimum."""
+        assert self.optimum.best is not None
+        return float(self.optimum.best.step_seconds)
+
+
+def _entry(backend: str, results: list[SearchResult], optimum: float) -> Entry:
+    bests = [r.best for r in results]
+    best = np.array([np.inf if b is None else b.step_seconds for b in bests])
+    traces = tuple(r.trace or Trace(np.array([r.counts.evaluated]), best) for r in results)
+    return Entry(
+        backend=backend,
+        best=best,
+        regret=best / optimum - 1,
+        evaluations=np.array([float(r.counts.evaluated) for r in results]),
+        seconds=np.array([r.seconds_searching for r in results]),
+        to_near=np.array([trace.until(optimum * (1 + NEAR)) for trace in traces]),
+        traces=traces,
+    )
+
+
+def compare(
+    task: Task,
+    backends: Sequence[str] = tuple(SAMPLERS),
+    *,
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    headroom: float = DEFAULT_HEADROOM,
+    budget: int = BUDGET,
+    seeds: int = SEEDS,
+    progress: Callable[[int], None] | None = None,
+) -> Race:
+    """Run each backend with seeds 0, 1, ... and `budget` plans, after the exhaustive search.
+
+    `progress` hears of the plans costed by all. Raises InputError for an unknown backend or number,
+    NoFeasiblePlanError when no plan of the space fits.
+    """
+    for name in backends:
+        check_backend(name)
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, not {seeds}")
+    options = {"choose": choose, "headroom": headroom, "top": 1, "budget": budget}
+    optimum = find_plans(task, choose=choose, headroom=headroom, top=1)
+    race = Race(task=task, optimum=optimum, budget=budget, complete=not optimum.interrupted)
+    if optimum.best is None and race.complete:
+        raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
+    done = optimum.counts.evaluated
+    for name in backends if race.complete else ():
+        results: list[SearchResult] = []
+        for seed in range(seeds) if name in SAMPLERS else (None,):
+            before = done
+
+            def told(costed: int, before: int = before) -> None:
+                if progress:
+                    progress(before + costed)
+
+            results.append(find_plans(task, backend=name, seed=seed, progress=told, **options))
+            done += results[-1].counts.evaluated
+            if results[-1].interrupted:
+                race.complete = False
+                return race
+        race.entries.append(_entry(name, results, race.best))
+    return race

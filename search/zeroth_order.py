@@ -1,0 +1,202 @@
+"""Which points to cost next, knowing only scores? Random, annealing, SPSA and CMA-ES.
+
+Each class asks for points and is told their scores, which are logarithms (objective.guided):
+a difference of 0.01 is one percent. One setting serves all tasks; it was chosen on the tasks that
+tests/benchmarks/search_backends.py names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .problem import Index, Points, Problem, Random, Value, draw, encode, highest, nearest
+
+TABLE = 64
+"""Points in a table of a search without a population: costing it takes as long as a few rows."""
+
+
+class RandomSearch:
+    """Every variable uniform over its legal values: what every other backend must beat."""
+
+    def __init__(self, problem: Problem, random: Random) -> None:
+        self.problem, self.random = problem, random
+
+    def ask(self, spent: float) -> Points:
+        return draw(self.problem, TABLE, self.random)
+
+    def tell(self, points: Points, scores: Value) -> None:
+        """Learns nothing."""
+
+
+class Tired:
+    """Which of several walkers have found nothing better for a while, and should start again?"""
+
+    def __init__(self, walkers: int, patience: int) -> None:
+        self.best, self.since = np.full(walkers, np.inf), np.zeros(walkers, int)
+        self.patience = patience
+
+    def rows(self, scores: Value) -> Index:
+        """Walkers whose scores have not improved for `patience` calls; they count from 0 again."""
+        self.since = np.where(scores < self.best, 0, self.since + 1)
+        self.best = np.minimum(scores, self.best)
+        tired = np.flatnonzero(self.since >= self.patience)
+        self.best[tired], self.since[tired] = np.inf, 0
+        return tired
+
+
+class Annealing:
+    """Simulated annealing: chains side by side, each with a falling temperature.
+
+    A chain moves to a neighbour of the problem (Problem.neighbours) that is worse by d with
+    probability exp(-d / temperature). The first start is the best of a random table; a chain that
+    finds nothing better for a while starts again, hot, at a random point.
+    Source: Kirkpatrick, Gelatt and Vecchi, Optimization by simulated annealing, 1983; moves:
+    Aceso, EuroSys 2024, table of primitives.
+    """
+
+    CHAINS = 8
+    HOT, COLD = 0.02, 0.01
+    """Temperatures: relative worsening that is accepted with probability 1/e."""
+    COOLING = 50
+    """Moves after which a chain is cold."""
+    PATIENCE = 60
+    """Moves without anything better after which a chain starts again."""
+
+    def __init__(self, problem: Problem, random: Random) -> None:
+        self.problem, self.random = problem, random
+        self.at: Points | None = None
+        self.scores: Value = np.zeros(0)
+        self.age = np.zeros(self.CHAINS)
+        self.tired = Tired(self.CHAINS, self.PATIENCE)
+
+    def ask(self, spent: float) -> Points:
+        if self.at is None:
+            return draw(self.problem, TABLE, self.random)
+        again = np.flatnonzero(self.age == 0)
+        points = self.problem.neighbours(self.at, self.random)
+        points[again] = draw(self.problem, again.size, self.random)
+        return points
+
+    def tell(self, points: Points, scores: Value) -> None:
+        if self.at is None:
+            best = np.argsort(scores, kind="stable")[np.arange(self.CHAINS) % len(scores)]
+            self.at, self.scores, self.age = points[best], scores[best], self.age + 1
+            return
+        temperature = self.HOT * (self.COLD / self.HOT) ** np.minimum(self.age / self.COOLING, 1.0)
+        chance = np.exp(-np.maximum(scores - self.scores, 0.0) / temperature)
+        moved = (self.random.random(len(points)) < chance) | (self.age == 0)
+        self.at = np.where(moved[:, None], points, self.at)
+        self.scores = np.where(moved, scores, self.scores)
+        self.age += 1
+        self.age[self.tired.rows(self.scores)] = 0
+
+
+class Spsa:
+    """Simultaneous perturbation: two points a step give the slope along a random direction.
+
+    Walkers side by side, each at a real vector x, cost the legal points nearest to x + c d and
+    x - c d; d has random signs in a random part of its places, zero elsewhere. They step down
+    the difference. c is half a lattice unit: less would give both sides the same point.
+    Source: J. C. Spall, IEEE Trans. Automatic Control 37, 1992; on a lattice: Q. Wang and
+    J. C. Spall, American Control Conference 2011. Gains a / (A + k)^0.602.
+    """
+
+    WALKERS = 4
+    HALF = 0.5
+    SHARE = 0.3
+    """Chance that a place is perturbed."""
+    GAIN = 32.0
+    """Lattice units of the first step for a relative difference of one."""
+    DELAY = 10.0
+    """A: steps before the gain falls."""
+    LARGEST = 1.0
+    """Lattice units of the largest step; also what ends the pull of points that do not fit."""
+    BEYOND = 0.75
+    """Lattice units that x may leave the range by: a settled place is then not perturbed."""
+    PATIENCE = 40
+    """Steps without anything better after which a walker starts again."""
+
+    def __init__(self, problem: Problem, random: Random) -> None:
+        self.problem, self.random = problem, random
+        self.top = highest(problem)
+        self.at: Value | None = None
+        self.signs: Value = np.zeros((0, 0))
+        self.age = np.zeros(self.WALKERS)
+        self.tired = Tired(self.WALKERS, self.PATIENCE)
+
+    def ask(self, spent: float) -> Points:
+        if self.at is None:
+            return draw(self.problem, TABLE, self.random)
+        self.signs = self.random.choice([-1.0, 1.0], self.at.shape)
+        self.signs *= self.random.random(self.at.shape) < self.SHARE
+        sides = [self.at + self.HALF * self.signs, self.at - self.HALF * self.signs]
+        return nearest(self.problem, np.concatenate(sides))
+
+    def tell(self, points: Points, scores: Value) -> None:
+        if self.at is None:
+            best = np.argsort(scores, kind="stable")[np.arange(self.WALKERS) % len(scores)]
+            self.at = encode(self.problem, points[best])
+            return
+        up, down = np.split(scores, 2)
+        gain = self.GAIN * (self.DELAY / (self.DELAY + self.age)) ** 0.602
+        step = np.clip(gain * (up - down), -self.LARGEST, self.LARGEST)
+        moved = self.at - step[:, None] * self.signs
+        self.at = np.clip(moved, -self.BEYOND, self.top + self.BEYOND)
+        self.age += 1
+        again = self.tired.rows(np.minimum(up, down))
+        self.at[again] = encode(self.problem, draw(self.problem, again.size, self.random))
+        self.age[again] = 0
+
+
+class CmaEs:
+    """CMA-ES with margin: a Gaussian that learns its shape and never gets stuck on a plateau.
+
+    The package `cmaes` keeps a lower bound on the chance that each integer changes. Starts again
+    at a random point with twice the population when it has converged.
+    Source: Hamano et al., CMA-ES with margin, GECCO 2022; Auger and Hansen, restarts, CEC 2005.
+    """
+
+    POPULATION = 16
+    WIDTH = 0.3
+    """First standard deviation, as a share of each variable's range."""
+    PATIENCE = 5
+    """Generations of points that are all known after which it starts again."""
+
+    def __init__(self, problem: Problem, random: Random) -> None:
+        self.problem, self.random = problem, random
+        self.population = self.POPULATION
+        self.known: set[bytes] = set()
+        self.vectors: list[Value] = []
+        self._start()
+
+    def _start(self) -> None:
+        from cmaes import CMAwM
+
+        point = draw(self.problem, 1, self.random)
+        top = np.maximum(highest(self.problem), 1.0)
+        self.stale = 0
+        self.optimizer: Any = CMAwM(
+            mean=encode(self.problem, point)[0],
+            sigma=1.0,
+            bounds=np.stack([np.zeros_like(top), top], axis=1),
+            steps=np.ones_like(top),
+            cov=np.diag((self.WIDTH * top) ** 2),
+            population_size=self.population,
+            seed=int(self.random.integers(2**31)),
+        )
+
+    def ask(self, spent: float) -> Points:
+        asked = [self.optimizer.ask() for _ in range(self.population)]
+        self.vectors = [told for _, told in asked]
+        return nearest(self.problem, np.array([costed for costed, _ in asked]))
+
+    def tell(self, points: Points, scores: Value) -> None:
+        self.optimizer.tell(list(zip(self.vectors, scores.tolist(), strict=True)))
+        rows = {row.tobytes() for row in points}
+        self.stale = self.stale + 1 if rows <= self.known else 0
+        self.known |= rows
+        if self.stale >= self.PATIENCE or self.optimizer.should_stop():
+            self.population *= 2
+            self._start()
