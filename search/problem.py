@@ -27,6 +27,9 @@ Random = np.random.Generator
 Choose = Callable[[int, Points, Mask], Index]
 """Variable, prefixes [row, variables before it] and legal values [row, value] -> one each."""
 
+NOTHING = -1
+"""In place of a variable that is not there."""
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -35,6 +38,11 @@ class Variable:
     name: str
     values: tuple[int, ...]
     ordered: bool = True
+    role: str = ""
+    """What it is wherever it occurs: 'tp' for the tp of stage 3."""
+    given: tuple[int, ...] | None = None
+    """Earlier variables that a good choice depends on, in the same order for all of one role, or
+    NOTHING where there is none; None: all of them."""
 
 
 class Problem(Protocol):

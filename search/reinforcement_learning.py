@@ -2,8 +2,8 @@
 
 The policy is a product of categorical distributions, one a variable in the problem's order, masked
 to the values that can still become a legal plan: every sample is legal. The logits of a variable
-are linear in the choices before it (one weight for each earlier value and own value), so they are
-conditioned on the prefix without a network. Reward: minus the score, -ln(T / T_ref); T_ref cancels
+are sums of tables by what was chosen before, so they are conditioned on the prefix without a
+network. Reward: minus the score, -ln(T / T_ref); T_ref cancels
 against the baseline, the mean reward of the other samples (leave-one-out: Kool, van Hoof and
 Welling, 2019).
 """
@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .objective import BARRIER
-from .problem import Index, Mask, Points, Problem, Random, Value, construct
+from .problem import NOTHING, Index, Mask, Points, Problem, Random, Value, construct
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One variable of a batch: what was known, how likely each value was, what was taken."""
+    """One variable of a batch: how likely each legal value was, and what was taken."""
 
-    features: Value
-    """[row, feature]: 1 for each value taken before, and a constant."""
     chances: Value
     """[row, value]; 0 where it would be illegal."""
     taken: Index
@@ -42,41 +40,59 @@ class Decision:
 
 
 class Policy:
-    """Masked categorical distributions with logits linear in the choices before."""
+    """Masked categorical distributions whose logits are sums of tables.
+
+    A variable has a logit for each value, and for each earlier variable that it is `given` a table
+    [earlier value, value]. Variables of one `role` (tp of stage 1, tp of stage 2) share tables.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        widths = [len(variable.values) for variable in problem.variables]
-        ends = np.cumsum(widths).tolist()
-        self.places = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
-        self.weights = np.zeros((ends[-1] + 1, ends[-1]))
-        """[feature, value]: features are the values of earlier variables, then a constant."""
+        self.widths = [len(variable.values) for variable in problem.variables]
+        self.logits = [np.zeros(width) for width in self.widths]
+        self.tables: dict[tuple[str, int], Value] = {}
+        for i, variable in enumerate(problem.variables):
+            for slot, other in self.given(i):
+                shape = self.widths[other], self.widths[i]
+                self.tables.setdefault((variable.role, slot), np.zeros(shape))
+
+    def given(self, variable: int) -> list[tuple[int, int]]:
+        """Slots and earlier variables that a variable is conditioned on."""
+        given = self.problem.variables[variable].given
+        earlier = range(variable) if given is None else given
+        return [(slot, other) for slot, other in enumerate(earlier) if other != NOTHING]
 
     def sample(self, rows: int, random: Random) -> tuple[Points, list[Decision]]:
         """Points, and the decisions that led to them."""
-        features = np.zeros((rows, len(self.weights)))
-        features[:, -1] = 1.0
         decisions: list[Decision] = []
 
         def choose(variable: int, prefix: Points, legal: Mask) -> Index:
-            place = self.places[variable]
-            logits = np.where(legal, features @ self.weights[:, place], -np.inf)
+            logits = np.where(legal, self._logits(variable, prefix), -np.inf)
             chances = np.exp(logits - logits.max(axis=1, keepdims=True))
             chances /= chances.sum(axis=1, keepdims=True)
             taken = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
-            decisions.append(Decision(features.copy(), chances, taken))
-            features[np.arange(rows), place.start + taken] = 1.0
+            decisions.append(Decision(chances, taken))
             return taken
 
         return construct(self.problem, rows, choose), decisions
 
+    def _logits(self, variable: int, prefix: Points) -> Value:
+        """[row, value] before masking."""
+        role = self.problem.variables[variable].role
+        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.given(variable))
+        return sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
+
     def ascend(
-        self, decisions: list[Decision], advantage: Value, rate: float, bonus: float
+        self, points: Points, decisions: list[Decision], advantage: Value, rate: float, bonus: float
     ) -> None:
         """One step up the expected reward and `bonus` times the entropy."""
-        for place, decision in zip(self.places, decisions, strict=True):
+        for variable, decision in enumerate(decisions):
             slope = advantage[:, None] * decision.score_function + bonus * decision.entropy_slope
-            self.weights[:, place] += rate * decision.features.T @ slope / len(advantage)
+            slope *= rate / len(advantage)
+            self.logits[variable] += slope.sum(axis=0)
+            role = self.problem.variables[variable].role
+            for slot, other in self.given(variable):
+                np.add.at(self.tables[role, slot], points[:, other], slope)
 
 
 class PolicyGradient:
@@ -86,12 +102,12 @@ class PolicyGradient:
     starts afresh.
     """
 
-    BATCH = 16
+    BATCH = 8
     RATE = 2.0
     """Step size: logits per standardised reward."""
-    ENTROPY = 0.2, 0.02
+    ENTROPY = 0.3, 0.03
     """Weight of the entropy at the start and at the end of the budget."""
-    LOWEST = -1.0
+    LOWEST = -0.5
     """Advantages are cut here: how bad the bad ones are teaches little."""
     PATIENCE = 8
     """Batches without a new point after which the policy starts afresh."""
@@ -111,7 +127,7 @@ class PolicyGradient:
 
     def tell(self, points: Points, scores: Value) -> None:
         advantage = self.advantage(self.rewards(scores))
-        self.policy.ascend(self.decisions, advantage, self.RATE, self.bonus)
+        self.policy.ascend(points, self.decisions, advantage, self.RATE, self.bonus)
         rows = {row.tobytes() for row in points}
         self.stale = self.stale + 1 if rows <= self.known else 0
         self.known |= rows

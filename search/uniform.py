@@ -44,7 +44,12 @@ class UniformProblem:
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
         return tuple(
-            Variable(level.name, tuple(level.values.tolist()), level.name not in CATEGORICAL)
+            Variable(
+                level.name,
+                tuple(level.values.tolist()),
+                ordered=level.name not in CATEGORICAL,
+                role=level.name,
+            )
             for level in self._walk
             if not level.derived
         )

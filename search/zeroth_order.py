@@ -159,9 +159,9 @@ class CmaEs:
     """
 
     POPULATION = 16
-    WIDTH = 0.3
+    WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
-    PATIENCE = 5
+    PATIENCE = 3
     """Generations of points that are all known after which it starts again."""
 
     def __init__(self, problem: Problem, random: Random) -> None:
