@@ -47,50 +47,46 @@ class Tired:
 
 
 class Annealing:
-    """Simulated annealing: chains side by side, each with a falling temperature.
+    """Simulated annealing: chains side by side, from the best of a random table.
 
     A chain moves to a neighbour of the problem (Problem.neighbours) that is worse by d with
-    probability exp(-d / temperature). The first start is the best of a random table; a chain that
-    finds nothing better for a while starts again, hot, at a random point.
-    Source: Kirkpatrick, Gelatt and Vecchi, Optimization by simulated annealing, 1983; moves:
-    Aceso, EuroSys 2024, table of primitives.
+    probability exp(-d / temperature); the temperature falls geometrically with the budget spent.
+    A chain that finds nothing better for a while starts again at a random point.
+    Source: Kirkpatrick, Gelatt and Vecchi, Optimization by simulated annealing, 1983.
     """
 
     CHAINS = 8
-    HOT, COLD = 0.02, 0.01
+    HOT, COLD = 0.05, 0.005
     """Temperatures: relative worsening that is accepted with probability 1/e."""
-    COOLING = 50
-    """Moves after which a chain is cold."""
-    PATIENCE = 60
+    PATIENCE = 150
     """Moves without anything better after which a chain starts again."""
 
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem, self.random = problem, random
         self.at: Points | None = None
         self.scores: Value = np.zeros(0)
-        self.age = np.zeros(self.CHAINS)
+        self.temperature = self.HOT
         self.tired = Tired(self.CHAINS, self.PATIENCE)
 
     def ask(self, spent: float) -> Points:
+        self.temperature = self.HOT * (self.COLD / self.HOT) ** spent
         if self.at is None:
             return draw(self.problem, TABLE, self.random)
-        again = np.flatnonzero(self.age == 0)
         points = self.problem.neighbours(self.at, self.random)
+        again = np.flatnonzero(np.isinf(self.scores))
         points[again] = draw(self.problem, again.size, self.random)
         return points
 
     def tell(self, points: Points, scores: Value) -> None:
         if self.at is None:
-            best = np.argsort(scores, kind="stable")[np.arange(self.CHAINS) % len(scores)]
-            self.at, self.scores, self.age = points[best], scores[best], self.age + 1
+            best = np.argsort(scores, kind="stable")[: self.CHAINS]
+            self.at, self.scores = points[best], scores[best]
             return
-        temperature = self.HOT * (self.COLD / self.HOT) ** np.minimum(self.age / self.COOLING, 1.0)
-        chance = np.exp(-np.maximum(scores - self.scores, 0.0) / temperature)
-        moved = (self.random.random(len(points)) < chance) | (self.age == 0)
+        worse = np.maximum(scores - self.scores, 0.0)
+        moved = self.random.random(len(points)) < np.exp(-worse / self.temperature)
         self.at = np.where(moved[:, None], points, self.at)
         self.scores = np.where(moved, scores, self.scores)
-        self.age += 1
-        self.age[self.tired.rows(self.scores)] = 0
+        self.scores[self.tired.rows(self.scores)] = np.inf
 
 
 class Spsa:
@@ -115,8 +111,10 @@ class Spsa:
     """Lattice units of the largest step; also what ends the pull of points that do not fit."""
     BEYOND = 0.75
     """Lattice units that x may leave the range by: a settled place is then not perturbed."""
-    PATIENCE = 40
+    PATIENCE = 20
     """Steps without anything better after which a walker starts again."""
+    RETURN = 0.8
+    """Chance that it does so at the best point of all; else at a random one."""
 
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem, self.random = problem, random
@@ -124,6 +122,7 @@ class Spsa:
         self.at: Value | None = None
         self.signs: Value = np.zeros((0, 0))
         self.age = np.zeros(self.WALKERS)
+        self.best, self.least = np.zeros_like(self.top), np.inf
         self.tired = Tired(self.WALKERS, self.PATIENCE)
 
     def ask(self, spent: float) -> Points:
@@ -135,9 +134,11 @@ class Spsa:
         return nearest(self.problem, np.concatenate(sides))
 
     def tell(self, points: Points, scores: Value) -> None:
+        order = np.argsort(scores, kind="stable")
+        if scores[order[0]] < self.least:
+            self.least, self.best = scores[order[0]], encode(self.problem, points[order[:1]])[0]
         if self.at is None:
-            best = np.argsort(scores, kind="stable")[np.arange(self.WALKERS) % len(scores)]
-            self.at = encode(self.problem, points[best])
+            self.at = encode(self.problem, points[order[: self.WALKERS]])
             return
         up, down = np.split(scores, 2)
         gain = self.GAIN * (self.DELAY / (self.DELAY + self.age)) ** 0.602
@@ -145,9 +146,15 @@ class Spsa:
         moved = self.at - step[:, None] * self.signs
         self.at = np.clip(moved, -self.BEYOND, self.top + self.BEYOND)
         self.age += 1
-        again = self.tired.rows(np.minimum(up, down))
-        self.at[again] = encode(self.problem, draw(self.problem, again.size, self.random))
-        self.age[again] = 0
+        self._start(self.tired.rows(np.minimum(up, down)))
+
+    def _start(self, walkers: Index) -> None:
+        """Put walkers at the best point of all or at a random one."""
+        assert self.at is not None
+        fresh = encode(self.problem, draw(self.problem, walkers.size, self.random))
+        back = self.random.random((walkers.size, 1)) < self.RETURN
+        self.at[walkers] = np.where(back, self.best, fresh)
+        self.age[walkers] = 0
 
 
 class CmaEs:
