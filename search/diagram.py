@@ -31,8 +31,8 @@ class Diagram:
     """Axes, in the order of choice."""
     arcs: tuple[Index, ...]
     """Of each axis [node, value]: the node of the next axis, or DEAD."""
-    plans: Index
-    """Legal plans below each node of the first axis: one number, 0 where nothing is legal."""
+    plans: int
+    """How many paths there are."""
 
     def nodes(self, points: Index) -> Index:
         """The node that each prefix [row, axis] ends in; indices of values, all legal."""
@@ -97,18 +97,21 @@ def _distinct(columns: list[Index], length: int) -> tuple[Index, Index]:
 
 
 def _trim(walk: list[Level], arcs: list[Index], last: int) -> Diagram:
-    """Cut the arcs into dead ends, and let an arc skip the levels of derived fields."""
-    below: Index = np.ones(last, np.intp)
-    skip: Index = np.arange(last)
+    """Cut the arcs into dead ends, and let an arc skip the levels of derived fields.
+
+    DEAD, as an index, finds the last entry: nothing below, nowhere to go.
+    """
+    below: Index = np.append(np.ones(last, np.intp), 0)
+    skip: Index = np.append(np.arange(last), DEAD)
     kept: list[tuple[str, Index]] = []
     for level, out in zip(reversed(walk), reversed(arcs), strict=True):
-        plans = np.where(out == DEAD, 0, below[out])
+        plans = below[out]
         target = np.where(plans > 0, skip[out], DEAD)
-        below = plans.sum(axis=1)
+        below = np.append(plans.sum(axis=1), 0)
         if level.derived:
-            skip = target[:, 0]
+            skip = np.append(target[:, 0], DEAD)
             continue
         kept.append((level.name, target))
-        skip = np.arange(len(target))
+        skip = np.append(np.arange(len(target)), DEAD)
     kept.reverse()
-    return Diagram(tuple(name for name, _ in kept), tuple(t for _, t in kept), below)
+    return Diagram(tuple(name for name, _ in kept), tuple(t for _, t in kept), int(below[0]))

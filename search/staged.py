@@ -21,7 +21,7 @@ from plan3d.simulator.rules import legal
 from plan3d.simulator.segments import ABSENT, Segments
 from plan3d.simulator.task import Task
 
-from .problem import NOTHING, Index, Mask, Points, Random, Variable, encode, nearest, step
+from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
 from .space import LARGEST_MICRO_BATCH, divisors
 
 Table = NDArray[np.int64]
@@ -178,7 +178,10 @@ class StagedProblem:
         return out
 
     def plans(self, points: Points) -> Plan:
-        """One row a point, with two runs a stage: what recomputes in full, and the rest."""
+        """One row a point, with two runs a stage: what recomputes in full, and the rest.
+
+        A plan's own sizes are those of the stage with the largest dp, its zero is the largest.
+        """
         value = [np.array(v.values)[i] for v, i in zip(self.variables, points.T, strict=True)]
         pp, m, base = (value[i] for i in (PP, MICRO_BATCHES, RECOMPUTE))
         runs: list[tuple[Table, ...]] = []
@@ -191,10 +194,10 @@ class StagedProblem:
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
                 runs.append((at, part, tp, dp, zero, np.broadcast_to(recompute, pp.shape)))
         segments = _packed(np.array(runs).transpose(1, 2, 0))
-        tp, dp = segments.tp, segments.dp
-        columns = self._columns(pp, tp.max(axis=1), dp.max(axis=1), m, segments.zero.max(axis=1))
-        columns |= {"tp": tp[:, 0], "dp": dp[:, 0], "zero": segments.zero[:, 0], "recompute": base}
-        columns["micro_batch"] = self.task.global_batch // (m * dp[:, 0])
+        dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)
+        columns = self._columns(pp, segments.tp.max(axis=1), dp, m, zero)
+        columns |= {"tp": self.task.gpus // (pp * dp), "recompute": base}
+        columns["micro_batch"] = self.task.global_batch // (m * dp)
         return from_columns(columns, segments=segments)
 
     def neighbours(self, points: Points, random: Random) -> Points:

@@ -60,7 +60,7 @@ class UniformProblem:
 
     @property
     def size(self) -> int:
-        return int(self._diagram.plans[0])
+        return self._diagram.plans
 
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""

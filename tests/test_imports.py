@@ -33,7 +33,7 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
-        "integer_programming problem diagram uniform sampling reinforcement_learning "
+        "integer_programming problem diagram uniform staged sampling reinforcement_learning "
         "zeroth_order gymnasium_environment finder advice race race_plot"
     ),
     "plan3d": (
