@@ -87,11 +87,17 @@ def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     return points
 
 
+def _argmax(values: Value) -> Index:
+    """The first largest value of each row."""
+    out: Index = np.argmax(values, axis=1)
+    return out
+
+
 def draw(problem: Problem, rows: int, random: Random) -> Points:
     """Points at random: each variable uniform over its legal values."""
 
     def choose(variable: int, prefix: Points, legal: Mask) -> Index:
-        return np.argmax(np.where(legal, random.random(legal.shape), -1.0), axis=1)
+        return _argmax(np.where(legal, random.random(legal.shape), -1.0))
 
     return construct(problem, rows, choose)
 
@@ -134,7 +140,7 @@ def nearest(problem: Problem, wanted: Value) -> Points:
         near = wanted[:, places[variable]]
         if problem.variables[variable].ordered:
             near = -np.abs(near - np.arange(legal.shape[1]))
-        return np.argmax(np.where(legal, near, -np.inf), axis=1)
+        return _argmax(np.where(legal, near, -np.inf))
 
     return construct(problem, len(wanted), choose)
 
@@ -147,7 +153,7 @@ def step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index
     """
     masks = [problem.legal(points[:, :i]) for i in range(len(problem.variables))]
     free = np.stack([mask.sum(axis=1) > 1 for mask in masks], axis=1)
-    variable = np.argmax(np.where(free, random.random(free.shape), -1.0), axis=1)
+    variable = _argmax(np.where(free, random.random(free.shape), -1.0))
     index = points[np.arange(len(points)), variable]
     for i in np.unique(variable[free.any(axis=1)]):
         rows = np.flatnonzero((variable == i) & free.any(axis=1))
@@ -163,4 +169,4 @@ def _another(legal: Mask, index: Index, ordered: bool, random: Random) -> Index:
     if ordered:
         up = random.random((len(index), 1)) < 0.5
         far = np.abs(distance) + legal.shape[1] * ((distance > 0) != up)
-    return np.argmin(np.where(legal & (distance != 0), far, np.inf), axis=1)
+    return _argmax(np.where(legal & (distance != 0), -far, -np.inf))

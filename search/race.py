@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from plan3d.simulator.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from .backend import SearchResult, Trace, Value
+from .backend import Progress, SearchResult, Trace, Value
 from .finder import DEFAULT_HEADROOM, SAMPLERS, check_backend, find_plans
 from .sampling import BUDGET
 
@@ -83,7 +83,7 @@ def compare(
     headroom: float = DEFAULT_HEADROOM,
     budget: int = BUDGET,
     seeds: int = SEEDS,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Race:
     """Run each backend with seeds 0, 1, ... and `budget` plans, after the exhaustive search.
 
@@ -94,25 +94,40 @@ def compare(
         check_backend(name)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
-    options = {"choose": choose, "headroom": headroom, "top": 1, "budget": budget}
     optimum = find_plans(task, choose=choose, headroom=headroom, top=1)
     race = Race(task=task, optimum=optimum, budget=budget, complete=not optimum.interrupted)
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
-    done = optimum.counts.evaluated
+    options = {"choose": choose, "headroom": headroom, "top": 1, "budget": budget}
+    told = _Total(progress, optimum.counts.evaluated)
     for name in backends if race.complete else ():
-        results: list[SearchResult] = []
-        for seed in range(seeds) if name in SAMPLERS else (None,):
-            before = done
-
-            def told(costed: int, before: int = before) -> None:
-                if progress:
-                    progress(before + costed)
-
-            results.append(find_plans(task, backend=name, seed=seed, progress=told, **options))
-            done += results[-1].counts.evaluated
-            if results[-1].interrupted:
-                race.complete = False
-                return race
+        results = _runs(task, name, seeds if name in SAMPLERS else 0, told, options)
+        if results[-1].interrupted:
+            race.complete = False
+            break
         race.entries.append(_entry(name, results, race.best))
     return race
+
+
+class _Total:
+    """Tells of the plans costed by all runs so far."""
+
+    def __init__(self, progress: Progress | None, done: int) -> None:
+        self.progress, self.done = progress, done
+
+    def __call__(self, costed: int) -> None:
+        if self.progress:
+            self.progress(self.done + costed)
+
+
+def _runs(
+    task: Task, name: str, seeds: int, told: _Total, options: dict[str, Any]
+) -> list[SearchResult]:
+    """One run for each seed, up to the first that is interrupted; one run without a seed for 0."""
+    results: list[SearchResult] = []
+    for seed in range(seeds) if seeds else (None,):
+        results.append(find_plans(task, backend=name, seed=seed, progress=told, **options))
+        told.done += results[-1].counts.evaluated
+        if results[-1].interrupted:
+            break
+    return results

@@ -29,14 +29,16 @@ class Decision:
     @property
     def score_function(self) -> Value:
         """[row, value]: gradient of the logarithm of the chance of what was taken."""
-        return (self.taken[:, None] == np.arange(self.chances.shape[1])) - self.chances
+        out: Value = (self.taken[:, None] == np.arange(self.chances.shape[1])) - self.chances
+        return out
 
     @property
     def entropy_slope(self) -> Value:
         """[row, value]: gradient of the entropy with the logits."""
         logs = np.log(np.maximum(self.chances, np.finfo(float).tiny))
         entropy = -(self.chances * logs).sum(axis=1, keepdims=True)
-        return -self.chances * (logs + entropy)
+        out: Value = -self.chances * (logs + entropy)
+        return out
 
 
 class Policy:
@@ -70,7 +72,7 @@ class Policy:
             logits = np.where(legal, self._logits(variable, prefix), -np.inf)
             chances = np.exp(logits - logits.max(axis=1, keepdims=True))
             chances /= chances.sum(axis=1, keepdims=True)
-            taken = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
+            taken: Index = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
             decisions.append(Decision(chances, taken))
             return taken
 
@@ -148,4 +150,5 @@ class PolicyGradient:
             return np.zeros_like(rewards)
         rest = len(rewards) - 1
         others = (rewards.sum() - rewards) / rest
-        return np.maximum((rewards - others) / spread, self.LOWEST)
+        out: Value = np.maximum((rewards - others) / spread, self.LOWEST)
+        return out

@@ -45,9 +45,10 @@ class Known:
 
     def new(self, points: Points) -> Points:
         """The distinct points that are not known yet, in lexicographic order."""
-        distinct = np.unique(points, axis=0)
+        distinct: Points = np.unique(points, axis=0)
         fresh = [row.tobytes() not in self.scores for row in distinct]
-        return distinct[np.array(fresh, bool)]
+        out: Points = distinct[np.array(fresh, bool)]
+        return out
 
     def add(self, points: Points, scores: Value) -> None:
         keys = (row.tobytes() for row in points)

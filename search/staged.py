@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.plan import Plan, Recompute, from_columns
-from plan3d.simulator.rules import legal
+from plan3d.simulator.rules import legal, supported_precisions
 from plan3d.simulator.segments import ABSENT, Segments
 from plan3d.simulator.task import Task
 
@@ -107,7 +107,8 @@ class StagedProblem:
         rows = np.flatnonzero(ok)
         plans = self._columns(pp[rows], tp[rows], dp[rows], micro_batch[rows], zero[rows])
         ok[rows] = legal(from_columns(plans), self.task)
-        return ok.reshape([len(axis) for axis in axes])
+        out: Mask = ok.reshape([len(axis) for axis in axes])
+        return out
 
     def _columns(
         self, pp: Table, tp: Table, dp: Table, micro_batch: Table, zero: Table
@@ -116,6 +117,7 @@ class StagedProblem:
         parallel, several = 1 * (tp > 1), 1 * (dp > 1)
         return {
             **{"pp": pp, "tp": tp, "dp": dp, "micro_batch": micro_batch, "zero": zero},
+            "precision": np.full_like(pp, min(supported_precisions(self.task))),
             "schedule": np.zeros_like(pp),
             "sequence_parallel": parallel,
             "overlap_tp": parallel * (self.task.software.tp_overlap_share > 0),
@@ -139,17 +141,19 @@ class StagedProblem:
 
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
-        variable, ok = prefix.shape[1], self.strategies
+        variable = prefix.shape[1]
+        batches: Mask = np.any(self.strategies, axis=(2, 3))
         if variable == PP:
-            return np.broadcast_to(ok.any(axis=(1, 2, 3)), (len(prefix), len(self.stages)))
+            return np.broadcast_to(np.any(batches, axis=1), (len(prefix), len(self.stages)))
         if variable == MICRO_BATCHES:
-            return ok.any(axis=(2, 3))[prefix[:, PP]]
+            some: Mask = batches[prefix[:, PP]]
+            return some
         if variable == RECOMPUTE:
             return np.ones((len(prefix), len(BASES)), bool)
         stage, field = divmod(variable - FIRST, EACH)
         present = stage < np.array(self.stages)[prefix[:, PP]]
         mask = self._of_present(prefix, stage, field)
-        first = np.arange(mask.shape[1]) == (WINDOW if field == CUT else 0)
+        first: Mask = np.arange(mask.shape[1]) == (WINDOW if field == CUT else 0)
         out: Mask = np.where(present[:, None], mask, first)
         return out
 
@@ -161,7 +165,7 @@ class StagedProblem:
             return _distinct_shares(self.end(prefix, stage) - self.end(prefix, stage - 1))
         chosen = self.strategies[prefix[:, PP], prefix[:, MICRO_BATCHES]]
         if field == TP:
-            tp: Mask = chosen.any(axis=2)
+            tp: Mask = np.any(chosen, axis=2)
             return tp
         zero: Mask = chosen[np.arange(len(prefix)), prefix[:, _place(stage, TP)]]
         return zero
@@ -173,7 +177,7 @@ class StagedProblem:
         end = self.even(stage, pp)[:, None] + offset
         room = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
         inside = (end > self.end(prefix, stage - 1)[:, None]) & room
-        last = (stage == pp - 1)[:, None]
+        last: Mask = np.equal(pp - 1, stage)[:, None]
         out: Mask = np.where(last, offset == 0, inside)
         return out
 

@@ -1,4 +1,4 @@
-"""Is a problem an environment that Gymnasium accepts, and does an episode pay what its plan costs?"""
+"""Does Gymnasium accept a problem as an environment, and does an episode pay its plan's cost?"""
 
 import subprocess
 import sys
