@@ -132,6 +132,25 @@ def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
+def spread(
+    size: Value | float, nodes: Value, copies: Value | float, group: Group, cluster: Cluster
+) -> Value:
+    """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
+    wants it (`nodes` on average) and on to its `copies` receivers inside.
+
+    Across, a rank sends nodes (K-1)/K size through its own NIC; inside, what arrived is passed on
+    as it comes, so the longer of the two counts (as all_to_all does).
+    """
+    n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
+    r = group.in_domain
+    local = _inside(fast, (r - 1) / r * copies * size, r - 1)
+    leaving = nodes * (group.domains - 1) / group.domains * size
+    rate = np.full_like(n, net.bandwidth * net.efficiency)
+    hops = group.domains - 1
+    remote = _across(cluster, leaving, np.zeros_like(n), rate) + hops * fast.latency_per_step
+    return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
+
+
 def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> Value:
     """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
     bytes_sent = np.asarray(size, float)
