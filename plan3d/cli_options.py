@@ -265,6 +265,13 @@ OPTIONS = (
         help="exhaustive (default), random, annealing, spsa, cma-es or reinforcement-learning",
     ),
     Option(
+        flag="--space",
+        value="SPACE",
+        verbs=SEARCH,
+        help="uniform (default): stages all alike; staged: each with its own layers, tp, dp, zero "
+        "and recompute, for backends that draw at random",
+    ),
+    Option(
         flag="--backends",
         value="B1,B2",
         verbs=COMPARE,

@@ -51,6 +51,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Arguments of find_plans; its own defaults where the user says nothing."""
     given = {
         "backend": args.backend,
+        "space": args.space,
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,

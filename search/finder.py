@@ -14,6 +14,7 @@ from .objective import objective as objective_of
 from .reinforcement_learning import PolicyGradient
 from .sampling import MakeSampler
 from .space import Space
+from .staged import StagedProblem
 from .uniform import UniformProblem
 from .zeroth_order import Annealing, CmaEs, RandomSearch, Spsa
 
@@ -27,11 +28,16 @@ SAMPLERS: dict[str, MakeSampler] = {
 """Backends that draw at random and only see scores; they take a seed."""
 
 
-def _sampling(name: str) -> Callable[..., SearchResult]:
-    """The search of one sampler over the uniform space."""
+Subject = Space | StagedProblem
+"""What is searched: plans whose stages are alike, or may differ."""
 
-    def search(space: Space, **options: Any) -> SearchResult:
-        return sampling.search(UniformProblem(space), SAMPLERS[name], backend=name, **options)
+
+def _sampling(name: str) -> Callable[..., SearchResult]:
+    """The search of one sampler."""
+
+    def search(subject: Subject, **options: Any) -> SearchResult:
+        problem = UniformProblem(subject) if isinstance(subject, Space) else subject
+        return sampling.search(problem, SAMPLERS[name], backend=name, **options)
 
     return search
 
@@ -41,6 +47,8 @@ BACKENDS: dict[str, Callable[..., SearchResult]] = {
     **{name: _sampling(name) for name in SAMPLERS},
 }
 """Searches by name."""
+SPACES = ("uniform", "staged")
+"""Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
 DEFAULT_HEADROOM = 0.10
 """Share of a GPU's memory left free: the error of a memory prediction and fragmentation."""
@@ -50,6 +58,7 @@ def find_plans(
     task: Task,
     *,
     backend: str = "exhaustive",
+    space: str = "uniform",
     objective: str = "step-time",
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float = DEFAULT_HEADROOM,
@@ -61,6 +70,7 @@ def find_plans(
 ) -> SearchResult:
     """Search the plans of a task and rank the `top` best that fit.
 
+    `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `headroom` is the share
     of memory to leave free. The search ends, incomplete, after `budget` plans or `time_limit`
     seconds; `seed` (0 when None) is what SAMPLERS draw from, which end after sampling.BUDGET plans
@@ -71,9 +81,8 @@ def find_plans(
     _check_numbers(top, headroom, budget, time_limit)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
-    space = Space.of(task, choose)
     return BACKENDS[backend](
-        space,
+        _subject(task, space, backend, choose),
         objective=objective,
         limit=limit,
         top=top,
@@ -82,6 +91,21 @@ def find_plans(
         progress=progress,
         **drawn,
     )
+
+
+def _subject(
+    task: Task, space: str, backend: str, choose: Mapping[str, Sequence[Any]] | None
+) -> Subject:
+    """The space of that name under the constraints."""
+    if space not in SPACES:
+        raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
+    if space == "uniform":
+        return Space.of(task, choose)
+    if backend not in SAMPLERS:
+        raise InputError(
+            f"the {backend} backend cannot search staged plans; {', '.join(SAMPLERS)} can"
+        )
+    return StagedProblem.of(task, choose)
 
 
 def check_backend(name: str) -> None:

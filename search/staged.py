@@ -9,15 +9,18 @@ overlap is on. Moves: Aceso, EuroSys 2024, table of primitives.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.plan import Plan, Recompute, from_columns
-from plan3d.simulator.rules import legal, supported_precisions
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.plan import Plan, Recompute, code, from_columns
+from plan3d.simulator.rules import legal, nearest_divisors, supported_precisions
 from plan3d.simulator.segments import ABSENT, Segments
 from plan3d.simulator.task import Task
 
@@ -54,10 +57,24 @@ class StagedProblem:
     stages: tuple[int, ...]
 
     @classmethod
-    def of(cls, task: Task, most_stages: int = MOST_STAGES) -> StagedProblem:
-        """Every pipeline up to so many stages."""
-        most = min(most_stages, task.model.layers)
-        return cls(task, tuple(d for d in divisors(task.gpus) if d <= most))
+    def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> StagedProblem:
+        """Pipelines of up to MOST_STAGES stages, or of those in choose['pp'].
+
+        Raises InputError for other constraints, and for stages that the GPUs or layers forbid.
+        """
+        others = [name for name in choose or {} if name != "pp"]
+        if others:
+            raise InputError(f"a search of staged plans takes constraints on pp, not {others[0]}")
+        most = min(MOST_STAGES, task.model.layers)
+        usual = [d for d in divisors(task.gpus) if d <= most]
+        stages = sorted({code("pp", value) for value in (choose or {}).get("pp", usual)})
+        for pp in stages:
+            if task.gpus % pp or pp > task.model.layers:
+                raise InputError(
+                    f"pp={pp} must divide {task.gpus} GPUs and be at most {task.model.layers} "
+                    f"layers; nearest: {nearest_divisors(task.gpus, min(pp, task.model.layers))}"
+                )
+        return cls(task, tuple(stages))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from .diagram import Diagram, diagram
 from .problem import Mask, Points, Random, Variable, encode, nearest, step
 from .space import DERIVED, Level, Space, levels, table
 
-CATEGORICAL = ("schedule", "precision", "optimizer")
+CATEGORICAL = ("schedule", "cp_comm", "expert_dispatch", "precision", "optimizer")
 """Fields whose values have no order."""
 EXCHANGES = ("tp", "cp", "pp")
 """Axes of which one may grow while another shrinks; dp, derived, takes what a single move frees."""

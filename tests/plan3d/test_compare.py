@@ -67,6 +67,19 @@ def test_an_interrupt_prints_the_best_so_far(
     assert err == "plan3d: interrupted: the best so far\n"
 
 
+def test_stages_may_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["search", *TASK, "--space", "staged", "--fix", "pp=4", "--backend", "cma-es"]
+    found = answer(capsys, *asked, "--budget", "100")
+    best = found["plans"][0]
+    assert len(best["plan"]["segments"]) == 4
+    assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
+    assert main([*asked, "--budget", "100"]) == 0
+    out = capsys.readouterr().out
+    said = " ".join(out.partition("Best plan: ")[2].split())
+    again = answer(capsys, "estimate", *TASK, "--plan", said.partition(": ")[0])
+    assert again["plans"][0]["step_seconds"] == pytest.approx(best["step_seconds"], rel=1e-12)
+
+
 def test_a_time_limit_ends_a_sampling_search(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", *TASK, "--backend", "annealing", "--budget", "1000000"]
     found = answer(capsys, *asked, "--time-limit", "0.3")
@@ -140,6 +153,7 @@ def test_an_interrupted_comparison_says_so(capsys: pytest.CaptureFixture[str]) -
         (["search", *TASK, "--seed", "1"], 2, "the exhaustive search draws nothing at random"),
         (["search", *TASK, "--backend", "spsa", "--seed", "-1"], 2, "at least 0"),
         (["search", *TASK, "--seeds", "3"], 2, "did you mean --seed"),
+        (["search", *TASK, "--space", "staged"], 2, "cannot search staged plans"),
     ],
 )
 def test_what_is_refused(

@@ -44,7 +44,7 @@ def test_without_the_package_one_line_says_how_to_get_it():
 @pytest.fixture(params=["uniform", "staged"])
 def env(request):
     pytest.importorskip("gymnasium")
-    problem = UNIFORM if request.param == "uniform" else StagedProblem.of(TASK, most_stages=4)
+    problem = UNIFORM if request.param == "uniform" else StagedProblem.of(TASK, {"pp": [2, 4]})
     return environment(problem, limit=LIMIT)
 
 

@@ -43,7 +43,7 @@ SPACES = {
 PROBLEMS = {
     **{name: UniformProblem(Space.of(*question)) for name, question in SPACES.items()},
     "staged": StagedProblem.of(task("llama-7b", 16, 64)),
-    "staged odd": StagedProblem.of(task("gpt3-125m", 24, 48), most_stages=6),
+    "staged odd": StagedProblem.of(task("gpt3-125m", 24, 48), {"pp": [1, 2, 6]}),
     "staged moe": StagedProblem.of(task("mixtral-8x7b", 32, 32)),
 }
 problems = st.sampled_from(sorted(PROBLEMS))

@@ -143,7 +143,7 @@ def test_points_that_never_fit_are_survived(name):
 
 @every_backend
 def test_stages_that_differ_are_searched_too(name):
-    problem = StagedProblem.of(task("llama-7b", 16, 64), most_stages=4)
+    problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
     result = run(problem, name, budget=300)
     assert result.counts.evaluated == 300
     assert legal(result.costs.plans, problem.task).all()
@@ -154,9 +154,10 @@ def test_stages_that_differ_are_searched_too(name):
 def test_annealing_finds_stages_that_beat_all_uniform_ones():
     """A large vocabulary loads the last stage; an uneven cut relieves it."""
     question = task("llama-3.1-8b", 32, 64)
-    problem = StagedProblem(question, (4,))
+    options = {"backend": "annealing", "space": "staged", "budget": 1500}
+    result = find_plans(question, choose={"pp": [4]}, **options)
+    assert all(plan.pp == 4 for plan in result.plans)
     alike = {"cp": [1], "virtual_stages": [1], "pp": [4]}
-    result = run(problem, "annealing", budget=1500)
     assert result.best.step_seconds < 0.97 * find_plans(question, choose=alike).best.step_seconds
 
 
@@ -240,11 +241,16 @@ def test_a_search_without_legal_plans_says_so():
         ({"backend": "spsa", "seed": -1}, "at least 0"),
         ({"backend": "anealing"}, "did you mean annealing"),
         ({"backend": "random", "budget": 0}, "above 0"),
+        ({"backend": "random", "space": "stages"}, "did you mean staged"),
+        ({"space": "staged"}, "exhaustive backend cannot search staged plans; random, "),
+        ({"backend": "random", "space": "staged", "choose": {"tp": [2]}}, "on pp, not tp"),
+        ({"backend": "random", "space": "staged", "choose": {"pp": [3]}}, "nearest: 2, 4"),
+        ({"backend": "random", "space": "staged", "choose": {"pp": [64]}}, "at most 24 layers"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
-        find_plans(task(), choose=TINY, **options)
+        find_plans(task(), **{"choose": TINY, **options})
 
 
 # Parts of the backends
