@@ -275,7 +275,7 @@ OPTIONS = (
         flag="--backends",
         value="B1,B2",
         verbs=COMPARE,
-        help="what to compare (default: all that draw at random)",
+        help="what to compare (default: all backends that draw at random)",
     ),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),

@@ -85,28 +85,35 @@ def compare(
     seeds: int = SEEDS,
     progress: Progress | None = None,
 ) -> Race:
-    """Run each backend with seeds 0, 1, ... and `budget` plans, after the exhaustive search.
+    """Run each backend after the exhaustive search: SAMPLERS with seeds 0, 1, ... and `budget`
+    plans each, others once, to their end.
 
     `progress` hears of the plans costed by all. Raises InputError for an unknown backend or number,
     NoFeasiblePlanError when no plan of the space fits.
     """
-    for name in backends:
-        check_backend(name)
-    if seeds < 1:
-        raise InputError(f"seeds must be at least 1, not {seeds}")
+    _check(backends, budget, seeds)
     optimum = find_plans(task, choose=choose, headroom=headroom, top=1)
     race = Race(task=task, optimum=optimum, budget=budget, complete=not optimum.interrupted)
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
-    options = {"choose": choose, "headroom": headroom, "top": 1, "budget": budget}
     told = _Total(progress, optimum.counts.evaluated)
+    options = {"choose": choose, "headroom": headroom, "top": 1, "progress": told}
     for name in backends if race.complete else ():
-        results = _runs(task, name, seeds if name in SAMPLERS else 0, told, options)
+        drawn = [{"budget": budget, "seed": k} for k in range(seeds)] if name in SAMPLERS else [{}]
+        results = _runs(task, told, [{**options, "backend": name, **own} for own in drawn])
         if results[-1].interrupted:
             race.complete = False
             break
         race.entries.append(_entry(name, results, race.best))
     return race
+
+
+def _check(backends: Sequence[str], budget: int, seeds: int) -> None:
+    for name in backends:
+        check_backend(name)
+    for what, number in (("budget", budget), ("seeds", seeds)):
+        if number < 1:
+            raise InputError(f"{what} must be at least 1, not {number}")
 
 
 class _Total:
@@ -120,13 +127,11 @@ class _Total:
             self.progress(self.done + costed)
 
 
-def _runs(
-    task: Task, name: str, seeds: int, told: _Total, options: dict[str, Any]
-) -> list[SearchResult]:
-    """One run for each seed, up to the first that is interrupted; one run without a seed for 0."""
+def _runs(task: Task, told: _Total, asked: list[dict[str, Any]]) -> list[SearchResult]:
+    """One search for each set of options, up to the first that is interrupted."""
     results: list[SearchResult] = []
-    for seed in range(seeds) if seeds else (None,):
-        results.append(find_plans(task, backend=name, seed=seed, progress=told, **options))
+    for options in asked:
+        results.append(find_plans(task, **options))
         told.done += results[-1].counts.evaluated
         if results[-1].interrupted:
             break

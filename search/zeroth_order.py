@@ -165,7 +165,8 @@ class CmaEs:
     Source: Hamano et al., CMA-ES with margin, GECCO 2022; Auger and Hansen, restarts, CEC 2005.
     """
 
-    POPULATION = 16
+    POPULATION, LARGEST = 16, 128
+    """Points of a generation: at first, and at most."""
     WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
     PATIENCE = 3
@@ -205,5 +206,5 @@ class CmaEs:
         self.stale = self.stale + 1 if rows <= self.known else 0
         self.known |= rows
         if self.stale >= self.PATIENCE or self.optimizer.should_stop():
-            self.population *= 2
+            self.population = min(2 * self.population, self.LARGEST)
             self._start()

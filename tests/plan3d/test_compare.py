@@ -148,7 +148,7 @@ def test_an_interrupted_comparison_says_so(capsys: pytest.CaptureFixture[str]) -
         ([*COMPARE, "--plot", "/no/such/folder/x.png"], 2, "cannot be written"),
         ([*COMPARE[:-1], "0"], 2, "seeds must be at least 1"),
         ([*COMPARE, "--seed", "3"], 2, "did you mean --seeds"),
-        ([*COMPARE, "--budget", "0"], 2, "budget must be above 0"),
+        ([*COMPARE, "--budget", "0"], 2, "budget must be at least 1"),
         ([*COMPARE, "--memory", "3 GiB", "--fix", "pp=1"], 3, "nothing to compare"),
         (["search", *TASK, "--seed", "1"], 2, "the exhaustive search draws nothing at random"),
         (["search", *TASK, "--backend", "spsa", "--seed", "-1"], 2, "at least 0"),

@@ -72,7 +72,7 @@ def test_a_seed_repeats_the_run_and_another_does_not(name):
 
 
 @every_backend
-@pytest.mark.parametrize("budget", [1, 7, 150])
+@pytest.mark.parametrize("budget", [1, 7, 90])
 def test_the_budget_is_kept_to_the_plan(name, budget):
     result = find_plans(task(), backend=name, budget=budget)
     assert result.counts.evaluated == budget
@@ -106,18 +106,19 @@ def test_a_space_that_is_costed_whole_is_complete():
     assert result.smallest.memory_bytes == exact.smallest.memory_bytes
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "random"])
-def test_every_backend_beats_random_search(name):
-    """Median of three seeds on a task that none was tuned on."""
+@cache
+def to_near(name):
+    """Median plans to 1 % of three seeds, on a task that no setting was chosen on."""
     cluster = Cluster.profile("h100-sxm", gpus=32)
     question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
     optimum = find_plans(question).best.step_seconds
+    runs = (find_plans(question, backend=name, budget=500, seed=s) for s in range(3))
+    return float(np.median([run.trace.until(1.01 * optimum) for run in runs]))
 
-    def to_near(backend):
-        runs = (find_plans(question, backend=backend, budget=600, seed=s) for s in range(3))
-        return float(np.median([run.trace.until(1.01 * optimum) for run in runs]))
 
-    assert to_near(name) < 600 < to_near("random")
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "random"])
+def test_every_backend_beats_random_search(name):
+    assert to_near(name) < 500 < to_near("random")
 
 
 @every_backend
@@ -144,17 +145,17 @@ def test_points_that_never_fit_are_survived(name):
 @every_backend
 def test_stages_that_differ_are_searched_too(name):
     problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
-    result = run(problem, name, budget=300)
-    assert result.counts.evaluated == 300
+    result = run(problem, name, budget=150)
+    assert result.counts.evaluated == 150
     assert legal(result.costs.plans, problem.task).all()
     (best,) = simulate(problem.task, result.plans[0].table()).step
-    assert best == result.trace.at(300)
+    assert best == result.trace.at(150)
 
 
 def test_annealing_finds_stages_that_beat_all_uniform_ones():
     """A large vocabulary loads the last stage; an uneven cut relieves it."""
     question = task("llama-3.1-8b", 32, 64)
-    options = {"backend": "annealing", "space": "staged", "budget": 1500}
+    options = {"backend": "annealing", "space": "staged", "budget": 800}
     result = find_plans(question, choose={"pp": [4]}, **options)
     assert all(plan.pp == 4 for plan in result.plans)
     alike = {"cp": [1], "virtual_stages": [1], "pp": [4]}
