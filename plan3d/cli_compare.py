@@ -125,9 +125,10 @@ def _print(race: Race) -> None:
     screen.table(_table(race))
     screen.lines(
         [
-            f"medians over the seeds; what draws at random may cost {race.budget:,} plans, where one "
-            "costed before is free; regret: best step over the optimum, less one; to 1 %: plans costed "
-            "until the regret was at most 1 %, - where most seeds never got there"
+            "medians over the seeds; what draws at random may cost "
+            f"{race.budget:,} plans, where one costed before is free; regret: best step over the "
+            "optimum, less one; to 1 %: plans costed until the regret was at most 1 %, - where "
+            "most seeds never got there"
         ]
     )
 

@@ -18,7 +18,7 @@ from .problem import Points, Problem, Random, Value
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
-STALE = 100
+STALE = 50
 """Tables in a row without a new plan after which a search has nothing more to say."""
 
 

@@ -25,7 +25,7 @@ from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task
 
 TINY = {
-    **{"tp": [1, 2, 4], "cp": [1], "pp": [1, 2, 4], "micro_batch": [1, 2], "overlap_tp": [0]},
+    **{"tp": [2, 4], "cp": [1], "pp": [1, 2, 4], "micro_batch": [1, 2], "overlap_tp": [0]},
     **{"zero": [0, 1, 3], "virtual_stages": [1, 2], "overlap_grad_reduce": [1]},
 }
 every_backend = pytest.mark.parametrize("name", SAMPLERS)
