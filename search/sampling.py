@@ -14,7 +14,7 @@ import numpy as np
 
 from .backend import Progress, SearchResult, Seen, Trace
 from .objective import BARRIER, guided
-from .problem import Points, Problem, Random, Value
+from .problem import Points, Problem, Random, Value, draw
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
@@ -133,10 +133,12 @@ def search(
     """
     seen = Seen(problem.task, objective, limit, top)
     run = Run(problem, seen, BUDGET if budget is None else budget)
+    random = np.random.default_rng(seed or 0)
     try:
-        if problem.size:
-            sampler = make(problem, np.random.default_rng(seed or 0))
-            run.go(sampler, np.inf if time_limit is None else time_limit, progress)
+        if problem.size == 1:
+            run.cost(draw(problem, 1, random))
+        elif problem.size:
+            run.go(make(problem, random), np.inf if time_limit is None else time_limit, progress)
     except KeyboardInterrupt:
         seen.interrupted = True
     seen.complete = seen.counts.evaluated == problem.size

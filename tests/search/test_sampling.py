@@ -133,6 +133,16 @@ def test_points_asked_for_are_legal_and_scores_are_told(name):
 
 
 @every_backend
+def test_one_legal_plan_is_no_search(name):
+    one = {"tp": [2], "cp": [1], "pp": [2], "virtual_stages": [1], "micro_batch": [1], "zero": [1]}
+    one |= {"recompute": [0], "sequence_parallel": [1], "overlap_tp": [0]}
+    one |= {"overlap_grad_reduce": [1]}
+    result = find_plans(task(), choose=one, backend=name)
+    assert result.complete
+    assert rows(result.plans) == rows(find_plans(task(), choose=one).plans)
+
+
+@every_backend
 def test_points_that_never_fit_are_survived(name):
     problem = uniform(TINY)
     result = run(problem, name, limit=1.0, budget=60)
