@@ -18,8 +18,9 @@ from .problem import Points, Problem, Random, Value, draw
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
-STALE = 50
-"""Tables in a row without a new plan after which a search has nothing more to say."""
+STALE = 200
+"""Tables in a row without a new plan after which a search has nothing more to say; more than the
+backends need to start afresh."""
 
 
 class Sampler(Protocol):

@@ -47,11 +47,11 @@ UNSEEN = (
     ("megatron-1008b", "a100-80gb-sxm", 3072, 2048, 3072),
 )
 STAGED = (
-    ("llama-7b", "a100-40gb-sxm", 32, 4096, 256),
-    ("llama-3.1-8b", "h100-sxm", 32, 4096, 64),
-    ("gpt3-13b", "v100-32gb-sxm", 96, 2048, 768),
     ("llama-3.1-70b", "h100-sxm", 64, 8192, 512),
     ("gpt3-175b", "a100-80gb-sxm", 256, 2048, 512),
+    ("gpt3-13b", "v100-32gb-sxm", 96, 2048, 768),
+    ("llama-65b", "a100-40gb-sxm", 128, 2048, 512),
+    ("llama-3.1-8b", "a100-40gb-sxm", 32, 8192, 256),
 )
 """Tasks of the plans that are not uniform; no setting was chosen on them."""
 Question = tuple[str, str, int, int, int]
