@@ -79,6 +79,21 @@ class Problem(Protocol):
         ...
 
 
+class Repeats:
+    """How many tables in a row held nothing but known points?"""
+
+    def __init__(self) -> None:
+        self.known: set[bytes] = set()
+        self.tables = 0
+
+    def add(self, points: Points) -> int:
+        """The number, this table included; 0 where one of its points is new."""
+        rows = {row.tobytes() for row in points}
+        self.tables = self.tables + 1 if rows <= self.known else 0
+        self.known |= rows
+        return self.tables
+
+
 def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     """Points built variable by variable, each value chosen among the legal ones."""
     points = np.zeros((rows, len(problem.variables)), np.intp)

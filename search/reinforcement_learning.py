@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .objective import BARRIER
-from .problem import NOTHING, Index, Mask, Points, Problem, Random, Value, construct
+from .problem import NOTHING, Index, Mask, Points, Problem, Random, Repeats, Value, construct
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class PolicyGradient:
         self.problem, self.random = problem, random
         self.policy = Policy(problem)
         self.decisions: list[Decision] = []
-        self.known: set[bytes] = set()
-        self.bonus, self.stale, self.worst = self.ENTROPY[0], 0, -np.inf
+        self.repeats = Repeats()
+        self.bonus, self.worst = self.ENTROPY[0], -np.inf
 
     def ask(self, spent: float) -> Points:
         first, last = self.ENTROPY
@@ -130,11 +130,8 @@ class PolicyGradient:
     def tell(self, points: Points, scores: Value) -> None:
         advantage = self.advantage(self.rewards(scores))
         self.policy.ascend(points, self.decisions, advantage, self.RATE, self.bonus)
-        rows = {row.tobytes() for row in points}
-        self.stale = self.stale + 1 if rows <= self.known else 0
-        self.known |= rows
-        if self.stale >= self.PATIENCE:
-            self.policy, self.stale = Policy(self.problem), 0
+        if self.repeats.add(points) >= self.PATIENCE:
+            self.policy, self.repeats.tables = Policy(self.problem), 0
 
     def rewards(self, scores: Value) -> Value:
         """Minus the scores; what does not fit comes right below the worst that did so far."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .problem import Index, Points, Problem, Random, Value, draw, encode, highest, nearest
+from .problem import Index, Points, Problem, Random, Repeats, Value, draw, encode, highest, nearest
 
 TABLE = 64
 """Points in a table of a search without a population: costing it takes as long as a few rows."""
@@ -175,7 +175,7 @@ class CmaEs:
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem, self.random = problem, random
         self.population = self.POPULATION
-        self.known: set[bytes] = set()
+        self.repeats = Repeats()
         self.vectors: list[Value] = []
         self._start()
 
@@ -184,7 +184,7 @@ class CmaEs:
 
         point = draw(self.problem, 1, self.random)
         top = np.maximum(highest(self.problem), 1.0)
-        self.stale = 0
+        self.repeats.tables = 0
         self.optimizer: Any = CMAwM(
             mean=encode(self.problem, point)[0],
             sigma=1.0,
@@ -202,9 +202,6 @@ class CmaEs:
 
     def tell(self, points: Points, scores: Value) -> None:
         self.optimizer.tell(list(zip(self.vectors, scores.tolist(), strict=True)))
-        rows = {row.tobytes() for row in points}
-        self.stale = self.stale + 1 if rows <= self.known else 0
-        self.known |= rows
-        if self.stale >= self.PATIENCE or self.optimizer.should_stop():
+        if self.repeats.add(points) >= self.PATIENCE or self.optimizer.should_stop():
             self.population = min(2 * self.population, self.LARGEST)
             self._start()
