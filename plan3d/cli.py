@@ -13,7 +13,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cli_calibrate, cli_explain, cli_export, cli_import, cli_sweep, cli_timeline
+from . import (
+    cli_calibrate,
+    cli_compare,
+    cli_explain,
+    cli_export,
+    cli_import,
+    cli_sweep,
+    cli_timeline,
+)
 from .cli_options import ASKING, OPTIONS
 from .cli_output import INTERRUPTED, Screen, warn
 from .cli_parser import Parser
@@ -34,6 +42,7 @@ VERBS = {
     "estimate": ("time and memory of one plan", _ESTIMATE),
     "explain": ("why a plan is as fast as it is, and what to change", cli_explain.ABOUT),
     "sweep": ("the same question over one or two numbers", cli_sweep.ABOUT),
+    "compare": ("search backends against the optimum", cli_compare.ABOUT),
     "timeline": ("one plan simulated event by event: trace and picture", cli_timeline.ABOUT),
     "export": ("write a plan as a launch file of a framework", cli_export.ABOUT),
     "import": ("read a launch file of a framework as task and plan", cli_import.ABOUT),
@@ -187,6 +196,8 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         return cli_validate.validate(args)
     if args.verb in RUN:
         return RUN[args.verb](args)
+    if args.verb == "compare":
+        return cli_compare.compare(args, progress)
     from . import cli_verbs
 
     if args.verb == "search":

@@ -10,7 +10,7 @@ from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
 from .simulator import units
 
-ASKED = ("search", "estimate", "timeline", "explain")
+ASKED = ("search", "estimate", "timeline", "explain", "compare")
 """Verbs that need a model and a cluster."""
 TASK = (*ASKED, *SWEEP)
 ONE = ("estimate", "timeline", "explain")
@@ -20,8 +20,11 @@ ASKING = (*TASK, *LAUNCH)
 PREDICTING = (*TASK, "import")
 """Verbs that a number of the machine matters to."""
 SEARCH = ("search",)
-CHOOSING = (*SEARCH, *SWEEP)
+CHOOSING = ("search", "compare", *SWEEP)
+"""Verbs about a space of plans."""
 TRAINING = ("search", "estimate", *SWEEP)
+COMPARE = ("compare",)
+SPACE = ("search", "compare")
 VALIDATE = ("validate",)
 EVERY = (*ASKING, "validate", "models", "clusters")
 
@@ -196,15 +199,55 @@ OPTIONS = (
         verbs=CHOOSING,
         help="step-time (default), memory, cost or time-to-accuracy",
     ),
-    Option(flag="--backend", value="B", verbs=SEARCH, help="exhaustive (default)"),
+    Option(
+        flag="--backend",
+        value="B",
+        verbs=SEARCH,
+        help="exhaustive (default), random, annealing, spsa, cma-es or reinforcement-learning",
+    ),
+    Option(
+        flag="--space",
+        value="SPACE",
+        verbs=SEARCH,
+        help="uniform (default): stages all alike; staged: each with its own layers, tp, dp, zero "
+        "and recompute, for backends that draw at random",
+    ),
+    Option(
+        flag="--backends",
+        value="B1,B2",
+        verbs=COMPARE,
+        help="what to compare (default: all backends that draw at random)",
+    ),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),
     Option(
-        flag="--budget", value="N", read=whole, verbs=SEARCH, help="stop after N plans were costed"
+        flag="--budget",
+        value="N",
+        read=whole,
+        verbs=SPACE,
+        help="stop after N plans were costed (default 2000 where plans are drawn at random)",
     ),
     Option(flag="--time-limit", value="S", read=seconds, verbs=SEARCH, help="stop after S seconds"),
     Option(
-        flag="--seed", value="K", read=whole, verbs=SEARCH, help="of backends that draw at random"
+        flag="--seed",
+        value="K",
+        read=whole,
+        verbs=SEARCH,
+        help="of backends that draw at random (0); the same seed gives the same plans",
+    ),
+    Option(
+        flag="--seeds",
+        value="K",
+        read=whole,
+        verbs=COMPARE,
+        help="runs of each backend, with seeds 0, 1, ... (5)",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=COMPARE,
+        help="draw regret against plans costed: .png, .svg or .pdf",
     ),
     Option(
         flag="--trace",

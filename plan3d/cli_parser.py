@@ -95,7 +95,7 @@ class Option:
     """What its value is called in help; '' for a switch."""
     read: Callable[[str, str], Any] = _text
     """Value from its text; the second argument names the option in errors."""
-    verbs: tuple[str, ...] = ("search", "estimate", "timeline")
+    verbs: tuple[str, ...] = ("search", "estimate", "timeline", "compare")
     default: Any = None
     many: bool = False
     required: bool = False

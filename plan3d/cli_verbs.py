@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from .search.backend import SearchResult
     from .simulator.step import Costs
 
-DETERMINISTIC = ("exhaustive",)
-"""Backends that draw nothing at random: a seed would have no effect."""
-
 
 def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
     """Rank plans; the exit code says whether there are any."""
@@ -75,6 +72,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Arguments of find_plans; its own defaults where the user says nothing."""
     given = {
         "backend": args.backend,
+        "space": args.space,
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,
@@ -82,8 +80,6 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "time_limit": args.time_limit,
         "seed": args.seed,
     }
-    if args.seed is not None and (args.backend or "exhaustive") in DETERMINISTIC:
-        raise InputError("--seed has no effect: the exhaustive search draws nothing at random")
     ends = args.budget is not None or args.time_limit is not None
     if ends and cli_task.asks_for_gpus(args):
         raise InputError("--budget and --time-limit do not go with --days or --budget-usd")
@@ -93,12 +89,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def _find(
     args: argparse.Namespace, task: Task, tokens: float | None, options: dict[str, Any]
 ) -> SearchResult:
-    from .search.finder import BACKENDS, find_plans
-    from .simulator.errors import did_you_mean
+    from .search.finder import find_plans
 
-    backend = options.get("backend", "exhaustive")
-    if backend not in BACKENDS:
-        raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
     if tokens is None or not cli_task.asks_for_gpus(args):
         return find_plans(task, **options)
     from .search.advice import smallest_cluster
@@ -118,10 +110,8 @@ def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[
 
 
 def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
-    """Interrupted, unless the search ended at a limit that the user set."""
-    spent = args.budget is not None and result.counts.evaluated >= args.budget
-    late = args.time_limit is not None and result.seconds_searching >= args.time_limit
-    if not result.complete and not spent and not late:
+    """Interrupted, a plan or none."""
+    if result.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED
     return 0 if result.plans else NoFeasiblePlanError.exit_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .search.backend import SearchResult
 
 RULES_SHOWN = 4
+MOST_COUNTED = 10**12
+"""Candidates that are printed in full."""
 DAY = 86400.0
 JOULES_PER_MWH = 3.6e9
 
@@ -89,15 +92,22 @@ def count_lines(result: SearchResult) -> list[str]:
     """How many plans there were and what removed the others."""
     counts = result.counts
     largest = sorted(counts.removed.items(), key=lambda item: -item[1])
-    shown = [f"{name} {n:,}" for name, n in largest if n][:RULES_SHOWN]
-    state = "" if result.complete else "; INCOMPLETE, best so far"
+    shown = [f"{name} {_large(n)}" for name, n in largest if n][:RULES_SHOWN]
+    sampled = result.trace is not None and not result.interrupted
+    state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
+    state = "" if result.complete else state
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
     found = (
-        f"{counts.candidates:,} candidates, {counts.evaluated:,} legal and costed, "
+        f"{_large(counts.candidates)} candidates, {counts.evaluated:,} legal and costed, "
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
     return [found, *_ties(result), *_events(result)]
+
+
+def _large(count: int) -> str:
+    """A count in full, or rounded where that would be longer than a reader counts."""
+    return f"{count:,}" if count < MOST_COUNTED else f"{Decimal(count):.2e}"
 
 
 def _events(result: SearchResult) -> list[str]:

@@ -129,7 +129,7 @@ def smallest_cluster(
     for gpus in _sizes(task, tokens, seconds):
         result = find_plans(with_gpus(task, gpus), progress=progress, **options)
         best = result.best
-        if not result.complete:
+        if result.interrupted:
             return result
         if best is None:
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from plan3d.simulator.stages import first_of_runs
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
+from .objective import score
 from .pareto import beats_all, frontier
 from .space import DISTINCT
 
@@ -41,6 +43,24 @@ class Counts:
     """Candidates that each rule, or memory, removed."""
 
 
+@dataclass(frozen=True)
+class Trace:
+    """Where a search improved: plans costed so far, and the best objective from then on."""
+
+    evaluations: NDArray[np.intp]
+    best: Value
+
+    def at(self, evaluations: int) -> float:
+        """The best objective after so many plans; infinity before the first that fits."""
+        i = int(np.searchsorted(self.evaluations, evaluations, side="right"))
+        return float(self.best[i - 1]) if i else np.inf
+
+    def until(self, objective: float) -> float:
+        """Plans costed until the best was that good; infinity when it never was."""
+        reached = np.flatnonzero(self.best <= objective)
+        return float(self.evaluations[reached[0]]) if reached.size else np.inf
+
+
 @dataclass(kw_only=True)
 class SearchResult:
     """Ranked plans of a task, the frontier of time against memory, and counts."""
@@ -53,13 +73,17 @@ class SearchResult:
     counts: Counts
     seconds_searching: float
     complete: bool
-    """False when interrupted: the best so far."""
+    """False when legal plans were left out: interrupted, out of budget, or sampled."""
     costs: Costs | None
     """Costs of the ranked plans, best first; None when none is feasible."""
     frontier: Costs | None
     """Plans that no other beats in both step time and memory, fastest first."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
+    interrupted: bool = False
+    """Ended by Ctrl-C: the best so far."""
+    trace: Trace | None = None
+    """How the best plan came about, of a search that does not cost every plan."""
 
     @property
     def plans(self) -> list[Plan]:
@@ -167,3 +191,60 @@ class Frontier:
         plans = concat([self.plans, plans]) if self.plans else plans
         keep = frontier(step, memory)
         self.plans, self.step, self.memory = plans.take(keep), step[keep], memory[keep]
+
+
+class Seen:
+    """What a search has costed so far: counts, best plans, frontier and smallest plan."""
+
+    def __init__(self, task: Task, objective: str, limit: float, top: int) -> None:
+        self.task, self.objective, self.limit = task, objective, limit
+        self.counts, self.best, self.frontier = Counts(), Best(top), Frontier()
+        self.smallest: Plan | None = None
+        self.least = np.inf
+        self.complete = self.interrupted = False
+        self.began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        return time.perf_counter() - self.began
+
+    def add(self, plans: Plan) -> Costs:
+        """Cost a table and keep what is worth keeping."""
+        costs = simulate(self.task, plans)
+        scores = score(costs, self.objective, self.limit)
+        feasible = np.isfinite(scores)
+        self.counts.evaluated += plans.rows
+        self.counts.feasible += int(np.count_nonzero(feasible))
+        self.best.add(plans, scores)
+        self.frontier.add(costs, feasible)
+        row = int(np.argmin(costs.memory_total))
+        if costs.memory_total[row] < self.least:
+            self.least, self.smallest = costs.memory_total[row], plans.take(slice(row, row + 1))
+        return costs
+
+    def result(
+        self,
+        backend: str,
+        candidates: int,
+        removed: Mapping[str, int],
+        trace: Trace | None = None,
+    ) -> SearchResult:
+        """The result; `removed` counts the candidates that were never costed, by reason."""
+        task, ranked, pareto = self.task, self.best.result(), self.frontier.plans
+        self.counts.candidates = candidates
+        self.counts.removed = {**removed, "memory": self.counts.evaluated - self.counts.feasible}
+        return SearchResult(
+            task=task,
+            backend=backend,
+            objective=self.objective,
+            limit=self.limit,
+            counts=self.counts,
+            seconds_searching=self.seconds,
+            complete=self.complete,
+            costs=simulate(task, ranked) if ranked else None,
+            frontier=simulate(task, pareto) if pareto else None,
+            smallest=simulate(task, self.smallest, single=True) if self.smallest else None,
+            interrupted=self.interrupted,
+            trace=trace,
+        )

@@ -8,61 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.step import simulate
 
-from .backend import Best, Counts, Frontier, Progress, SearchResult
-from .objective import score
+from .backend import Progress, SearchResult, Seen
 from .space import Space
 
 
-class _Seen:
-    """What has been costed so far: counts, the best plans, the frontier and the smallest plan."""
-
-    def __init__(self, space: Space, objective: str, limit: float, top: int) -> None:
-        self.space, self.objective, self.limit = space, objective, limit
-        self.counts, self.best, self.frontier = Counts(space.candidates), Best(top), Frontier()
-        self.smallest: Plan | None = None
-        self.least = np.inf
-        self.complete = False
-        self.began = time.perf_counter()
-
-    def add(self, plans: Plan) -> None:
-        """Cost a table and keep what is worth keeping."""
-        costs = simulate(self.space.task, plans)
-        scores = score(costs, self.objective, self.limit)
-        feasible = np.isfinite(scores)
-        self.counts.evaluated += plans.rows
-        self.counts.feasible += int(np.count_nonzero(feasible))
-        self.best.add(plans, scores)
-        self.frontier.add(costs, feasible)
-        row = int(np.argmin(costs.memory_total))
-        if costs.memory_total[row] < self.least:
-            self.least, self.smallest = costs.memory_total[row], plans.take(slice(row, row + 1))
-
-    def result(self) -> SearchResult:
-        task, ranked, pareto = self.space.task, self.best.result(), self.frontier.plans
-        self.counts.removed = dict(self.space.removed.most_common())
-        self.counts.removed["memory"] = self.counts.evaluated - self.counts.feasible
-        return SearchResult(
-            task=task,
-            backend="exhaustive",
-            objective=self.objective,
-            limit=self.limit,
-            counts=self.counts,
-            seconds_searching=time.perf_counter() - self.began,
-            complete=self.complete,
-            costs=simulate(task, ranked) if ranked else None,
-            frontier=simulate(task, pareto) if pareto else None,
-            smallest=simulate(task, self.smallest, single=True) if self.smallest else None,
-        )
-
-
-def _allowed(seen: _Seen, budget: int | None, time_limit: float | None) -> Iterator[Plan]:
+def _allowed(
+    space: Space, seen: Seen, budget: int | None, time_limit: float | None
+) -> Iterator[Plan]:
     """Tables of the space until the plans or the seconds run out."""
-    for plans in seen.space.chunks():
+    for plans in space.chunks():
         if time_limit is not None and time.perf_counter() - seen.began >= time_limit:
             return
         if budget is not None and plans.rows > budget - seen.counts.evaluated:
@@ -89,12 +45,12 @@ def search(
     An interrupt, or the end of the budget (plans) or time limit (seconds), returns the best so
     far, marked as incomplete.
     """
-    seen = _Seen(space, objective, limit, top)
+    seen = Seen(space.task, objective, limit, top)
     try:
-        for plans in _allowed(seen, budget, time_limit):
+        for plans in _allowed(space, seen, budget, time_limit):
             seen.add(plans)
             if progress:
                 progress(seen.counts.evaluated)
     except KeyboardInterrupt:
-        seen.complete = False
-    return seen.result()
+        seen.complete, seen.interrupted = False, True
+    return seen.result("exhaustive", space.candidates, dict(space.removed.most_common()))

@@ -8,14 +8,48 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import exhaustive
+from . import exhaustive, sampling
 from .backend import Progress, SearchResult
 from .objective import check_goal
 from .objective import objective as objective_of
+from .reinforcement_learning import PolicyGradient
+from .sampling import MakeSampler
 from .space import Space
+from .staged import StagedProblem
+from .uniform import UniformProblem
+from .zeroth_order import Annealing, CmaEs, RandomSearch, Spsa
 
-BACKENDS: dict[str, Callable[..., SearchResult]] = {"exhaustive": exhaustive.search}
+SAMPLERS: dict[str, MakeSampler] = {
+    "random": RandomSearch,
+    "annealing": Annealing,
+    "spsa": Spsa,
+    "cma-es": CmaEs,
+    "reinforcement-learning": PolicyGradient,
+}
+"""Backends that draw at random and only see scores; they take a seed."""
+
+
+Subject = Space | StagedProblem
+"""What is searched: plans whose stages are alike, or may differ."""
+
+
+def _sampling(name: str) -> Callable[..., SearchResult]:
+    """The search of one sampler."""
+
+    def search(subject: Subject, **options: Any) -> SearchResult:
+        problem = UniformProblem(subject) if isinstance(subject, Space) else subject
+        return sampling.search(problem, SAMPLERS[name], backend=name, **options)
+
+    return search
+
+
+BACKENDS: dict[str, Callable[..., SearchResult]] = {
+    "exhaustive": exhaustive.search,
+    **{name: _sampling(name) for name in SAMPLERS},
+}
 """Searches by name."""
+SPACES = ("uniform", "staged")
+"""Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
 DEFAULT_HEADROOM = 0.10
 """Share of a GPU's memory left free: the error of a memory prediction and fragmentation."""
@@ -25,24 +59,64 @@ def find_plans(
     task: Task,
     *,
     backend: str = "exhaustive",
+    space: str = "uniform",
     objective: str = "step-time",
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float = DEFAULT_HEADROOM,
     top: int = 10,
     budget: int | None = None,
     time_limit: float | None = None,
+    seed: int | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Search the plans of a task and rank the `top` best that fit.
 
+    `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `headroom` is the share
     of memory to leave free. The search ends, incomplete, after `budget` plans or `time_limit`
-    seconds. Raises InputError for an unknown backend, objective, field or value.
+    seconds; `seed` (0 when None) is what SAMPLERS draw from, which end after sampling.BUDGET plans
+    unless told otherwise. Raises InputError for an unknown backend, objective, field or value.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
+    check_backend(backend)
     objective_of(objective)
     check_goal(objective, task)
+    _check_numbers(top, headroom, budget, time_limit)
+    drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
+    limit = task.cluster.accelerator.memory * (1 - headroom)
+    return BACKENDS[backend](
+        _subject(task, space, backend, choose),
+        objective=objective,
+        limit=limit,
+        top=top,
+        budget=budget,
+        time_limit=time_limit,
+        progress=progress,
+        **drawn,
+    )
+
+
+def _subject(
+    task: Task, space: str, backend: str, choose: Mapping[str, Sequence[Any]] | None
+) -> Subject:
+    """The space of that name under the constraints."""
+    if space not in SPACES:
+        raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
+    if space == "uniform":
+        return Space.of(task, choose)
+    if backend not in SAMPLERS:
+        raise InputError(
+            f"the {backend} backend cannot search staged plans; {', '.join(SAMPLERS)} can"
+        )
+    return StagedProblem.of(task, choose)
+
+
+def check_backend(name: str) -> None:
+    """Raise InputError, with the nearest names, for an unknown backend."""
+    if name not in BACKENDS:
+        raise InputError(f"unknown backend {name!r}{did_you_mean(name, BACKENDS)}")
+
+
+def _check_numbers(top: int, headroom: float, budget: int | None, time_limit: float | None) -> None:
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
     if not 0 <= headroom < 1:
@@ -50,14 +124,11 @@ def find_plans(
     for name, bound in (("budget", budget), ("time_limit", time_limit)):
         if bound is not None and not bound > 0:
             raise InputError(f"{name} must be above 0, not {bound}")
-    limit = task.cluster.accelerator.memory * (1 - headroom)
-    space = Space.of(task, choose)
-    return BACKENDS[backend](
-        space,
-        objective=objective,
-        limit=limit,
-        top=top,
-        budget=budget,
-        time_limit=time_limit,
-        progress=progress,
-    )
+
+
+def _checked_seed(backend: str, seed: int) -> int:
+    if backend not in SAMPLERS:
+        raise InputError(f"seed has no effect: the {backend} search draws nothing at random")
+    if seed < 0:
+        raise InputError(f"seed must be at least 0, not {seed}")
+    return seed

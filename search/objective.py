@@ -63,3 +63,19 @@ def check_goal(name: str, task: Task) -> None:
 def score(costs: Costs, name: str, limit: float) -> Any:
     """The objective where the memory limit holds, infinity elsewhere."""
     return np.where(costs.memory_total <= limit, objective(name)(costs), np.inf)
+
+
+BARRIER = 100.0
+"""Above the logarithm of any objective: a step of e^100 seconds."""
+
+
+def guided(costs: Costs, name: str, limit: float) -> Value:
+    """The logarithm of the objective where the memory limit holds; elsewhere BARRIER and more.
+
+    What does not fit is worse than all that fits, and worse the more memory it needs, so that a
+    search finds its way back: BARRIER + ln(memory / limit). Source: K. Deb, An efficient
+    constraint handling method for genetic algorithms, 2000.
+    """
+    excess = np.log(costs.memory_total / limit)
+    out: Value = np.where(excess > 0, BARRIER + excess, np.log(objective(name)(costs)))
+    return out

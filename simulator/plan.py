@@ -340,6 +340,11 @@ class Plan:
             ]
         return out
 
+    @property
+    def segments_text(self) -> str:
+        """The runs of one plan as `parse` reads them, without what its own fields say; or ''."""
+        return text_of(_differing(self), spell) if self.segments else ""
+
     def __str__(self) -> str:
         """The row as `parse` reads it; what `resolve` would choose anyway is left out."""
         row = self.take(0)
@@ -352,7 +357,7 @@ class Plan:
         if self.layers_per_stage:
             shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
         if row.segments:
-            shown.append(f"segments={text_of(_differing(row), spell)}")
+            shown.append(f"segments={row.segments_text}")
         return " ".join(shown) or "tp=1"
 
 

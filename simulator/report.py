@@ -194,9 +194,15 @@ def _cell(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
+def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
+    """One plan's fields as a table shows them: its runs of layers as a text."""
+    fields, plan = plan_fields(costs, row), costs.plans.take(row)
+    return {**fields, "segments": plan.segments_text} if plan.segments else fields
+
+
 def same_for_all(costs: Costs) -> dict[str, str]:
     """Fields on which all plans agree and which a ranking need not repeat."""
-    rows = [plan_fields(costs, row) for row in range(len(costs))]
+    rows = [_cells_of(costs, row) for row in range(len(costs))]
     hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
     return {name: _cell(rows[0][name]) for name in hidden}
 
@@ -211,7 +217,7 @@ def worth_saying(costs: Costs) -> dict[str, str]:
 def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
     """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
     rows = range(min(len(costs), most))
-    fields = [plan_fields(costs, row) for row in rows]
+    fields = [_cells_of(costs, row) for row in rows]
     hidden = same_for_all(costs)
     names = [name for name in fields[0] if name not in hidden]
     mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)

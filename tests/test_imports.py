@@ -128,8 +128,6 @@ ORDER = {
         pareto
         backend
         exhaustive
-        finder
-        advice
         export
         export.shape
         export.launch_file
@@ -155,9 +153,21 @@ ORDER = {
         export.nanotron
         export.nanotron_read
         export.registry
-        edits
         sweep_file
+        problem
+        diagram
+        uniform
+        staged
+        sampling
+        reinforcement_learning
+        zeroth_order
+        finder
+        advice
+        edits
         sweep
+        gymnasium_environment
+        race
+        race_plot
     """,
     "plan3d": """
         cli_parser
@@ -181,6 +191,7 @@ ORDER = {
         cli_explain
         cli_sweep_points
         cli_sweep
+        cli_compare
         cli
         __main__
     """,
@@ -194,6 +205,7 @@ LAZY = {
 """Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
 
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab", "yaml"}
+HEAVY |= {"cmaes", "gymnasium"}
 """Loaded by the functions that need them."""
 
 

@@ -1,0 +1,158 @@
+"""The verb `compare`: search backends beside each other, as a table, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import cli_task
+from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from .simulator.errors import InputError
+from .simulator.tables import Table
+
+if TYPE_CHECKING:
+    from .search.race import Entry, Race
+
+PICTURES = ("png", "svg", "pdf")
+ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies.
+
+  plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
+      --backends random,annealing,cma-es --seeds 10 --plot regret.png"""
+
+
+def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+    """Run the backends and print what they found."""
+    choose = cli_task.choices_of(args)
+    task = cli_task.task_of(args)
+    cli_task.check_choices(task, choose)
+    form = _picture_format(args.plot)
+    options = _options(args)
+    from .search.race import compare as run
+
+    with ProgressBar(args.quiet, progress) as bar:
+        race = run(task, choose=choose, progress=bar, **options)
+    if args.plot is not None and race.entries:
+        from .search.race_plot import picture
+
+        write_whole(args.plot, "--plot", picture(race, form))
+    if args.json:
+        print(json.dumps(record(race), allow_nan=False, indent=1))
+    else:
+        _print(race)
+    if race.complete:
+        return 0
+    warn("interrupted: the backends that came to their end", args.quiet)
+    return INTERRUPTED
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of race.compare; its own defaults where the user says nothing."""
+    names = None if args.backends is None else [n.strip() for n in args.backends.split(",")]
+    if names is not None and len(set(names)) < len(names):
+        raise InputError(f"--backends {args.backends}: names a backend twice")
+    given = {
+        "backends": names,
+        "headroom": args.memory_headroom,
+        "budget": args.budget,
+        "seeds": args.seeds,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _picture_format(name: str | None) -> str:
+    if name is None:
+        return ""
+    check_writable(name, "--plot")
+    form = name.rpartition(".")[2].lower()
+    if form not in PICTURES:
+        raise InputError(f"--plot {name}: must end in .{', .'.join(PICTURES)}")
+    return form
+
+
+def record(race: Race) -> dict[str, Any]:
+    """The JSON object of a comparison; medians over the seeds, null where most found nothing."""
+    from . import cli_views
+
+    best = race.optimum.best
+    optimum: dict[str, Any] = {"backend": race.optimum.backend}
+    if best is not None:
+        optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_dict()}
+    optimum |= {
+        "evaluations": race.optimum.counts.evaluated,
+        "seconds": race.optimum.seconds_searching,
+    }
+    return {
+        "plan3d": cli_views.version(),
+        "task": cli_views.task_record(race.task),
+        "profile": cli_views.profile_record(race.task),
+        "memory_limit_bytes": float(race.optimum.limit),
+        "budget": race.budget,
+        "complete": race.complete,
+        "optimum": optimum,
+        "backends": [_entry(entry) for entry in race.entries],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    near = [count for count in entry.to_near.tolist() if math.isfinite(count)]
+    return {
+        "backend": entry.backend,
+        "best_step_seconds": _median(entry.best),
+        "regret": _median(entry.regret),
+        "evaluations": _median(entry.evaluations),
+        "seconds": _median(entry.seconds),
+        "evaluations_to_1_percent": _median(entry.to_near),
+        "seeds": len(entry.best),
+        "seeds_within_1_percent": len(near),
+    }
+
+
+def _median(values: Any) -> float | None:
+    """The lower median, so that it is a value some run had; None where that is infinite."""
+    middle = sorted(values.tolist())[(len(values) - 1) // 2]
+    return middle if math.isfinite(middle) else None
+
+
+def _print(race: Race) -> None:
+    from . import cli_views
+
+    screen = Screen()
+    screen.lines(cli_views.header(race.task, race.optimum.limit))
+    print()
+    screen.table(_table(race))
+    screen.lines(
+        [
+            "medians over the seeds; what draws at random may cost "
+            f"{race.budget:,} plans, where one costed before is free; regret: best step over the "
+            "optimum, less one; to 1 %: plans costed until the regret was at most 1 %, - where "
+            "most seeds never got there"
+        ]
+    )
+
+
+def _table(race: Race) -> Table:
+    headers = ("backend", "step s", "regret %", "plans costed", "s", "to 1 %", "seeds within 1 %")
+    done, best = race.optimum, race.optimum.best
+    step = "-" if best is None else f"{best.step_seconds:.4g}"
+    optimum = (done.backend, step, "0", f"{done.counts.evaluated:,}")
+    rows = [(*optimum, f"{done.seconds_searching:.2f}", "", "certified")]
+    for e in (_entry(entry) for entry in race.entries):
+        rows.append(
+            (
+                e["backend"],
+                _cell(e["best_step_seconds"], ".4g"),
+                "-" if e["regret"] is None else f"{100 * e['regret']:.2f}",
+                _cell(e["evaluations"], ",.0f"),
+                _cell(e["seconds"], ".2f"),
+                _cell(e["evaluations_to_1_percent"], ",.0f"),
+                f"{e['seeds_within_1_percent']} of {e['seeds']}",
+            )
+        )
+    return Table(headers=headers, rows=tuple(rows))
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
