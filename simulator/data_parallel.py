@@ -116,8 +116,7 @@ def seconds(
     for zero in zeros:
         software = task.software
         contention = software.fsdp_contention if zero == 3 else software.contention
-        out[zero] = _BY_ZERO[zero](sync, stages, contention)
-    out += stages.end_sync
+        out[zero] = _BY_ZERO[zero](sync, stages, contention) + stages.end_sync
     return out
 
 
