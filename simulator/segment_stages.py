@@ -27,6 +27,7 @@ from .task import Task
 
 Value = NDArray[np.float64]
 Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +73,27 @@ def largest(values: Value, into: Index, size: int) -> Value:
 def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
     """Stages and shards of a table of plans with segments, every field resolved."""
     assert plans.segments
-    runs = _Runs(task, recipe, plans, plans.segments)
+    runs = Runs(task, recipe, plans, plans.segments, plan_counts(task.model, plans))
     shard = runs.shards()
     size = int(shard.max()) + 1
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return Segmented(
-        stages=combine(task, recipe, plans, _ranks(task, plans, runs)),
+        stages=combine(task, recipe, plans, ranks_of(task, plans, runs, int(plans.pp.max()))),
         shards=_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
         zero=np.take_along_axis(runs.zero, first, 0),
     )
 
 
-class _Runs:
+class Runs:
     """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
 
-    def __init__(self, task: Task, recipe: Recipe, plans: Plan, segments: Segments) -> None:
-        self.task, self.plans = task, plans
+    def __init__(
+        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, counts: Value
+    ) -> None:
+        """`counts` are the layers of each kind [run, plan, kind], ends included."""
+        self.task, self.plans, self.counts = task, plans, counts
         present = segments.present.T
         self.stage, self.zero = segments.stage.T, segments.zero.T
         self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
@@ -106,7 +110,6 @@ class _Runs:
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
         self.layers: LayerCosts = layer_costs(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
-        self.counts = run_counts(task.model, plans)
         self.costs = self._costs()
 
     def _costs(self) -> Value:
@@ -164,33 +167,40 @@ _SHARED = ("cp", "ep", "etp", "sequence_parallel", "overlap_tp")
 """What one layer sees of a plan that is the same in all runs."""
 
 
-def run_counts(model: Model, plans: Plan) -> Value:
-    """Layers of each kind [run, plan, kind], ends included."""
-    segments = plans.segments
-    assert segments
+def plan_counts(model: Model, plans: Plan) -> Value:
+    """Layers of each kind [run, plan, kind] of whole plans, ends included."""
+    assert plans.segments
+    start = np.zeros(plans.rows, np.int64)
+    return run_counts(model, plans.segments, start, np.broadcast_to(plans.pp == 1, start.shape))
+
+
+def run_counts(model: Model, segments: Segments, start: Index, together: Flags) -> Value:
+    """Layers of each kind [run, plan, kind] of runs that follow layer `start` [plan], ends
+    included; `together` where first and last layer are on one rank [plan]."""
     kinds = [kind.name for kind in layer_kinds(model)]
     so_far = np.zeros((model.layers + 1, len(kinds)))
     so_far[np.arange(1, model.layers + 1), list(model.order)] = 1
     so_far = so_far.cumsum(axis=0)
     present = segments.present
-    end = np.cumsum(np.where(present, segments.layers, 0), axis=1)
-    counts = so_far[end] - so_far[end - np.where(present, segments.layers, 0)]
+    layers = np.where(present, segments.layers, 0)
+    end = start[:, None] + np.cumsum(layers, axis=1)
+    counts = so_far[end] - so_far[end - layers]
     last, rows = present.sum(axis=1) - 1, np.arange(end.shape[0])
-    counts[:, 0, kinds.index("embedding")] = 1
-    together = np.broadcast_to(plans.pp == 1, rows.shape)
+    counts[:, 0, kinds.index("embedding")] = start == 0
+    whole = end[:, -1] == model.layers
     for end_kind in ("head", "mtp"):
         shared = f"shared {end_kind}"
         if shared in kinds:
-            counts[rows, last, kinds.index(shared)] = together
+            counts[rows, last, kinds.index(shared)] = whole & together
         if end_kind in kinds:
             alone = ~together if shared in kinds else np.ones_like(together)
-            counts[rows, last, kinds.index(end_kind)] = alone
+            counts[rows, last, kinds.index(end_kind)] = whole & alone
     out: Value = counts.transpose(1, 0, 2)
     return out
 
 
-def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
-    size = int(plans.pp.max())
+def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
+    """The ranks of plans whose runs belong to `size` stages."""
     stage = added(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
@@ -211,18 +221,22 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
     )
 
 
-def _mean_hop(task: Task, plans: Plan, boundary: Value) -> Value:
-    """Seconds to send a boundary tensor, mean over the boundaries of a plan. Of two stages with
-    unequal shares of a micro-batch, the rank with the larger share takes longest."""
+def hop_seconds(task: Task, boundary: Value, following: Value) -> Value:
+    """Seconds to send a boundary tensor between two stages. Of two with unequal shares of a
+    micro-batch, the rank with the larger share takes longest."""
     crosses = np.array(task.gpus > task.cluster.fast.gpus)
-    larger = np.maximum(boundary[:-1], boundary[1:])
+    return collectives.send(np.maximum(boundary, following), crosses, task.cluster)
+
+
+def _mean_hop(task: Task, plans: Plan, boundary: Value) -> Value:
+    """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
     between = np.arange(1, boundary.shape[0])[:, None] < plans.pp
-    seconds = collectives.send(larger, crosses, task.cluster) * between
+    seconds = hop_seconds(task, boundary[:-1], boundary[1:]) * between
     out: Value = seconds.sum(axis=0) / np.maximum(plans.pp - 1, 1)
     return out
 
 
-def _weights(task: Task, plans: Plan, runs: _Runs, into: Index, size: int) -> Weights:
+def _weights(task: Task, plans: Plan, runs: Runs, into: Index, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
     own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
     dense, expert, units = added(own, into, size)

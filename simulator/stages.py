@@ -271,9 +271,9 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     total = ranks.total + (launches * alike).sum(axis=0)
     forward_before, both_before = ranks.before
     flight = schedules.in_flight(plans.schedule, pp, v, m, ranks.rank)
+    activations, buffers = kept_bytes(task, ranks, pp, flight)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = schedules.losses_in_flight(plans.schedule, m)
-    kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -288,14 +288,22 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
+        activations=activations,
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
-        buffers=ranks.working + kept_boundary * flight,
+        buffers=buffers,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,
         matmul=stage[Cost.MATMUL],
     )
+
+
+def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:
+    """Bytes of activations and buffers with `flight` micro-batches in flight [class, skeleton]."""
+    stage = ranks.costs
+    activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1))
+    boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
+    return activations, ranks.working + boundary * flight
 
 
 def _communicators(plans: Plan, ranks: Ranks) -> Value:
