@@ -17,7 +17,7 @@ ORDER = {
         "gemm_tables hardware software stage_layout segments plan precision task operators kernels "
         "collectives layer_kinds footprint layer_communication layers schedules "
         "schedule_idle schedule_orders schedule_graph segment_rules rules stages "
-        "segment_stages data_parallel memory groups segment_groups step "
+        "segment_stages data_parallel memory groups segment_groups stage_costs step "
         "timeline plan_timeline trace gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "

@@ -1,0 +1,69 @@
+"""Which plan of one pipeline is best if no stage may take longer than a given time?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .labels import Entries, Labels, extended, nothing_yet, undominated
+from .stage_bounds import Bounds
+from .stage_table import StageTable
+
+Value = NDArray[np.float64]
+
+
+class Found(NamedTuple):
+    """The stages of a plan."""
+
+    rest: float
+    """Seconds of its step beside m - 1 micro-batches of the slowest stage."""
+    slowest: float
+    start: list[int]
+    """First layer of each stage."""
+    choice: list[int]
+    """What each stage is [stage]: a row of StageTable.choices."""
+    labels: int
+    """Labels that were made on the way."""
+
+
+def best_within(table: StageTable, layers: int, cap: float, budget: float) -> Found | None:
+    """The plan with the least `rest` whose stages take at most `cap` seconds; None when every
+    plan's is at least `budget`."""
+    entries = [own.take(own.costs[0] <= cap) for own in table.entries]
+    if not all(own.start.size for own in entries):
+        return None
+    bounds = Bounds.of(table, entries, layers)
+    labels = nothing_yet(layers, table.hops.shape[0] - 1)
+    tied = bool(table.tied.any())
+    trail: list[Labels] = []
+    for stage in reversed(range(len(entries))):
+        labels = extended(labels, entries[stage], table.hops, layers)
+        labels = labels.take(bounds.through(labels, stage, table.gpus) < budget)
+        labels = undominated(labels, tied)
+        trail.append(labels)
+        if not labels.start.size:
+            return None
+    return _traced(table, entries, trail, budget)
+
+
+def _traced(
+    table: StageTable, entries: list[Entries], trail: list[Labels], budget: float
+) -> Found | None:
+    """The plan of the best label of the first stage."""
+    labels = trail[-1]
+    rest = labels.total + labels.tails.sum(axis=0)
+    rest = rest + table.tied[np.minimum(labels.last_tp, entries[0].tp[labels.entry])]
+    at = int(rest.argmin())
+    if rest[at] >= budget:
+        return None
+    total, slowest = float(rest[at]), 0.0
+    start, choice = [], []
+    for own, labels in zip(entries, reversed(trail), strict=True):
+        entry = int(labels.entry[at])
+        start.append(int(own.start[entry]))
+        choice.append(int(own.choice[entry]))
+        slowest = max(slowest, float(own.costs[0, entry]))
+        at = int(labels.parent[at])
+    return Found(total, slowest, start, choice, sum(labels.start.size for labels in trail))
