@@ -41,6 +41,27 @@ class Counts:
     """Candidates that each rule, or memory, removed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What an exact search over plans that are not uniform proves, and what it compares with.
+
+    Seconds of a step; infinity where no plan fits.
+    """
+
+    bound: float
+    """No plan of the set takes less."""
+    uniform_same_pp: float
+    """The best uniform plan with as many stages as the best plan, without virtual stages."""
+    uniform: float
+    """The best uniform plan without virtual stages."""
+    uniform_interleaved: float
+    """The best uniform plan of all, with virtual stages where they help."""
+
+    def gap(self, step: float) -> float:
+        """By how much a step of so many seconds may be longer than the shortest, relative."""
+        return step / self.bound - 1
+
+
 @dataclass(kw_only=True)
 class SearchResult:
     """Ranked plans of a task, the frontier of time against memory, and counts."""
@@ -60,6 +81,8 @@ class SearchResult:
     """Plans that no other beats in both step time and memory, fastest first."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
+    certificate: Certificate | None = None
+    """Of an exact search over plans that are not uniform."""
 
     @property
     def plans(self) -> list[Plan]:

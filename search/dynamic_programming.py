@@ -1,180 +1,244 @@
 """Which plan is best if every stage may have its own layers and strategy? Exact, with a proof.
 
-The step of a plan is (m - 1) t_max and the rest (simulator.stage_costs). For every pipeline and
-bound on t_max a pass over labels finds the least rest; the pipelines and ranges of t_max with the
-lowest bound come first, until no bound is below the best plan found.
-The set: stage cuts with at least one layer a stage; for each stage tp, dp, a ZeRO stage and a
-mode of recompute, the first k of its layers in a heavier one; every number of micro-batches.
-Source: Zheng et al. 2022 (Alpa), section 5.2, with the ends of a step, ranges of t_max and labels
-instead of sums.
+The set: stages of N / p GPUs (or unequal ones) with at least one layer; for each stage tp, dp, a
+ZeRO stage and recompute, the first k of its layers in a heavier mode than the others; every
+number of micro-batches; 1F1B or GPipe. What all stages share is searched as well: sequence
+parallelism, cp, ep and etp. Overlaps are on where the stack has them: they never cost time.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator import schedule_idle
-from plan3d.simulator.plan import Plan
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.plan import AUTO, Plan, Schedule, concat, resolve, spell
 from plan3d.simulator.segments import of_stages
+from plan3d.simulator.stages import chunk_sizes
+from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
-from .label_pass import Found, best_within
-from .pipelines import Pipeline, pipelines, whole_model
-from .stage_bounds import Bounds, slowest_stage
-from .stage_table import StageTable, stage_table
+from . import exhaustive
+from .backend import Certificate, Counts, Frontier, Progress, SearchResult
+from .pipelines import pipelines
+from .space import Space, default_axes
+from .stage_search import Search, plan_of
 
 Value = NDArray[np.float64]
 
-TOLERANCE = 1e-9
-"""Relative difference of steps below which two plans count as equal."""
+EVERY = 10**6
+"""Uniform plans kept, of which the best of every pipeline size is wanted."""
+_REFUSED = ("virtual_stages", "overlap_p2p", "first_stage_layers", "last_stage_layers")
+"""Fields that must have their usual value: stages are whole, and cut by this search."""
+_SINGLE = ("schedule", "precision", "optimizer")
+"""Fields with one value in a search."""
 
 
 @dataclass(frozen=True)
-class _Range:
-    """Plans of a pipeline whose slowest stage takes one of these times."""
+class Outcome:
+    """The best plan of the set, and how good any plan of it could be."""
 
-    table: StageTable
-    times: Value
-    """Seconds that stages may take, ascending."""
-
-
-@dataclass
-class Search:
-    """What is still open, what was found, and how much work it was."""
-
-    task: Task
-    limit: float
-    best: float = np.inf
-    """Seconds of the best plan known; of one that others found to begin with."""
-    found: list[tuple[float, StageTable, Found]] = field(default_factory=list)
-    open: list[tuple[float, int, Pipeline | _Range]] = field(default_factory=list)
-    pushed: int = 0
-    stages: int = 0
-    """Stages costed."""
-    labels: int = 0
-    passes: int = 0
-    """Values of t_max tried."""
-
-    def push(self, bound: float, part: Pipeline | _Range) -> None:
-        """Keep a part whose plans take at least `bound` seconds, unless that is too long."""
-        if bound < self.best * (1 - TOLERANCE):
-            heapq.heappush(self.open, (bound, self.pushed, part))
-            self.pushed += 1
-
-    @property
-    def bound(self) -> float:
-        """Seconds that no plan of the set beats."""
-        lowest = self.open[0][0] if self.open else np.inf
-        return min(lowest, self.best)
-
-    def run(self, deadline: float = np.inf) -> bool:
-        """Search until nothing better can be open, or until the clock (perf_counter) says so;
-        whether it ended by itself."""
-        while self.open and self.open[0][0] < self.best * (1 - TOLERANCE):
-            if time.perf_counter() >= deadline:
-                return False
-            _, _, part = self.open[0]
-            if isinstance(part, Pipeline):
-                self._cost(part)
-            else:
-                self._narrow(part)
-        return True
-
-    def _pop(self) -> None:
-        heapq.heappop(self.open)
-
-    def _cost(self, pipeline: Pipeline) -> None:
-        """Cost a pipeline's stages, and bound what its plans take."""
-        task, m, layers = self.task, pipeline.micro_batches, self.task.model.layers
-        whole = whole_model(task, pipeline.stages == 1) @ pipeline.seconds.min(axis=0)
-        longest = min((self.best - whole) / max(m - 1, TOLERANCE), self.best / m)
-        table = stage_table(task, pipeline, self.limit, longest, _hops(task, pipeline))
-        self._pop()
-        if table is None:
-            return
-        self.stages += table.choices.kind.size
-        slowest = slowest_stage(table, layers)
-        if not np.isfinite(slowest):
-            return
-        rest = Bounds.of(table, table.entries, layers).whole(table, layers)
-        times = np.unique(np.concatenate([entries.costs[0] for entries in table.entries]))
-        times = times[times >= slowest]
-        self.push((m - 1) * slowest + rest, _Range(table, times))
-
-    def _narrow(self, part: _Range) -> None:
-        """Find the least rest of a range, and leave open what is faster in it."""
-        table, times, m = part.table, part.times, part.table.pipeline.micro_batches
-        budget = self.best * (1 - TOLERANCE) - (m - 1) * times[0]
-        found = best_within(table, self.task.model.layers, times[-1], budget)
-        self._pop()
-        self.passes += 1
-        if found is None:
-            return
-        self.labels += found.labels
-        step = (m - 1) * found.slowest + found.rest
-        self.found.append((step, table, found))
-        self.best = min(self.best, step)
-        left = times[: np.searchsorted(times, found.slowest)]
-        for half in (left[: left.size // 2], left[left.size // 2 :]):
-            if half.size:
-                self.push((m - 1) * half[0] + found.rest, _Range(table, half))
+    plan: Plan | None
+    """With every field resolved; None when none fits that is better than `below`."""
+    step_seconds: float
+    """Of the plan; infinity without one."""
+    bound: float
+    """Seconds that no plan of the set beats (if `below` was given: or `below`)."""
+    complete: bool
+    """Whether the bound is reached, to rounding."""
+    search: Search
 
 
-def _hops(task: Task, pipeline: Pipeline) -> float:
-    """Sends that show in a step for each boundary between stages."""
-    p, m = pipeline.stages, pipeline.micro_batches
-    if p == 1:
-        return 0.0
-    row = (np.array([float(n)]) for n in (p, 1, m, 0))
-    schedule = np.array([pipeline.shared["schedule"]])
-    sends = schedule_idle.sends(schedule, *row, task.software.contention)
-    return float(sends[0]) / (p - 1)
+def best_plan(
+    task: Task,
+    *,
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    limit: float | None = None,
+    below: float = np.inf,
+    time_limit: float | None = None,
+    unequal: bool = False,
+) -> Outcome:
+    """The fastest plan of the set within `limit` bytes (default: the capacity) and below
+    `below` seconds.
+
+    `choose` replaces axes as in find_plans; `unequal` also tries stages with different numbers
+    of GPUs. Raises InputError for a field that this search cannot take.
+    """
+    space = Space.of(task, choose)
+    limit = task.cluster.accelerator.memory if limit is None else limit
+    deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
+    search = Search(task, limit, below)
+    complete = _run(search, space, deadline, unequal)
+    plans = _ranked(task, [*_found(search)], limit)
+    best = plans.plans.take(0) if plans is not None else None
+    step = float(plans.step[0]) if plans is not None else np.inf
+    return Outcome(best, step, search.bound, complete, search)
 
 
-def plan_of(task: Task, table: StageTable, found: Found) -> Plan:
-    """A plan with the stages that were found."""
-    pipeline, rows = table.pipeline, table.choices.take(np.array(found.choice))
-    ends = [*found.start[1:], task.model.layers]
-    stages = []
-    for i, (start, end) in enumerate(zip(found.start, ends, strict=True)):
-        strategy = rows.strategy[i]
-        own = {
-            "tp": int(pipeline.tp[strategy]),
-            "dp": int(pipeline.dp[strategy]),
-            "zero": int(rows.zero[i]),
-        }
-        parts = zip((rows.more[i], end - start - rows.more[i]), rows.modes[i], strict=True)
-        runs = [{"layers": int(n), **own, "recompute": int(mode)} for n, mode in parts if n]
-        stages.append(runs)
-    return _with_common_fields(pipeline, stages, task.global_batch)
+def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:
+    """Search all pipelines; whether none was left open."""
+    for pipeline in pipelines(space.task, stage_axes(space), unequal):
+        search.push(pipeline.least_seconds(space.task), pipeline)
+    return search.run(deadline)
 
 
-def _with_common_fields(pipeline: Pipeline, stages: list[list[dict[str, int]]], batch: int) -> Plan:
-    """The plan whose own fields are those that most stages have, so that its text is short."""
-    every = [run for stage in stages for run in stage]
-    own = [(run["tp"], run["dp"], run["zero"]) for run in every]
-    tp, dp, zero = max(own, key=own.count)
-    modes = [run["recompute"] for run in every]
-    shards = any(run["dp"] * pipeline.shared["cp"] > 1 for run in every)
-    fields: dict[str, Any] = {n: v for n, v in pipeline.shared.items() if n != "global_batch"}
-    fields["sequence_parallel"] *= any(run["tp"] > 1 for run in every)
-    fields["overlap_tp"] *= fields["sequence_parallel"]
-    fields["overlap_grad_reduce"] *= shards
-    fields["overlap_param_gather"] *= shards and any(run["zero"] for run in every)
-    return Plan(
-        **fields,
-        tp=tp,
-        dp=dp,
-        zero=zero,
-        pp=pipeline.stages,
-        micro_batch=batch // (pipeline.micro_batches * dp),
-        recompute=max(modes, key=modes.count),
-        segments=of_stages(stages),
+def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
+    """The axes of a space as stages have them; InputError where they cannot."""
+    usual, axes = default_axes(space.task), dict(space.axes)
+    if space.layers_per_stage:
+        raise InputError("dynamic-programming chooses layers_per_stage itself: leave it out")
+    for name in _REFUSED:
+        free = {1} if name == "virtual_stages" else {0, AUTO}
+        if axes[name] != usual[name] and not free & set(axes[name]):
+            raise InputError(
+                f"dynamic-programming has no {name}={spell(name, axes[name][0])}: stages are whole "
+                "and their layers its own choice"
+            )
+        axes[name] = (min(free - {AUTO}),)
+    for name in _SINGLE:
+        if len(axes[name]) > 1:
+            raise InputError(f"dynamic-programming takes one value of {name}, not several")
+    axes["schedule"] = tuple(max(code, Schedule.ONE_F_ONE_B) for code in axes["schedule"])
+    if axes["schedule"][0] not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
+        name = spell("schedule", axes["schedule"][0])
+        raise InputError(f"dynamic-programming knows the schedules 1f1b and gpipe, not {name}")
+    return axes | _overlaps(space.task, axes)
+
+
+def _overlaps(task: Task, axes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The most overlap that was not ruled out."""
+    can = task.software.tp_overlap_share > 0 or axes["overlap_tp"] == (1,)
+    reduce, gather = max(axes["overlap_grad_reduce"]), max(axes["overlap_param_gather"])
+    return {
+        "overlap_tp": (max(axes["overlap_tp"]) * can,),
+        "overlap_grad_reduce": (reduce,),
+        "overlap_param_gather": (reduce if gather == AUTO else gather,),
+    }
+
+
+def search(
+    space: Space,
+    *,
+    objective: str,
+    limit: float,
+    top: int,
+    budget: int | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """The best plan of the set, the plans found on the way to it, and a certificate.
+
+    It starts from the best uniform plan. An interrupt or the end of the time limit returns the
+    best so far, marked as incomplete.
+    """
+    _check(objective, budget)
+    began = time.perf_counter()
+    deadline = np.inf if time_limit is None else began + time_limit
+    uniform = _uniform(space, limit, deadline)
+    dynamic = Search(space.task, limit, _fastest(uniform), progress)
+    try:
+        complete = _run(dynamic, space, deadline, False)
+    except KeyboardInterrupt:
+        complete = False
+    plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]
+    ranked = _ranked(space.task, plans, limit)
+    result = SearchResult(
+        task=space.task,
+        backend="dynamic-programming",
+        objective=objective,
+        limit=limit,
+        counts=Counts(dynamic.stages, len(plans), len(ranked) if ranked is not None else 0),
+        seconds_searching=0.0,
+        complete=complete and uniform.complete,
+        costs=ranked.take(slice(0, top)) if ranked is not None else None,
+        frontier=_frontier(uniform, ranked),
+        smallest=uniform.smallest,
+        certificate=_certificate(space, uniform, ranked, dynamic),
+    )
+    return replace(result, seconds_searching=time.perf_counter() - began)
+
+
+def _frontier(uniform: SearchResult, ranked: Costs | None) -> Costs | None:
+    """Of the uniform plans and those that were found, which no other beats in time and memory."""
+    front = Frontier()
+    written = concat([*_as_segments(uniform.frontier, EVERY)]) if uniform.frontier else None
+    for costs in (simulate(uniform.task, written) if written else None, ranked):
+        if costs is not None:
+            front.add(costs, costs.memory_total <= uniform.limit)
+    return simulate(uniform.task, front.plans) if front.plans else None
+
+
+def _check(objective: str, budget: int | None) -> None:
+    if objective not in ("step-time", "cost"):
+        raise InputError(f"dynamic-programming minimises the step time, not {objective}")
+    if budget is not None:
+        raise InputError(
+            "dynamic-programming does not count plans: give --time-limit, not --budget"
+        )
+
+
+def _uniform(space: Space, limit: float, deadline: float) -> SearchResult:
+    """Uniform plans without virtual stages, fastest first, that the set contains."""
+    stages = stage_axes(space)
+    own = {name: stages[name] for name in (*_REFUSED[:2], *_SINGLE)}
+    return _exhausted(replace(space, axes={**space.axes, **own}), limit, EVERY, deadline)
+
+
+def _exhausted(space: Space, limit: float, top: int, deadline: float) -> SearchResult:
+    left = None if np.isinf(deadline) else max(deadline - time.perf_counter(), 1e-9)
+    return exhaustive.search(space, objective="step-time", limit=limit, top=top, time_limit=left)
+
+
+def _fastest(result: SearchResult) -> float:
+    return float(result.costs.step[0]) if result.costs is not None else np.inf
+
+
+def _found(search: Search) -> Iterator[Plan]:
+    """The plans that a search found, as tables of one row."""
+    for _, table, found in search.found:
+        yield resolve(plan_of(search.task, table, found), search.task.gpus).table()
+
+
+def _as_segments(costs: Costs | None, top: int) -> Iterator[Plan]:
+    """The first of a table of uniform plans with their stages written out."""
+    if costs is None:
+        return
+    task = costs.task
+    for plan in costs.plans.take(slice(0, top)):
+        layers = chunk_sizes(task, plan.layers_per_stage, plan.pp, 1, 0, 0)
+        runs = of_stages([[{"layers": n}] for n in layers])
+        yield resolve(replace(plan, layers_per_stage=(), segments=runs), task.gpus).table()
+
+
+def _ranked(task: Task, tables: list[Plan], limit: float) -> Costs | None:
+    """Plans that fit, fastest first, each once."""
+    if not tables:
+        return None
+    costs = simulate(task, concat(tables))
+    order = np.argsort(costs.step, kind="stable")
+    once = {str(costs.plans.take(int(row))): row for row in order[::-1]}
+    rows = [row for row in order if once[str(costs.plans.take(int(row)))] == row]
+    rows = [row for row in rows if costs.memory_total[row] <= limit]
+    return costs.take(np.array(rows)) if rows else None
+
+
+def _certificate(
+    space: Space, uniform: SearchResult, ranked: Costs | None, search: Search
+) -> Certificate:
+    """What the best plan is compared with."""
+    same = np.inf
+    if ranked is not None and uniform.costs is not None:
+        steps = uniform.costs.step[uniform.costs.plans.pp == ranked.plans.pp[0]]
+        same = float(steps.min(initial=np.inf))
+    every = _fastest(_exhausted(space, uniform.limit, 1, np.inf))
+    return Certificate(
+        bound=search.bound,
+        uniform_same_pp=same,
+        uniform=_fastest(uniform),
+        uniform_interleaved=every,
     )

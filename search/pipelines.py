@@ -175,9 +175,7 @@ def _as_plans(shared: dict[str, int], rows: Index, zero: int, recompute: int) ->
     return from_columns(as_run(columns))
 
 
-def _least_layer_seconds(
-    task: Task, axes: Axes, shared: dict[str, int], rows: Index
-) -> Value:
+def _least_layer_seconds(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> Value:
     """Least seconds of both passes of a layer of each kind [strategy, kind]."""
     recipe = RECIPES[Precision(shared["precision"])]
     lightest = _as_plans(shared, rows, 0, min(axes["recompute"]))

@@ -21,7 +21,9 @@ Index = NDArray[np.int64]
 def slowest_stage(table: StageTable, layers: int) -> float:
     """Seconds that the slowest stage of every plan needs at least; infinity if there is none."""
     costs = [entries.costs[:1] for entries in table.entries]
-    return float(_before(table, table.entries, layers, costs, np.maximum)[-1][0, layers, table.gpus])
+    return float(
+        _before(table, table.entries, layers, costs, np.maximum)[-1][0, layers, table.gpus]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,7 @@ def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> C
     for low, high, least, most in _families(pipeline.recompute, found):
         kinds, strategy = (
             c.ravel()
-            for c in np.meshgrid(
-                np.arange(least.size), np.arange(pipeline.tp.size), indexing="ij"
-            )
+            for c in np.meshgrid(np.arange(least.size), np.arange(pipeline.tp.size), indexing="ij")
         )
         owner, position = ragged(np.maximum(most - least + 1, 0)[kinds])
         kinds, strategy = kinds[owner], strategy[owner]
@@ -130,9 +128,7 @@ def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> C
     return Choices.concat(tables)
 
 
-def _families(
-    modes: tuple[int, ...], found: Intervals
-) -> list[tuple[int, int, Index, Index]]:
+def _families(modes: tuple[int, ...], found: Intervals) -> list[tuple[int, int, Index, Index]]:
     """Recompute of a stage's runs, light and heavy, and how many layers [class] may be heavy, so
     that no mixture is found twice."""
     layers = (found.end - found.start)[found.example]

@@ -154,7 +154,7 @@ class _Placements:
         first, self.which = distinct(columns)
         layouts = [
             layout_of(
-                task.model.order, kinds, pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)
+                task.model.order, kinds, pp, chunk_sizes(task, plans.layers_per_stage, pp, v, a, z)
             )
             for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
         ]
@@ -173,7 +173,7 @@ class _Placements:
             self.total[i] = layout.total
 
 
-def _chunks(
+def chunk_sizes(
     task: Task, explicit: tuple[int, ...], pp: int, virtual: int, first: int, last: int
 ) -> tuple[int, ...]:
     """Layers of each chunk: as the plan says, else as the stack cuts."""
