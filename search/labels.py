@@ -1,4 +1,4 @@
-"""Which ways to build the last stages of a pipeline are worth going on with? Labels, stage by stage.
+"""Which ways to build the last stages of a pipeline are worth going on with? Labels.
 
 A label is a choice of the last stages: where they begin, what they cost so far. Going back one
 stage with T, b, f, R, G, O (simulator.stage_costs) makes of sum, rho, gamma, omega

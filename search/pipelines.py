@@ -1,4 +1,4 @@
-"""Which pipelines may a plan that is not uniform have? Stages, micro-batches, strategies of a stage.
+"""Which pipelines may a plan have that is not uniform? Stages, micro-batches, strategies.
 
 All stages of a pipeline share its micro-batches, and every field but tp, dp, ZeRO and recompute.
 Legend: p stages, m micro-batches, N GPUs, B sequences of a step.

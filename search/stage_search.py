@@ -24,7 +24,7 @@ from plan3d.simulator.task import Task
 
 from .backend import Progress
 from .label_pass import Found, best_within
-from .pipelines import Pipeline, pipelines, whole_model
+from .pipelines import Pipeline, whole_model
 from .stage_bounds import Bounds, slowest_stage
 from .stage_table import StageTable, stage_table
 

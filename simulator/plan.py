@@ -258,7 +258,7 @@ class Plan:
         if self.layers_per_stage:
             shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
         if row.segments:
-            shown.append(f"segments={text_of(_differing(row), spell)}")
+            shown.append(f"segments={segments_text(row)}")
         return " ".join(shown) or "tp=1"
 
 
@@ -285,6 +285,11 @@ def _usual(row: Plan) -> Plan:
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     usual = resolve(Plan(**sizes), 1)
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+
+
+def segments_text(row: Plan) -> str:
+    """The segments of one plan as `parse` reads them, with what differs from its own fields."""
+    return text_of(_differing(row), spell)
 
 
 def _differing(row: Plan) -> Segments:

@@ -13,6 +13,7 @@ import numpy as np
 from . import tables
 from .explain import assumptions, layers_per_rank, number_format, one, why
 from .groups import COMPUTE
+from .plan import segments_text
 from .provenance import time_provenance
 from .step import Costs, by_stage
 from .tables import Table
@@ -50,6 +51,8 @@ SHORT = {
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
 """Fields that a ranking shows even if all its rows agree."""
 SHOWN = 10
+SEGMENTS_SHOWN = 60
+"""Characters of a plan's segments in a ranking; JSON and CSV have all."""
 STAGES_SHOWN = 16
 NEGLIGIBLE = 1e-6
 """Share of a step below which a breakdown leaves a part out."""
@@ -187,9 +190,19 @@ def _cell(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
+def _shown_fields(costs: Costs, row: int) -> dict[str, Any]:
+    """One plan's fields for a table, where a long text of segments is cut."""
+    fields = plan_fields(costs, row)
+    if "segments" in fields:
+        text = segments_text(costs.plans.take(row))
+        cut = text if len(text) <= SEGMENTS_SHOWN else f"{text[: SEGMENTS_SHOWN - 3]}..."
+        fields["segments"] = cut
+    return fields
+
+
 def same_for_all(costs: Costs) -> dict[str, str]:
     """Fields on which all plans agree and which a ranking need not repeat."""
-    rows = [plan_fields(costs, row) for row in range(len(costs))]
+    rows = [_shown_fields(costs, row) for row in range(len(costs))]
     hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
     return {name: _cell(rows[0][name]) for name in hidden}
 
@@ -197,7 +210,7 @@ def same_for_all(costs: Costs) -> dict[str, str]:
 def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
     """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
     rows = range(min(len(costs), most))
-    fields = [plan_fields(costs, row) for row in rows]
+    fields = [_shown_fields(costs, row) for row in rows]
     hidden = same_for_all(costs)
     names = [name for name in fields[0] if name not in hidden]
     mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)

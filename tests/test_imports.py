@@ -37,7 +37,7 @@ ORDER = {
         "integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (
-        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
+        "cli_options cli_output cli_task cli_catalogue cli_proof cli_views cli_verbs cli_validate "
         "cli_timeline cli_calibrate cli __main__"
     ),
 }
