@@ -41,7 +41,8 @@ def best_within(table: StageTable, layers: int, cap: float, budget: float) -> Fo
     for stage in reversed(range(len(entries))):
         labels = extended(labels, entries[stage], table.hops, layers)
         labels = labels.take(bounds.through(labels, stage, table.gpus) < budget)
-        labels = undominated(labels, tied)
+        if stage:
+            labels = undominated(labels, tied)
         trail.append(labels)
         if not labels.start.size:
             return None

@@ -1,0 +1,160 @@
+"""Is the dynamic program's plan the best of all plans of its set, and its bound a bound?"""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.dynamic_programming import best_plan
+from plan3d.search.finder import find_plans
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.plan import Plan, from_columns
+from plan3d.simulator.rules import legal
+from plan3d.simulator.segments import Segments
+from plan3d.simulator.software import software_profile
+from plan3d.simulator.step import evaluate, simulate
+from plan3d.simulator.task import Task
+
+MODELS = {
+    "tied": ("gpt3-1.3b", (0,) * 5),
+    "gated": ("llama-3.1-8b", (0,) * 6),
+    "mixed": ("deepseek-v3", (0, 0, 1, 1)),
+    "alternating": ("deepseek-v3", (0, 1, 0, 1)),
+}
+SLOW = 2e9
+"""Bytes/s of a network on which reductions outlast the pipeline's drain."""
+
+
+@cache
+def task(name, gpus=8, batch=8, software="megatron-core", network=None):
+    preset, order = MODELS[name]
+    cluster = Cluster.profile("h100-sxm", gpus, gpus_per_node=4, inter_node_bandwidth=network)
+    return Task(
+        replace(Model.preset(preset), order=order),
+        cluster,
+        sequence=2048,
+        global_batch=batch,
+        software=software_profile(software),
+    )
+
+
+def cuts(layers, stages):
+    """Every way to cut layers into stages of one or more."""
+    for inner in combinations(range(1, layers), stages - 1):
+        yield np.diff((0, *inner, layers))
+
+
+def stage_options(layers, gpus, choose):
+    """Every stage of so many layers: (tp, dp, zero, layers of the first run, its mode, the other
+    mode) rows."""
+    modes = sorted(choose["recompute"])
+    pairs = list(combinations(modes, 2)) or [(modes[0], modes[0])]
+    for g, tp, zero, (low, high) in product(gpus, choose["tp"], choose["zero"], pairs):
+        for more in range(layers + 1) if low != high else (0,):
+            if g % tp == 0:
+                yield tp, g // tp, zero, more, high, low
+
+
+def tables(question, choose, unequal):
+    """Every plan of the set, as tables with one cut and number of micro-batches each."""
+    batch, gpus, layers = question.global_batch, question.gpus, question.model.layers
+    for pp, sp in product(choose["pp"], choose["sequence_parallel"]):
+        sizes = (1, 2, 4, 8) if unequal and pp > 1 else (gpus // pp,)
+        for cut in cuts(layers, pp):
+            options = [np.array([*stage_options(int(n), sizes, choose)]) for n in cut]
+            index = np.indices([len(o) for o in options]).reshape(pp, -1)
+            rows = np.stack([o[i] for o, i in zip(options, index, strict=True)], axis=1)
+            filled = (rows[:, :, 0] * rows[:, :, 1]).sum(axis=1) == gpus
+            for m in (m for m in range(1, batch + 1) if batch % m == 0):
+                share = batch // m % rows[:, :, 1] == 0
+                chosen = rows[filled & share.all(axis=1)]
+                if len(chosen):
+                    yield table(question, choose, cut, m, sp, chosen)
+
+
+def table(question, choose, cut, m, sp, rows):
+    """Plans with one cut [plan, stage, option] as a table."""
+    pp, n = len(cut), len(rows)
+    tp, dp, zero, more, high, low = (np.repeat(c, 2, axis=1) for c in np.moveaxis(rows, 2, 0))
+    first = np.tile([True, False], pp)
+    segments = Segments(
+        stage=np.broadcast_to(np.repeat(np.arange(pp), 2), (n, 2 * pp)),
+        layers=np.where(first, more, np.repeat(cut, 2) - more),
+        tp=tp,
+        dp=dp,
+        zero=zero,
+        recompute=np.where(first, high, low),
+    )
+    own = {
+        "tp": tp[:, 0],
+        "dp": dp[:, 0],
+        "micro_batch": question.global_batch // (m * dp[:, 0]),
+        "zero": zero[:, 0],
+    }
+    wide = sp and question.software.tp_overlap_share > 0
+    same = {"pp": pp, "schedule": choose["schedule"][0], "sequence_parallel": sp}
+    same |= {"overlap_tp": wide, "overlap_grad_reduce": 1, "overlap_param_gather": 1}
+    same |= {"overlap_p2p": 0}
+    columns = {name: np.full(n, int(value)) for name, value in same.items()}
+    plans = from_columns({**columns, **own}, (), segments)
+    return plans.take(legal(plans, question))
+
+
+def every_plan(question, choose, unequal=False):
+    """Steps and bytes of every plan of the set, costed one by one."""
+    costs = [simulate(question, t) for t in tables(question, choose, unequal) if t.rows]
+    return (
+        np.concatenate([c.step for c in costs]),
+        np.concatenate([c.memory_total for c in costs]),
+    )
+
+
+USUAL = {
+    "pp": (1, 2),
+    "tp": (1, 2, 4),
+    "zero": (0, 1),
+    "recompute": (0, 2),
+    "sequence_parallel": (1,),
+    "schedule": (0,),
+    "micro_batch": (1, 2, 4, 8),
+    "cp": (1,),
+    "ep": (1,),
+}
+SWEEP = {
+    "tied": ("tied", {}, {}, False),
+    "tied slow": ("tied", {"network": SLOW}, {"zero": (0, 1, 2)}, False),
+    "sharded": ("gated", {"network": SLOW}, {"zero": (1, 2, 3), "recompute": (0,)}, False),
+    "modes": ("gated", {}, {"recompute": (0, 1, 2), "zero": (1,), "tp": (1, 2)}, False),
+    "four stages": ("gated", {"network": SLOW}, {"pp": (4,), "tp": (1, 2), "zero": (1,)}, False),
+    "gpipe": ("tied", {"network": SLOW}, {"pp": (2,), "schedule": (2,)}, False),
+    "mixed": ("mixed", {}, {}, False),
+    "alternating": ("alternating", {}, {"pp": (2, 4), "zero": (1,)}, False),
+    "no sequence parallelism": ("gated", {}, {"sequence_parallel": (0, 1), "zero": (1,)}, False),
+    "launch floor": ("gated", {"software": "nanotron"}, {"zero": (1,)}, False),
+    "unequal": ("tied", {"network": SLOW}, {"pp": (2, 3), "tp": (1, 2), "zero": (1,)}, True),
+    "unequal mixed": ("mixed", {}, {"pp": (2, 3), "zero": (1,), "recompute": (0,)}, True),
+}
+
+
+@pytest.mark.parametrize("name", SWEEP)
+def test_the_best_plan_is_that_of_brute_force(name):
+    model, changes, choose, unequal = SWEEP[name]
+    question, choose = task(model, **changes), {**USUAL, **choose}
+    steps, memory = every_plan(question, choose, unequal)
+    for share in (0.0, 0.02, 0.2, 0.6, 1.0):
+        limit = float(np.quantile(memory, share)) * (1 + 1e-9)
+        outcome = best_plan(question, choose=choose, limit=limit, unequal=unequal)
+        best = steps[memory <= limit].min()
+        assert outcome.step_seconds == pytest.approx(best, rel=1e-9)
+        assert outcome.complete
+        assert outcome.bound == pytest.approx(best, rel=1e-8)
+        again = evaluate(question, outcome.plan)
+        assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
+        assert again.memory_bytes <= limit
+    assert best_plan(question, choose=choose, limit=memory.min() * 0.99, unequal=unequal).plan is None
