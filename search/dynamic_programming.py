@@ -33,6 +33,8 @@ Value = NDArray[np.float64]
 
 EVERY = 10**6
 """Uniform plans kept, of which the best of every pipeline size is wanted."""
+AGAIN = 1e-6
+"""Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
 _REFUSED = ("virtual_stages", "overlap_p2p", "first_stage_layers", "last_stage_layers")
 """Fields that must have their usual value: stages are whole, and cut by this search."""
 _SINGLE = ("schedule", "precision", "optimizer")
@@ -140,9 +142,10 @@ def search(
     began = time.perf_counter()
     deadline = np.inf if time_limit is None else began + time_limit
     uniform = _uniform(space, limit, deadline)
-    dynamic = Search(space.task, limit, _fastest(uniform), progress)
+    dynamic = Search(space.task, limit, _fastest(uniform) * (1 + AGAIN), progress)
     try:
         complete = _run(dynamic, space, deadline, False)
+        dynamic.reorder()
     except KeyboardInterrupt:
         complete = False
     plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]

@@ -28,36 +28,44 @@ class Found(NamedTuple):
     """Labels that were made on the way."""
 
 
-def best_within(table: StageTable, layers: int, cap: float, budget: float) -> Found | None:
+def best_within(
+    table: StageTable, layers: int, cap: float, budget: float, by_chain: bool = False
+) -> Found | None:
     """The plan with the least `rest` whose stages take at most `cap` seconds; None when every
-    plan's is at least `budget`."""
+    plan's is at least `budget`.
+
+    `by_chain`: of the plans below the budget the one whose longest chain is shortest (labels).
+    """
     entries = [own.take(own.costs[0] <= cap) for own in table.entries]
     if not all(own.start.size for own in entries):
         return None
     bounds = Bounds.of(table, entries, layers)
     labels = nothing_yet(layers, table.hops.shape[0] - 1)
-    tied = bool(table.tied.any())
+    tied, m = bool(table.tied.any()), table.pipeline.micro_batches
     trail: list[Labels] = []
     for stage in reversed(range(len(entries))):
-        labels = extended(labels, entries[stage], table.hops, layers)
+        runs = m, min(len(entries) - 1 - stage, m - 1)
+        labels = extended(labels, entries[stage], table.hops, layers, runs)
         labels = labels.take(bounds.through(labels, stage, table.gpus) < budget)
         if stage:
-            labels = undominated(labels, tied)
+            labels = undominated(labels, tied, by_chain)
         trail.append(labels)
         if not labels.start.size:
             return None
-    return _traced(table, entries, trail, budget)
+    return _traced(table, entries, trail, budget, by_chain)
 
 
 def _traced(
-    table: StageTable, entries: list[Entries], trail: list[Labels], budget: float
+    table: StageTable, entries: list[Entries], trail: list[Labels], budget: float, by_chain: bool
 ) -> Found | None:
     """The plan of the best label of the first stage."""
     labels = trail[-1]
-    rest = labels.total + labels.tails.sum(axis=0)
-    rest = rest + table.tied[np.minimum(labels.last_tp, entries[0].tp[labels.entry])]
-    at = int(rest.argmin())
-    if rest[at] >= budget:
+    ends = labels.tails.sum(axis=0)
+    ends = ends + table.tied[np.minimum(labels.last_tp, entries[0].tp[labels.entry])]
+    rest = labels.total + ends
+    wanted = np.where(rest < budget, labels.chain + ends if by_chain else rest, np.inf)
+    at = int(wanted.argmin())
+    if not np.isfinite(wanted[at]):
         return None
     total, slowest = float(rest[at]), 0.0
     start, choice = [], []

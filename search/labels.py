@@ -71,6 +71,8 @@ class Labels:
     """Seconds of a micro-batch of all of them, and of their sends."""
     tails: Value
     """Seconds rho, gamma, omega [3, label]."""
+    chain: Value
+    """Seconds that the slowest of these stages keeps the pipeline busy (extended)."""
     entry: Index
     """Entry of their first stage."""
     parent: Index
@@ -80,20 +82,28 @@ class Labels:
         """The chosen labels."""
         own = (self.start, self.gpus, self.boundary, self.last_tp, self.total)
         chosen = (column[rows] for column in own)
-        return Labels(*chosen, self.tails[:, rows], self.entry[rows], self.parent[rows])
+        rest = (column[rows] for column in (self.chain, self.entry, self.parent))
+        return Labels(*chosen, self.tails[:, rows], *rest)
 
 
 def nothing_yet(layers: int, no_boundary: int) -> Labels:
     """The label of no stages at all."""
     zero = np.zeros(1, np.int64)
     end, none = np.full(1, layers), np.full(1, no_boundary)
-    return Labels(end, zero, none, zero, np.zeros(1), np.zeros((3, 1)), zero, zero)
+    none_yet = np.zeros(1)
+    return Labels(end, zero, none, zero, none_yet, np.zeros((3, 1)), none_yet, zero, zero)
 
 
-def extended(labels: Labels, entries: Entries, hops: Value, layers: int) -> Labels:
+def extended(
+    labels: Labels, entries: Entries, hops: Value, layers: int, runs: tuple[int, int]
+) -> Labels:
     """Every label with every stage that may come before it.
 
-    `hops` [boundary, boundary] are the seconds of the sends between two stages.
+    `hops` [boundary, boundary] are the seconds of the sends between two stages. `runs` are the m
+    micro-batches, and the forward passes that the stage runs before its first backward pass: it
+    is done with its micro-batches, and the stages before it with theirs, no earlier than in
+
+        chain = max(m T + (sum of the stages after it - runs f)+, T + chain of those)
     """
     first = np.searchsorted(entries.end, np.arange(layers + 2))
     owner, position = ragged((first[1:] - first[:-1])[labels.start])
@@ -115,22 +125,30 @@ def extended(labels: Labels, entries: Entries, hops: Value, layers: int) -> Labe
                 np.maximum(optimizer, omega),
             ]
         ),
+        chain=np.maximum(
+            runs[0] * t + np.maximum(labels.total[owner] - runs[1] * f, 0.0),
+            t + labels.chain[owner],
+        ),
         entry=entry,
         parent=owner,
     )
 
 
-def undominated(labels: Labels, by_last_tp: bool) -> Labels:
-    """The labels of each state that no other label of it makes superfluous."""
+def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
+    """The labels of each state that no other label of it makes superfluous, `by_chain` also in
+    the seconds of their chain."""
     state = [labels.start, labels.gpus, labels.boundary]
     group = codes([*state, labels.last_tp] if by_last_tp else state)
 
+    criteria = [labels.total, labels.chain] if by_chain else [labels.total]
+
     def excess(leaders: Index, others: Index) -> Value:
-        rest = labels.tails[:, leaders] - labels.tails[:, others]
-        out: Value = labels.total[leaders] + np.maximum(rest, 0.0).sum(axis=0)
+        tails = np.maximum(labels.tails[:, leaders] - labels.tails[:, others], 0.0).sum(axis=0)
+        worse = [column[leaders] - column[others] for column in criteria]
+        out: Value = labels.total[others] + np.maximum.reduce(worse) + tails
         return out
 
-    upper = labels.total + labels.tails.sum(axis=0)
+    upper = criteria[-1] + labels.tails.sum(axis=0)
     keep = survivors(group, upper, labels.total, excess)
     return labels.take(np.sort(keep))
 

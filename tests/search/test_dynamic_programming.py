@@ -157,4 +157,6 @@ def test_the_best_plan_is_that_of_brute_force(name):
         again = evaluate(question, outcome.plan)
         assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
         assert again.memory_bytes <= limit
-    assert best_plan(question, choose=choose, limit=memory.min() * 0.99, unequal=unequal).plan is None
+    assert (
+        best_plan(question, choose=choose, limit=memory.min() * 0.99, unequal=unequal).plan is None
+    )
