@@ -59,7 +59,7 @@ class Certificate:
 
     def gap(self, step: float) -> float:
         """By how much a step of so many seconds may be longer than the shortest, relative."""
-        return step / self.bound - 1
+        return max(step / self.bound - 1, 0.0)
 
 
 @dataclass(kw_only=True)

@@ -145,7 +145,8 @@ def search(
     dynamic = Search(space.task, limit, _fastest(uniform) * (1 + AGAIN), progress)
     try:
         complete = _run(dynamic, space, deadline, False)
-        dynamic.reorder()
+        if complete:
+            dynamic.reorder()
     except KeyboardInterrupt:
         complete = False
     plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]

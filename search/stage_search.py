@@ -38,6 +38,10 @@ NEAR = 2e-3
 """Relative difference of steps within which the order of the stages may decide."""
 
 
+FEW = 12
+"""Other pipelines, or parts of them, in which that is looked for."""
+
+
 @dataclass(frozen=True)
 class _Range:
     """Plans of a pipeline whose slowest stage takes one of these times."""
@@ -59,6 +63,8 @@ class Search:
     """Told the number of stages costed."""
     found: list[tuple[float, StageTable, Found]] = field(default_factory=list)
     open: list[tuple[float, int, Pipeline | _Range]] = field(default_factory=list)
+    working: float = np.inf
+    """Bound of what is being looked at."""
     pushed: int = 0
     stages: int = 0
     """Stages costed."""
@@ -68,7 +74,7 @@ class Search:
 
     def push(self, bound: float, part: Pipeline | _Range) -> None:
         """Keep a part whose plans take at least `bound` seconds, unless that is too long."""
-        if bound < self.best * (1 - TOLERANCE):
+        if bound < self.best * (1 + NEAR):
             heapq.heappush(self.open, (bound, self.pushed, part))
             self.pushed += 1
 
@@ -76,7 +82,7 @@ class Search:
     def bound(self) -> float:
         """Seconds that no plan of the set beats."""
         lowest = self.open[0][0] if self.open else np.inf
-        return min(lowest, self.best)
+        return min(lowest, self.working, self.best)
 
     def run(self, deadline: float = np.inf) -> bool:
         """Search until nothing better can be open, or until the clock (perf_counter) says so;
@@ -84,23 +90,22 @@ class Search:
         while self.open and self.open[0][0] < self.best * (1 - TOLERANCE):
             if time.perf_counter() >= deadline:
                 return False
-            _, _, part = self.open[0]
+            self.working = self.open[0][0]
+            _, _, part = heapq.heappop(self.open)
             if isinstance(part, Pipeline):
                 self._cost(part)
             else:
                 self._narrow(part)
+            self.working = np.inf
         return True
-
-    def _pop(self) -> None:
-        heapq.heappop(self.open)
 
     def _cost(self, pipeline: Pipeline) -> None:
         """Cost a pipeline's stages, and bound what its plans take."""
         task, m, layers = self.task, pipeline.micro_batches, self.task.model.layers
         whole = whole_model(task, pipeline.stages == 1) @ pipeline.seconds.min(axis=0)
-        longest = min((self.best - whole) / max(m - 1, TOLERANCE), self.best / m)
+        most = self.best * (1 + NEAR)
+        longest = min((most - whole) / max(m - 1, TOLERANCE), most / m)
         table = stage_table(task, pipeline, self.limit, longest, _hops(task, pipeline))
-        self._pop()
         if table is None:
             return
         self.stages += table.choices.kind.size
@@ -119,9 +124,9 @@ class Search:
         table, times, m = part.table, part.times, part.table.pipeline.micro_batches
         budget = self.best * (1 - TOLERANCE) - (m - 1) * times[0]
         found = best_within(table, self.task.model.layers, times[-1], budget)
-        self._pop()
         self.passes += 1
         if found is None:
+            self.push(self.best, part)
             return
         self.labels += found.labels
         step = (m - 1) * found.slowest + found.rest
@@ -133,20 +138,35 @@ class Search:
                 self.push((m - 1) * half[0] + found.rest, _Range(table, half))
 
     def reorder(self) -> None:
-        """Look beside the best plan for one that its stages' order makes shorter.
+        """Once nothing better is open, look for plans that their stages' order makes shorter.
 
         The closed form of a step does not see where the slow stages are; in the event simulation
         those at the end hold up more. Of the plans with the same slowest stage and a step within
-        NEAR of the best, this adds the one with the shortest chain.
+        NEAR of the best, this adds the one with the shortest chain: of the best pipeline, and of
+        FEW others whose bound is as near.
         """
         if not self.found:
             return
         _, table, found = min(self.found, key=lambda plan: plan[0])
-        budget = self.best * (1 + NEAR) - (table.pipeline.micro_batches - 1) * found.slowest
-        other = best_within(table, self.task.model.layers, found.slowest, budget, by_chain=True)
-        if other is not None:
-            step = (table.pipeline.micro_batches - 1) * other.slowest + other.rest
-            self.found.append((step, table, other))
+        self._reordered(table, found.slowest)
+        seen = {table.pipeline}
+        for _ in range(FEW):
+            if not self.open or self.open[0][0] >= self.best * (1 + NEAR):
+                return
+            _, _, part = heapq.heappop(self.open)
+            if isinstance(part, Pipeline):
+                self._cost(part)
+            elif part.table.pipeline not in seen:
+                seen.add(part.table.pipeline)
+                self._reordered(part.table, float(part.times[0]))
+
+    def _reordered(self, table: StageTable, slowest: float) -> None:
+        """Add the plan with the shortest chain whose slowest stage takes that long."""
+        m = table.pipeline.micro_batches
+        budget = self.best * (1 + NEAR) - (m - 1) * slowest
+        found = best_within(table, self.task.model.layers, slowest, budget, by_chain=True)
+        if found is not None:
+            self.found.append(((m - 1) * found.slowest + found.rest, table, found))
 
 
 def _hops(task: Task, pipeline: Pipeline) -> float:

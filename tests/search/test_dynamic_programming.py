@@ -6,15 +6,11 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from plan3d.search.dynamic_programming import best_plan
-from plan3d.search.finder import find_plans
-from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan, from_columns
+from plan3d.simulator.plan import from_columns
 from plan3d.simulator.rules import legal
 from plan3d.simulator.segments import Segments
 from plan3d.simulator.software import software_profile
