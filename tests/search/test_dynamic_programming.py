@@ -6,11 +6,16 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plan3d.search.dynamic_programming import best_plan
+from plan3d.search.finder import find_plans
+from plan3d.search.stage_search import plan_of
+from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import from_columns
+from plan3d.simulator.plan import Plan, from_columns, resolve
 from plan3d.simulator.rules import legal
 from plan3d.simulator.segments import Segments
 from plan3d.simulator.software import software_profile
@@ -156,3 +161,148 @@ def test_the_best_plan_is_that_of_brute_force(name):
     assert (
         best_plan(question, choose=choose, limit=memory.min() * 0.99, unequal=unequal).plan is None
     )
+
+
+@st.composite
+def problems(draw):
+    """A small question, values for the fields of a stage, and a share of plans that fit."""
+
+    def some(values, most):
+        return tuple(
+            draw(st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True))
+        )
+
+    model = draw(st.sampled_from(sorted(MODELS)))
+    network = draw(st.sampled_from([None, SLOW, SLOW / 10]))
+    question = task(model, batch=draw(st.sampled_from([4, 8, 12])), network=network)
+    choose = {
+        **USUAL,
+        "pp": some([1, 2, 4], 2),
+        "tp": some([1, 2, 4], 2),
+        "zero": some([0, 1, 2, 3], 2),
+        "recompute": some([0, 1, 2], 2),
+        "micro_batch": tuple(range(1, 13)),
+        "schedule": some([0, 2], 1),
+    }
+    return question, choose, draw(st.floats(0, 1))
+
+
+def best_of_all(question, choose, share):
+    """The least step among the plans that fit with the least `share` of memory, and the limit."""
+    tables_of = [t for t in tables(question, choose, False) if t.rows]
+    if not tables_of:
+        return np.inf, 1e15
+    steps, memory = every_plan(question, choose)
+    limit = float(np.quantile(memory, share)) * (1 + 1e-9)
+    return steps[memory <= limit].min(), limit
+
+
+@given(problem=problems())
+@settings(deadline=None, max_examples=25)
+def test_any_small_problem_is_solved_exactly(problem):
+    question, choose, share = problem
+    if choose["schedule"] == (2,):
+        choose["pp"] = tuple(p for p in choose["pp"] if p > 1) or (2,)
+    best, limit = best_of_all(question, choose, share)
+    outcome = best_plan(question, choose=choose, limit=limit)
+    assert outcome.step_seconds == pytest.approx(best, rel=1e-9)
+    if np.isfinite(best):
+        again = evaluate(question, outcome.plan)
+        assert again.step_seconds == pytest.approx(best, rel=1e-9)
+        assert again.memory_bytes <= limit
+        assert best_plan(question, choose=choose, limit=limit, below=best * 0.999).plan is None
+
+
+LARGE = Task(
+    Model.preset("llama-3.1-70b"),
+    Cluster.profile("h100-sxm", gpus=64),
+    sequence=8192,
+    global_batch=256,
+)
+
+
+def search(**options):
+    return find_plans(LARGE, backend="dynamic-programming", **options)
+
+
+def test_no_uniform_plan_of_the_set_is_better():
+    result = search(choose={"pp": [4, 8]})
+    uniform = find_plans(LARGE, choose={"pp": [4, 8], "virtual_stages": [1]})
+    proof, step = result.certificate, result.best.step_seconds
+    assert result.complete
+    assert proof.gap(step) == pytest.approx(0, abs=1e-8)
+    assert proof.uniform == pytest.approx(uniform.best.step_seconds)
+    assert step <= proof.uniform <= proof.uniform_same_pp
+    every = find_plans(LARGE, choose={"pp": [4, 8]})
+    assert proof.uniform_interleaved == pytest.approx(every.best.step_seconds)
+    assert all(plan.segments for plan in result.plans)
+    assert (np.diff(result.costs.step) >= 0).all()
+    assert (result.costs.memory_total <= result.limit).all()
+    assert len({str(plan) for plan in result.plans}) == len(result.plans)
+
+
+def test_slow_stages_come_first_among_plans_with_equal_closed_forms():
+    result = search(choose={"pp": [8], "tp": [4], "cp": [1]})
+    best = int(result.event_seconds.argmin())
+    assert result.costs.step[best] < result.costs.step[0] * 1.002
+    assert result.event_seconds[best] < 0.995 * result.event_seconds[0]
+
+
+def test_a_bound_holds_from_the_first_second():
+    best = best_plan(LARGE, choose={"pp": [4]}).step_seconds
+    outcome = best_plan(LARGE, choose={"pp": [4]}, time_limit=1e-6)
+    assert not outcome.complete
+    assert outcome.plan is None
+    assert 0.7 * best < outcome.bound <= best
+    result = search(choose={"pp": [4]}, time_limit=1e-6)
+    assert not result.complete
+
+
+def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
+    found = []
+
+    def stop(stages):
+        found.append(stages)
+        if len(found) == 3:
+            raise KeyboardInterrupt
+
+    result = search(progress=stop)
+    assert not result.complete
+    assert result.plans
+    assert result.certificate.bound <= search().best.step_seconds
+
+
+def test_what_none_can_hold_is_answered_with_no_plan():
+    result = search(headroom=0.99)
+    assert result.complete
+    assert not result.plans
+    assert result.best is None
+    assert result.smallest.memory_bytes > result.limit
+
+
+REFUSED = [
+    ({"choose": {"virtual_stages": [2]}}, "no virtual_stages=2"),
+    ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
+    ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
+    ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
+    ({"choose": {"schedule": ["zb-h1"]}}, "schedules 1f1b and gpipe, not zb-h1"),
+    ({"choose": {"precision": ["bf16", "fp8"]}}, "one value of precision"),
+    ({"objective": "memory"}, "minimises the step time, not memory"),
+    ({"budget": 10}, "give --time-limit"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_it_cannot_take_is_refused_by_name(options, message):
+    with pytest.raises(InputError, match=message):
+        search(**options)
+
+
+def test_the_sum_over_stages_is_the_step_of_the_simulator():
+    outcome = best_plan(LARGE, choose={"pp": [2, 4], "sequence_parallel": [1]})
+    assert len(outcome.search.found) > 1
+    for step, stages, found in outcome.search.found:
+        plan = plan_of(LARGE, stages, found)
+        assert evaluate(LARGE, plan).step_seconds == pytest.approx(step, rel=1e-12)
+        again = Plan.parse(str(resolve(plan, LARGE.gpus)))
+        assert evaluate(LARGE, again).step_seconds == pytest.approx(step, rel=1e-12)
