@@ -77,9 +77,9 @@ def best_plan(
     search = Search(task, limit, below)
     complete = _run(search, space, deadline, unequal)
     plans = _ranked(task, [*_found(search)], limit)
-    best = plans.plans.take(0) if plans is not None else None
-    step = float(plans.step[0]) if plans is not None else np.inf
-    return Outcome(best, step, search.bound, complete, search)
+    if plans is None or plans.step[0] >= below:
+        return Outcome(None, np.inf, search.bound, complete, search)
+    return Outcome(plans.plans.take(0), float(plans.step[0]), search.bound, complete, search)
 
 
 def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:

@@ -195,16 +195,18 @@ def plan_of(task: Task, table: StageTable, found: Found) -> Plan:
         parts = zip((rows.more[i], end - start - rows.more[i]), rows.modes[i], strict=True)
         runs = [{"layers": int(n), **own, "recompute": int(mode)} for n, mode in parts if n]
         stages.append(runs)
-    return _with_common_fields(pipeline, stages, task.global_batch)
+    return _with_common_fields(task, pipeline, stages)
 
 
-def _with_common_fields(pipeline: Pipeline, stages: list[list[dict[str, int]]], batch: int) -> Plan:
+def _with_common_fields(task: Task, pipeline: Pipeline, stages: list[list[dict[str, int]]]) -> Plan:
     """The plan whose own fields are those that most stages have, so that its text is short."""
     every = [run for stage in stages for run in stage]
     own = [(run["tp"], run["dp"], run["zero"]) for run in every]
     tp, dp, zero = max(own, key=own.count)
     modes = [run["recompute"] for run in every]
+    # Experts may be shared where nothing else is: by tensor ranks.
     shards = any(run["dp"] * pipeline.shared["cp"] > 1 for run in every)
+    shards = shards or any(kind.experts for kind in task.model.kinds)
     fields: dict[str, Any] = {n: v for n, v in pipeline.shared.items() if n != "global_batch"}
     fields["sequence_parallel"] *= any(run["tp"] > 1 for run in every)
     fields["overlap_tp"] *= fields["sequence_parallel"]
@@ -216,7 +218,7 @@ def _with_common_fields(pipeline: Pipeline, stages: list[list[dict[str, int]]], 
         dp=dp,
         zero=zero,
         pp=pipeline.stages,
-        micro_batch=batch // (pipeline.micro_batches * dp),
+        micro_batch=task.global_batch // (pipeline.micro_batches * dp),
         recompute=max(modes, key=modes.count),
         segments=of_stages(stages),
     )

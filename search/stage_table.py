@@ -112,8 +112,8 @@ class Choices:
 def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> Choices:
     """Every choice for every class that fits `limit` bytes with one micro-batch in flight, but
     those that recompute more than they need to."""
-    tables = []
-    for low, high, least, most in _families(pipeline.recompute, found):
+    tables, layers = [], (found.end - found.start)[found.example]
+    for low, high, least, most in _families(pipeline.recompute, layers):
         kinds, strategy = (
             c.ravel()
             for c in np.meshgrid(np.arange(least.size), np.arange(pipeline.tp.size), indexing="ij")
@@ -121,17 +121,17 @@ def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> C
         owner, position = ragged(np.maximum(most - least + 1, 0)[kinds])
         kinds, strategy = kinds[owner], strategy[owner]
         more = least[kinds] + position
-        modes = np.stack([np.full(more.size, high), np.full(more.size, low)], axis=1)
+        # A run of no layers is as the other one, for what ends a model goes with a run.
+        modes = np.stack([np.where(more, high, low), np.where(more < layers[kinds], low, high)], 1)
         if more.size:
             rows = (kinds, strategy, more, modes)
             tables += _costed(task, pipeline, limit, found, rows)
     return Choices.concat(tables)
 
 
-def _families(modes: tuple[int, ...], found: Intervals) -> list[tuple[int, int, Index, Index]]:
-    """Recompute of a stage's runs, light and heavy, and how many layers [class] may be heavy, so
+def _families(modes: tuple[int, ...], layers: Index) -> list[tuple[int, int, Index, Index]]:
+    """Recompute of a stage's runs, light and heavy, and how many `layers` [class] may be heavy, so
     that no mixture is found twice."""
-    layers = (found.end - found.start)[found.example]
     one, none = np.ones_like(layers), np.zeros_like(layers)
     if len(modes) == 1:
         return [(modes[0], modes[0], none, none)]
