@@ -66,7 +66,7 @@ def best_plan(
     unequal: bool = False,
 ) -> Outcome:
     """The fastest plan of the set within `limit` bytes (default: the capacity) and below
-    `below` seconds.
+    `below` seconds; it starts from the best uniform plan.
 
     `choose` replaces axes as in find_plans; `unequal` also tries stages with different numbers
     of GPUs. Raises InputError for a field that this search cannot take.
@@ -74,12 +74,13 @@ def best_plan(
     space = Space.of(task, choose)
     limit = task.cluster.accelerator.memory if limit is None else limit
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
-    search = Search(task, limit, below)
+    uniform = _uniform(space, limit, deadline)
+    search = Search(task, limit, min(below, _fastest(uniform) * (1 + AGAIN)))
     complete = _run(search, space, deadline, unequal)
-    plans = _ranked(task, [*_found(search)], limit)
-    if plans is None or plans.step[0] >= below:
+    costs = _ranked(task, [*_found(search), *_as_segments(uniform.costs, 1)], limit)
+    if costs is None or costs.step[0] >= below:
         return Outcome(None, np.inf, search.bound, complete, search)
-    return Outcome(plans.plans.take(0), float(plans.step[0]), search.bound, complete, search)
+    return Outcome(costs.plans.take(0), float(costs.step[0]), search.bound, complete, search)
 
 
 def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:

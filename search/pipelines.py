@@ -13,13 +13,15 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.collectives import place
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost, layer_costs
+from plan3d.simulator.memory import bytes_of_states, state_bytes
 from plan3d.simulator.plan import AUTO, AXES, Plan, Precision, Schedule, from_columns
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.rules import legal_runs
 from plan3d.simulator.segment_rules import as_run
-from plan3d.simulator.stages import distinct, strategy
+from plan3d.simulator.stages import Weights, distinct, strategy
 from plan3d.simulator.task import Task
 
 Value = NDArray[np.float64]
@@ -41,6 +43,8 @@ class Pipeline:
     """ZeRO stages that each strategy may have [strategy, 4]."""
     seconds: Value
     """Least seconds of a layer of each kind in both passes [strategy, kind]."""
+    held: Value
+    """Least bytes of its weights, gradients and optimizer state on a rank [strategy, kind]."""
     recompute: tuple[int, ...]
     """Modes of recompute a layer may have, lightest first."""
 
@@ -147,7 +151,7 @@ def _with_strategies(
 ) -> Iterator[Pipeline]:
     """The pipelines of rows of _strategies: one for every number of stages and micro-batches."""
     legal = _legal(task, axes, shared, rows)
-    seconds = _least_layer_seconds(task, axes, shared, rows)
+    seconds, held = _least_of_layers(task, axes, shared, rows, legal)
     modes = tuple(sorted(axes["recompute"]))
     keys, which = np.unique(rows[:, :2], axis=0, return_inverse=True)
     for i, (at, m) in enumerate(keys.tolist()):
@@ -155,7 +159,8 @@ def _with_strategies(
         pp = meshes[at][0]
         if mine.any() and (pp > 1 or shared["schedule"] == Schedule.ONE_F_ONE_B):
             tp, dp = rows[mine][:, 2], rows[mine][:, 3]
-            yield Pipeline(pp, m, shared, tp, dp, legal[mine], seconds[mine], modes)
+            least = seconds[mine], held[mine]
+            yield Pipeline(pp, m, shared, tp, dp, legal[mine], *least, modes)
 
 
 def _legal(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> NDArray[np.bool_]:
@@ -175,11 +180,25 @@ def _as_plans(shared: dict[str, int], rows: Index, zero: int, recompute: int) ->
     return from_columns(as_run(columns))
 
 
-def _least_layer_seconds(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> Value:
-    """Least seconds of both passes of a layer of each kind [strategy, kind]."""
+def _least_of_layers(
+    task: Task, axes: Axes, shared: dict[str, int], rows: Index, legal: NDArray[np.bool_]
+) -> tuple[Value, Value]:
+    """Least seconds and least bytes of state of a layer of each kind [strategy, kind]."""
     recipe = RECIPES[Precision(shared["precision"])]
     lightest = _as_plans(shared, rows, 0, min(axes["recompute"]))
     first, which = distinct([lightest.tp, lightest.micro_batch])
-    costs = layer_costs(task, recipe, strategy(lightest.take(first)))
-    out: Value = costs.table[which][:, :, Cost.TOTAL]
-    return out
+    table = layer_costs(task, recipe, strategy(lightest.take(first))).table[which]
+    tp, ranks = lightest.tp, lightest.dp * shared["cp"]
+    folded = shared["etp"] * shared["ep"]
+    weights = Weights(
+        dense=table[:, :, Cost.DENSE_PARAMETERS].T,
+        expert=table[:, :, Cost.EXPERT_PARAMETERS].T,
+        units=table[:, :, Cost.UNITS].T,
+        unit_parameters=table[:, :, Cost.DENSE_PARAMETERS].T,
+        data_group=place(ranks, tp, task.cluster),
+        expert_group=place(np.maximum(tp * ranks / folded, 1.0), folded, task.cluster),
+    )
+    states = bytes_of_states(task, recipe, shared["optimizer"])
+    held = [sum(state_bytes(states, zero, weights).values(), np.zeros(1)) for zero in range(4)]
+    least = np.where(legal.T[:, None], held, np.inf).min(axis=0)
+    return table[:, :, Cost.TOTAL], (1 + task.software.allocator_slack) * least.T

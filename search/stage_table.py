@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 ROUNDING = 1e-12
 """Share of the memory limit that a plan stays below it: bytes are added in another order here."""
 SLACK = 1e-9
-"""The same for seconds that bound the length of an interval."""
+"""The same for the seconds and bytes that bound the length of an interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +51,19 @@ class Intervals:
         return np.unique(self.kind, return_index=True)[1]
 
 
-def intervals(task: Task, pipeline: Pipeline, longest: float) -> Intervals:
-    """Intervals of at most `longest` seconds that leave the other stages something they can do."""
+def intervals(task: Task, pipeline: Pipeline, longest: float, limit: float) -> Intervals:
+    """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
+    something they can do."""
     layers, p = task.model.layers, pipeline.stages
     start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
-    least = pipeline.seconds.min(axis=0)[list(task.model.order)]
-    so_far = np.concatenate([[0.0], np.cumsum(least)])
-    before, after = (_stages_for(part, longest) for part in (so_far, so_far[-1] - so_far))
-    first = np.maximum(before[start], p - 1 - (layers - end))
-    last = np.minimum(p - 1 - after[end], start)
-    short = so_far[end] - so_far[start] <= longest * (1 + SLACK)
+    first, last = np.maximum(0, p - 1 - (layers - end)), np.minimum(p - 1, start)
+    short = np.ones(start.size, bool)
+    for least, most in ((pipeline.seconds, longest), (pipeline.held, limit)):
+        so_far = np.concatenate([[0.0], np.cumsum(least.min(axis=0)[list(task.model.order)])])
+        before, after = (_stages_for(part, most) for part in (so_far, so_far[-1] - so_far))
+        first = np.maximum(before[start], first)
+        last = np.minimum(p - 1 - after[end], last)
+        short &= so_far[end] - so_far[start] <= most * (1 + SLACK)
     ok = (start < end) & (first <= last) & short
     start, end, first, last = (column[ok] for column in (start, end, first, last))
     order, seen = task.model.order, dict[tuple[object, ...], int]()
@@ -71,10 +74,10 @@ def intervals(task: Task, pipeline: Pipeline, longest: float) -> Intervals:
     return Intervals(start, end, np.array(kind, np.int64), first, last)
 
 
-def _stages_for(seconds: Value, longest: float) -> Index:
-    """Fewest stages that do so much work."""
-    needed = np.ceil(seconds / longest * (1 - SLACK)) if np.isfinite(longest) else 1.0
-    out: Index = np.where(seconds > 0, np.maximum(needed, 1), 0).astype(np.int64)
+def _stages_for(amount: Value, most: float) -> Index:
+    """Fewest stages that can do or hold so much."""
+    needed = np.ceil(amount / most * (1 - SLACK)) if np.isfinite(most) else 1.0
+    out: Index = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
     return out
 
 
@@ -238,7 +241,7 @@ def stage_table(
 ) -> StageTable | None:
     """The table of a pipeline whose slowest stage needs at most `longest` seconds; None when no
     stage fits. `hops` is the number of sends that show, per boundary."""
-    found = intervals(task, pipeline, longest)
+    found = intervals(task, pipeline, longest, limit)
     if not found.start.size:
         return None
     table = choices(task, pipeline, limit, found)

@@ -255,7 +255,6 @@ def test_a_bound_holds_from_the_first_second():
     best = best_plan(LARGE, choose={"pp": [4]}).step_seconds
     outcome = best_plan(LARGE, choose={"pp": [4]}, time_limit=1e-6)
     assert not outcome.complete
-    assert outcome.plan is None
     assert 0.7 * best < outcome.bound <= best
     result = search(choose={"pp": [4]}, time_limit=1e-6)
     assert not result.complete
@@ -302,8 +301,8 @@ def test_what_it_cannot_take_is_refused_by_name(options, message):
 
 
 def test_the_sum_over_stages_is_the_step_of_the_simulator():
-    outcome = best_plan(LARGE, choose={"pp": [2, 4], "sequence_parallel": [1]})
-    assert len(outcome.search.found) > 1
+    outcome = best_plan(LARGE, choose={"pp": [4, 8], "cp": [1]})
+    assert outcome.search.found
     for step, stages, found in outcome.search.found:
         plan = plan_of(LARGE, stages, found)
         assert evaluate(LARGE, plan).step_seconds == pytest.approx(step, rel=1e-12)
