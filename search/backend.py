@@ -23,6 +23,9 @@ TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
 published layouts of one model, predicted uncalibrated."""
 
+ROUNDING = 1e-9
+"""Relative difference of steps below which two plans count as equal."""
+
 Progress = Callable[[int], None]
 """Called now and then with the number of plans costed so far."""
 
@@ -58,8 +61,10 @@ class Certificate:
     """The best uniform plan of all, with virtual stages where they help."""
 
     def gap(self, step: float) -> float:
-        """By how much a step of so many seconds may be longer than the shortest, relative."""
-        return max(step / self.bound - 1, 0.0)
+        """By how much a step of so many seconds may be longer than the shortest, relative; 0 to
+        rounding."""
+        gap = step / self.bound - 1
+        return gap if gap > ROUNDING else 0.0
 
 
 @dataclass(kw_only=True)

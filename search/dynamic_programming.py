@@ -145,27 +145,25 @@ def search(
     uniform = _uniform(space, limit, deadline)
     dynamic = Search(space.task, limit, _fastest(uniform) * (1 + AGAIN), progress)
     try:
-        complete = _run(dynamic, space, deadline, False)
+        complete = _run(dynamic, space, deadline if uniform.complete else began, False)
         if complete:
             dynamic.reorder()
     except KeyboardInterrupt:
         complete = False
     plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]
     ranked = _ranked(space.task, plans, limit)
-    result = SearchResult(
-        task=space.task,
+    proof = _certificate(space, uniform, ranked, dynamic, deadline)
+    return replace(
+        uniform,
         backend="dynamic-programming",
         objective=objective,
-        limit=limit,
         counts=Counts(dynamic.stages, len(plans), len(ranked) if ranked is not None else 0),
-        seconds_searching=0.0,
-        complete=complete and uniform.complete,
+        seconds_searching=time.perf_counter() - began,
+        complete=complete,
         costs=ranked.take(slice(0, top)) if ranked is not None else None,
         frontier=_frontier(uniform, ranked),
-        smallest=uniform.smallest,
-        certificate=_certificate(space, uniform, ranked, dynamic),
+        certificate=proof,
     )
-    return replace(result, seconds_searching=time.perf_counter() - began)
 
 
 def _frontier(uniform: SearchResult, ranked: Costs | None) -> Costs | None:
@@ -233,17 +231,17 @@ def _ranked(task: Task, tables: list[Plan], limit: float) -> Costs | None:
 
 
 def _certificate(
-    space: Space, uniform: SearchResult, ranked: Costs | None, search: Search
+    space: Space, uniform: SearchResult, ranked: Costs | None, search: Search, deadline: float
 ) -> Certificate:
     """What the best plan is compared with."""
     same = np.inf
     if ranked is not None and uniform.costs is not None:
         steps = uniform.costs.step[uniform.costs.plans.pp == ranked.plans.pp[0]]
         same = float(steps.min(initial=np.inf))
-    every = _fastest(_exhausted(space, uniform.limit, 1, np.inf))
+    every = _exhausted(space, uniform.limit, 1, deadline)
     return Certificate(
         bound=search.bound,
         uniform_same_pp=same,
         uniform=_fastest(uniform),
-        uniform_interleaved=every,
+        uniform_interleaved=_fastest(every) if every.complete else np.inf,
     )

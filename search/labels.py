@@ -53,8 +53,15 @@ class Entries:
 
     def take(self, rows: NDArray[np.bool_]) -> Entries:
         """The entries that a mask keeps."""
-        own = (self.start, self.end, self.choice, self.gpus, self.boundary, self.tp)
-        return Entries(*(column[rows] for column in own), self.costs[:, rows])
+        return Entries(
+            start=self.start[rows],
+            end=self.end[rows],
+            choice=self.choice[rows],
+            gpus=self.gpus[rows],
+            boundary=self.boundary[rows],
+            tp=self.tp[rows],
+            costs=self.costs[:, rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +87,17 @@ class Labels:
 
     def take(self, rows: Index | NDArray[np.bool_]) -> Labels:
         """The chosen labels."""
-        own = (self.start, self.gpus, self.boundary, self.last_tp, self.total)
-        chosen = (column[rows] for column in own)
-        rest = (column[rows] for column in (self.chain, self.entry, self.parent))
-        return Labels(*chosen, self.tails[:, rows], *rest)
+        return Labels(
+            start=self.start[rows],
+            gpus=self.gpus[rows],
+            boundary=self.boundary[rows],
+            last_tp=self.last_tp[rows],
+            total=self.total[rows],
+            tails=self.tails[:, rows],
+            chain=self.chain[rows],
+            entry=self.entry[rows],
+            parent=self.parent[rows],
+        )
 
 
 def nothing_yet(layers: int, no_boundary: int) -> Labels:

@@ -22,16 +22,13 @@ from plan3d.simulator.plan import Plan
 from plan3d.simulator.segments import of_stages
 from plan3d.simulator.task import Task
 
-from .backend import Progress
+from .backend import ROUNDING, Progress
 from .label_pass import Found, best_within
 from .pipelines import Pipeline, whole_model
 from .stage_bounds import Bounds, slowest_stage
 from .stage_table import StageTable, stage_table
 
 Value = NDArray[np.float64]
-
-TOLERANCE = 1e-9
-"""Relative difference of steps below which two plans count as equal."""
 
 
 NEAR = 2e-3
@@ -87,7 +84,7 @@ class Search:
     def run(self, deadline: float = np.inf) -> bool:
         """Search until nothing better can be open, or until the clock (perf_counter) says so;
         whether it ended by itself."""
-        while self.open and self.open[0][0] < self.best * (1 - TOLERANCE):
+        while self.open and self.open[0][0] < self.best * (1 - ROUNDING):
             if time.perf_counter() >= deadline:
                 return False
             self.working = self.open[0][0]
@@ -104,7 +101,7 @@ class Search:
         task, m, layers = self.task, pipeline.micro_batches, self.task.model.layers
         whole = whole_model(task, pipeline.stages == 1) @ pipeline.seconds.min(axis=0)
         most = self.best * (1 + NEAR)
-        longest = min((most - whole) / max(m - 1, TOLERANCE), most / m)
+        longest = min((most - whole) / (m - 1), most / m) if m > 1 else most
         table = stage_table(task, pipeline, self.limit, longest, _hops(task, pipeline))
         if table is None:
             return
@@ -122,7 +119,7 @@ class Search:
     def _narrow(self, part: _Range) -> None:
         """Find the least rest of a range, and leave open what is faster in it."""
         table, times, m = part.table, part.times, part.table.pipeline.micro_batches
-        budget = self.best * (1 - TOLERANCE) - (m - 1) * times[0]
+        budget = self.best * (1 - ROUNDING) - (m - 1) * times[0]
         found = best_within(table, self.task.model.layers, times[-1], budget)
         self.passes += 1
         if found is None:
@@ -174,9 +171,15 @@ def _hops(task: Task, pipeline: Pipeline) -> float:
     p, m = pipeline.stages, pipeline.micro_batches
     if p == 1:
         return 0.0
-    row = (np.array([float(n)]) for n in (p, 1, m, 0))
-    schedule = np.array([pipeline.shared["schedule"]])
-    sends = schedule_idle.sends(schedule, *row, task.software.contention)
+    ranks, virtual, batches, overlapped = (np.array([float(n)]) for n in (p, 1, m, 0))
+    sends = schedule_idle.sends(
+        np.array([pipeline.shared["schedule"]]),
+        ranks,
+        virtual,
+        batches,
+        overlapped,
+        task.software.contention,
+    )
     return float(sends[0]) / (p - 1)
 
 

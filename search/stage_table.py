@@ -1,14 +1,13 @@
 """What may each stage of a pipeline be? Runs of layers under every strategy that fits and pays.
 
-Equal layers collapse: intervals of layers with the same kinds in the same order are one *class*,
-costed once for every strategy. What another choice beats in everything is left out.
-Legend: i stage from 0, p stages; arrays are [interval], [choice] or [entry].
+Classes of intervals are costed once for every strategy; what another choice beats whatever the
+other stages are is left out.
+Legend: arrays are [class], [choice] or [entry], a choice in its place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from plan3d.simulator.segments import Segments
 from plan3d.simulator.stage_costs import StageCosts, stage_costs
 from plan3d.simulator.task import Task
 
+from .intervals import SLACK, Intervals, intervals
 from .labels import Entries, codes, ragged, survivors
 from .pipelines import Pipeline
 
@@ -29,56 +29,6 @@ Mask = NDArray[np.bool_]
 
 ROUNDING = 1e-12
 """Share of the memory limit that a plan stays below it: bytes are added in another order here."""
-SLACK = 1e-9
-"""The same for the seconds and bytes that bound the length of an interval."""
-
-
-@dataclass(frozen=True, eq=False)
-class Intervals:
-    """Layers that a stage may hold [interval], ordered by end and start."""
-
-    start: Index
-    end: Index
-    kind: Index
-    """Class of each interval."""
-    first: Index
-    last: Index
-    """Stages that may hold it."""
-
-    @cached_property
-    def example(self) -> Index:
-        """An interval of each class [class]."""
-        return np.unique(self.kind, return_index=True)[1]
-
-
-def intervals(task: Task, pipeline: Pipeline, longest: float, limit: float) -> Intervals:
-    """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
-    something they can do."""
-    layers, p = task.model.layers, pipeline.stages
-    start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
-    first, last = np.maximum(0, p - 1 - (layers - end)), np.minimum(p - 1, start)
-    short = np.ones(start.size, bool)
-    for least, most in ((pipeline.seconds, longest), (pipeline.held, limit)):
-        so_far = np.concatenate([[0.0], np.cumsum(least.min(axis=0)[list(task.model.order)])])
-        before, after = (_stages_for(part, most) for part in (so_far, so_far[-1] - so_far))
-        first = np.maximum(before[start], first)
-        last = np.minimum(p - 1 - after[end], last)
-        short &= so_far[end] - so_far[start] <= most * (1 + SLACK)
-    ok = (start < end) & (first <= last) & short
-    start, end, first, last = (column[ok] for column in (start, end, first, last))
-    order, seen = task.model.order, dict[tuple[object, ...], int]()
-    kind = [
-        seen.setdefault((order[s:e], s == 0, e == layers), len(seen))
-        for s, e in zip(start.tolist(), end.tolist(), strict=True)
-    ]
-    return Intervals(start, end, np.array(kind, np.int64), first, last)
-
-
-def _stages_for(amount: Value, most: float) -> Index:
-    """Fewest stages that can do or hold so much."""
-    needed = np.ceil(amount / most * (1 - SLACK)) if np.isfinite(most) else 1.0
-    out: Index = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
-    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,18 +48,24 @@ class Choices:
 
     def take(self, rows: Index | Mask) -> Choices:
         """The chosen ones."""
-        return Choices(*(column[rows] for column in self._columns()), self.costs.take(rows))
-
-    def _columns(self) -> tuple[NDArray[np.generic], ...]:
-        return (self.kind, self.strategy, self.zero, self.more, self.modes, self.flights)
+        return Choices(
+            kind=self.kind[rows],
+            strategy=self.strategy[rows],
+            zero=self.zero[rows],
+            more=self.more[rows],
+            modes=self.modes[rows],
+            flights=self.flights[rows],
+            costs=self.costs.take(rows),
+        )
 
     @staticmethod
     def concat(tables: list[Choices]) -> Choices:
         """One table of several."""
-        own = (np.concatenate(c) for c in zip(*(t._columns() for t in tables), strict=True))
-        names = StageCosts.__slots__
-        costs = (np.concatenate([getattr(t.costs, name) for t in tables]) for name in names)
-        return Choices(*own, StageCosts(*costs))
+        names = [f.name for f in fields(Choices) if f.name != "costs"]
+        own = {name: np.concatenate([getattr(t, name) for t in tables]) for name in names}
+        parts = StageCosts.__slots__
+        costs = (np.concatenate([getattr(t.costs, name) for t in tables]) for name in parts)
+        return Choices(**own, costs=StageCosts(*costs))
 
 
 def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> Choices:
@@ -158,13 +114,13 @@ def _costed(
     start = found.start[found.example][kinds]
     layers = (found.end - found.start)[found.example][kinds]
     columns = pipeline.columns(strategy)
-    pair = np.zeros((2, 1), np.int64)
+    pair = np.zeros((1, 2), np.int64)
     runs = Segments(
-        stage=np.broadcast_to(0, modes.shape),
+        stage=pair + 0 * modes,
         layers=np.stack([more, layers - more], axis=1),
-        tp=(columns["tp"] + pair).T,
-        dp=(columns["dp"] + pair).T,
-        zero=np.broadcast_to(0, modes.shape),
+        tp=columns["tp"][:, None] + pair,
+        dp=columns["dp"][:, None] + pair,
+        zero=pair + 0 * modes,
         recompute=modes,
     )
     zeros = np.flatnonzero(pipeline.zero.any(axis=0)).tolist()

@@ -51,9 +51,8 @@ SHORT = {
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
 """Fields that a ranking shows even if all its rows agree."""
 SHOWN = 10
-SEGMENTS_SHOWN = 60
-"""Characters of a plan's segments in a ranking; JSON and CSV have all."""
-STAGES_SHOWN = 16
+SEGMENTS_SHOWN, STAGES_SHOWN = 60, 16
+"""Characters of a plan's segments in a ranking (JSON and CSV have all); rows of a stage table."""
 NEGLIGIBLE = 1e-6
 """Share of a step below which a breakdown leaves a part out."""
 
@@ -195,8 +194,8 @@ def _shown_fields(costs: Costs, row: int) -> dict[str, Any]:
     fields = plan_fields(costs, row)
     if "segments" in fields:
         text = segments_text(costs.plans.take(row))
-        cut = text if len(text) <= SEGMENTS_SHOWN else f"{text[: SEGMENTS_SHOWN - 3]}..."
-        fields["segments"] = cut
+        fits = len(text) <= SEGMENTS_SHOWN
+        fields["segments"] = text if fits else f"{text[: SEGMENTS_SHOWN - 3]}..."
     return fields
 
 

@@ -51,7 +51,7 @@ class StageCosts:
     per_flight: Value
     """Bytes of each micro-batch in flight."""
 
-    def take(self, rows: Index | slice) -> StageCosts:
+    def take(self, rows: Index | NDArray[np.bool_]) -> StageCosts:
         """The chosen stages."""
         return StageCosts(*(getattr(self, name)[rows] for name in self.__slots__))
 

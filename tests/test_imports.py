@@ -32,8 +32,8 @@ ORDER = {
         "calibration.step_scale calibration.build calibration.view calibration.plots"
     ),
     "plan3d.search": (
-        "objective space pareto backend exhaustive branch_and_bound labels pipelines stage_table "
-        "stage_bounds label_pass stage_search dynamic_programming "
+        "objective space pareto backend exhaustive branch_and_bound labels pipelines intervals "
+        "stage_table stage_bounds label_pass stage_search dynamic_programming "
         "integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (

@@ -258,6 +258,7 @@ def test_a_bound_holds_from_the_first_second():
     assert 0.7 * best < outcome.bound <= best
     result = search(choose={"pp": [4]}, time_limit=1e-6)
     assert not result.complete
+    assert result.certificate.bound <= best
 
 
 def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
