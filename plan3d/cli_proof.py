@@ -41,10 +41,10 @@ def lines(result: SearchResult) -> list[str]:
     if proof is None or step is None or result.costs is None:
         return []
     gap = proof.gap(step)
-    proved = "none is faster" if result.complete else f"at most {100 * gap:.2g} % faster plans"
+    proved = "no plan" if result.complete else f"perhaps a plan by {100 * gap:.2g} %, none by more,"
     said = (
-        f"of all plans with a layout, tp, dp, ZeRO and recompute by stage {proved}: lower bound "
-        f"{proof.bound:.4g} s; the other plans are those met on the way"
+        f"{proved} whose stages each have their own layers, tp, dp, ZeRO and recompute is faster: "
+        f"lower bound {proof.bound:.4g} s; the plans after the first are those met on the way"
     )
     pp = int(result.costs.plans.pp[0])
     names = (
