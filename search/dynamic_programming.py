@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import AUTO, Plan, Schedule, concat, resolve, spell
 from plan3d.simulator.segments import of_stages
-from plan3d.simulator.stages import chunk_sizes
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
@@ -35,7 +35,10 @@ EVERY = 10**6
 """Uniform plans kept, of which the best of every pipeline size is wanted."""
 AGAIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
-_REFUSED = ("virtual_stages", "overlap_p2p", "first_stage_layers", "last_stage_layers")
+_REFUSED = (
+    *("virtual_stages", "overlap_p2p", "first_stage_layers", "last_stage_layers"),
+    *("micro_batch_group", "mtp_stage", "overlap_ep"),
+)
 """Fields that must have their usual value: stages are whole, and cut by this search."""
 _SINGLE = ("schedule", "precision", "optimizer")
 """Fields with one value in a search."""
@@ -188,7 +191,7 @@ def _check(objective: str, budget: int | None) -> None:
 def _uniform(space: Space, limit: float, deadline: float) -> SearchResult:
     """Uniform plans without virtual stages, fastest first, that the set contains."""
     stages = stage_axes(space)
-    own = {name: stages[name] for name in (*_REFUSED[:2], *_SINGLE)}
+    own = {name: stages[name] for name in (*_REFUSED, *_SINGLE)}
     return _exhausted(replace(space, axes={**space.axes, **own}), limit, EVERY, deadline)
 
 
@@ -213,7 +216,7 @@ def _as_segments(costs: Costs | None, top: int) -> Iterator[Plan]:
         return
     task = costs.task
     for plan in costs.plans.take(slice(0, top)):
-        layers = chunk_sizes(task, plan.layers_per_stage, plan.pp, 1, 0, 0)
+        layers = chunk_sizes(task, plan)
         runs = of_stages([[{"layers": n}] for n in layers])
         yield resolve(replace(plan, layers_per_stage=(), segments=runs), task.gpus).table()
 

@@ -1,6 +1,7 @@
 """Which layers may a stage hold? Intervals that leave the other stages something they can do.
 
-Equal layers collapse: intervals with the same kinds of layers in the same order are one *class*.
+Equal layers collapse: intervals with the same kinds of layers in the same order, and behind the
+same kind of layer, are one *class*.
 Legend: p stages; arrays are [interval].
 """
 
@@ -58,7 +59,7 @@ def intervals(task: Task, pipeline: Pipeline, longest: float, limit: float) -> I
     start, end, first, last = (column[ok] for column in (start, end, first, last))
     order, seen = task.model.order, dict[tuple[object, ...], int]()
     kind = [
-        seen.setdefault((order[s:e], s == 0, e == layers), len(seen))
+        seen.setdefault((order[max(s - 1, 0) : e], s == 0, e == layers), len(seen))
         for s, e in zip(start.tolist(), end.tolist(), strict=True)
     ]
     return Intervals(start, end, np.array(kind, np.int64), first, last)

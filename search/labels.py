@@ -45,8 +45,10 @@ class Entries:
     choice: Index
     gpus: Index
     """In units that all meshes are multiples of; 0 where all stages have equally many."""
-    boundary: Index
-    """Code of the boundary tensor's size."""
+    received: Index
+    """Code of the size of the boundary tensor that comes in."""
+    sent: Index
+    """The same of what goes out."""
     tp: Index
     costs: Value
     """Seconds T, b, f, R, G, O [6, entry]."""
@@ -58,7 +60,8 @@ class Entries:
             end=self.end[rows],
             choice=self.choice[rows],
             gpus=self.gpus[rows],
-            boundary=self.boundary[rows],
+            received=self.received[rows],
+            sent=self.sent[rows],
             tp=self.tp[rows],
             costs=self.costs[:, rows],
         )
@@ -73,6 +76,7 @@ class Labels:
     gpus: Index
     """Units of GPUs they use."""
     boundary: Index
+    """Code of the boundary tensor that they take in."""
     last_tp: Index
     total: Value
     """Seconds of a micro-batch of all of them, and of their sends."""
@@ -125,11 +129,11 @@ def extended(
     t, b, f, reduce, gather, optimizer = entries.costs[:, entry]
     rho, gamma, omega = labels.tails[:, owner]
     is_last = labels.start[owner] == layers
-    hop = hops[entries.boundary[entry], labels.boundary[owner]]
+    hop = hops[entries.sent[entry], labels.boundary[owner]]
     return Labels(
         start=entries.start[entry],
         gpus=labels.gpus[owner] + entries.gpus[entry],
-        boundary=entries.boundary[entry],
+        boundary=entries.received[entry],
         last_tp=np.where(is_last, entries.tp[entry], labels.last_tp[owner]),
         total=labels.total[owner] + (t + hop),
         tails=np.stack(

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.collectives import place
 from plan3d.simulator.layer_kinds import layer_kinds
-from plan3d.simulator.layers import Cost, layer_costs
+from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
+from plan3d.simulator.placements import distinct
 from plan3d.simulator.plan import AUTO, AXES, Plan, Precision, Schedule, from_columns
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.rules import legal_runs
 from plan3d.simulator.segment_rules import as_run
-from plan3d.simulator.stages import Weights, distinct, strategy
+from plan3d.simulator.stages import Weights, costs_of, strategy
 from plan3d.simulator.task import Task
 
 Value = NDArray[np.float64]
@@ -79,8 +80,7 @@ def whole_model(task: Task, together: bool) -> Value:
     """Layers of each kind in the model, ends included [kind]; `together` on one rank."""
     kinds = [kind.name for kind in layer_kinds(task.model)]
     out = np.bincount(task.model.order, minlength=len(kinds)).astype(float)
-    out[kinds.index("embedding")] = 1
-    for end in ("head", "mtp"):
+    for end in ("embedding", "head", "mtp"):
         shared = f"shared {end}" if together and f"shared {end}" in kinds else end
         if shared in kinds:
             out[kinds.index(shared)] = 1
@@ -104,10 +104,10 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
 
 _FIXED = (
     *("schedule", "virtual_stages", "overlap_tp", "overlap_grad_reduce"),
-    *("overlap_param_gather", "overlap_p2p", "precision", "optimizer"),
+    *("overlap_param_gather", "overlap_p2p", "overlap_ep", "precision", "optimizer"),
 )
 """Fields with one value in a search."""
-_VARIED = ("sequence_parallel", "cp", "ep", "etp")
+_VARIED = ("sequence_parallel", "cp", "ep", "etp", "cp_comm", "expert_dispatch")
 """Fields that all stages of a pipeline share."""
 
 
@@ -152,12 +152,12 @@ def _with_strategies(
     """The pipelines of rows of _strategies: one for every number of stages and micro-batches."""
     legal = _legal(task, axes, shared, rows)
     seconds, held = _least_of_layers(task, axes, shared, rows, legal)
-    modes = tuple(sorted(axes["recompute"]))
+    modes = tuple(sorted(mode for mode in axes["recompute"] if _may(task, shared, rows, mode)))
     keys, which = np.unique(rows[:, :2], axis=0, return_inverse=True)
     for i, (at, m) in enumerate(keys.tolist()):
         mine = (which.ravel() == i) & legal.any(axis=1)
         pp = meshes[at][0]
-        if mine.any() and (pp > 1 or shared["schedule"] == Schedule.ONE_F_ONE_B):
+        if modes and mine.any() and (pp > 1 or shared["schedule"] == Schedule.ONE_F_ONE_B):
             tp, dp = rows[mine][:, 2], rows[mine][:, 3]
             least = seconds[mine], held[mine]
             yield Pipeline(pp, m, shared, tp, dp, legal[mine], *least, modes)
@@ -169,6 +169,11 @@ def _legal(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> NDArr
     for zero in axes["zero"]:
         out[:, zero] = legal_runs(_as_plans(shared, rows, zero, 0), task)
     return out
+
+
+def _may(task: Task, shared: dict[str, int], rows: Index, mode: int) -> bool:
+    """Whether layers of this model have a mode of recompute."""
+    return bool(legal_runs(_as_plans(shared, rows, 0, mode), task).any())
 
 
 def _as_plans(shared: dict[str, int], rows: Index, zero: int, recompute: int) -> Plan:
@@ -187,7 +192,7 @@ def _least_of_layers(
     recipe = RECIPES[Precision(shared["precision"])]
     lightest = _as_plans(shared, rows, 0, min(axes["recompute"]))
     first, which = distinct([lightest.tp, lightest.micro_batch])
-    table = layer_costs(task, recipe, strategy(lightest.take(first))).table[which]
+    table = costs_of(task.model)(task, recipe, strategy(lightest.take(first))).table[which]
     tp, ranks = lightest.tp, lightest.dp * shared["cp"]
     folded = shared["etp"] * shared["ep"]
     weights = Weights(

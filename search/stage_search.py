@@ -176,6 +176,7 @@ def _hops(task: Task, pipeline: Pipeline) -> float:
         np.array([pipeline.shared["schedule"]]),
         ranks,
         virtual,
+        ranks,
         batches,
         overlapped,
         task.software.contention,

@@ -169,7 +169,7 @@ def _in_flight(pipeline: Pipeline) -> Value:
     rank = np.arange(pipeline.stages, dtype=float)
     schedule = np.array([pipeline.shared["schedule"]])
     p, m = (np.array([float(n)]) for n in (pipeline.stages, pipeline.micro_batches))
-    out: Value = schedules.in_flight(schedule, p, np.ones(1), m, rank[:, None])[:, 0]
+    out: Value = schedules.in_flight(schedule, p, np.ones(1), p, m, rank[:, None])[:, 0]
     return out
 
 
@@ -204,7 +204,8 @@ def stage_table(
     table = table.take(table.costs.seconds <= longest * (1 + SLACK))
     if not table.kind.size:
         return None
-    sizes, boundary = np.unique(table.costs.boundary, return_inverse=True)
+    handed = np.stack([table.costs.received, table.costs.sent])
+    sizes, boundary = np.unique(handed, return_inverse=True)
     between = np.zeros((sizes.size + 1, sizes.size + 1))
     between[:-1, :-1] = hops * hop_seconds(task, sizes[:, None], sizes[None])
     tp = pipeline.tp[table.strategy]
@@ -213,7 +214,7 @@ def stage_table(
     meshes = np.unique(pipeline.gpus)
     unit = int(np.gcd.reduce(meshes)) if meshes.size > 1 else 0
     gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
-    place = _Place(found, table, gpus, boundary, tp, bool(tied.any()))
+    place = _Place(found, table, gpus, boundary.reshape(handed.shape), tp, bool(tied.any()))
     entries = [place.entries(i, n) for i, n in enumerate(_in_flight(pipeline))]
     whole = task.gpus // unit if unit else 0
     return StageTable(pipeline, table, entries, between, tied, whole, unit)
@@ -227,6 +228,7 @@ class _Place:
     table: Choices
     gpus: Index
     boundary: Index
+    """Codes of what comes in and goes out [2, choice]."""
     tp: Index
     tied: bool
 
@@ -249,14 +251,15 @@ class _Place:
             end=found.end[at],
             choice=row,
             gpus=self.gpus[row],
-            boundary=self.boundary[row],
+            received=self.boundary[0, row],
+            sent=self.boundary[1, row],
             tp=self.tp[row],
             costs=np.stack([part[row] for part in parts]),
         )
 
     def _undominated(self, rows: Index) -> Index:
         """The choices that no other of their class beats whatever the other stages are."""
-        columns = [self.table.kind, self.gpus, self.boundary, self.tp * self.tied]
+        columns = [self.table.kind, self.gpus, *self.boundary, self.tp * self.tied]
         group, costs = codes([column[rows] for column in columns]), self.table.costs.take(rows)
         upper = costs.seconds + costs.reduce + costs.gather + costs.optimizer
 

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from . import kernels, operators
 from .footprint import gathered_inputs, kept_activations, stored_parameters
-from .layer_communication import context_exposed, expert_exchange, tensor_exposed
+from .layer_communication import (
+    context_exposed,
+    expert_exchange,
+    expert_exposed,
+    tensor_exposed,
+)
 from .layer_kinds import Kind, Local, layer_kinds, local_strategies
 from .operators import Strategy, Work
 from .plan import Recompute
@@ -74,7 +79,8 @@ class LayerCosts:
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
-    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
+    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
+    a single row where all layers hand on the same."""
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -107,13 +113,13 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     split = s.tp if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, local.hidden / split)
+    return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
 def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for a shared end, which does the work of the one before it."""
+    """Forward work of a kind; None for an end that does the work of the one before it."""
     task, s = local.task, local.s
-    if kind.name.startswith("shared"):
+    if kind.name.startswith(("shared", "lone")):
         return None
     if kind.name == "embedding":
         return operators.embedding_work(task.model.hidden, s, task.sequence)
@@ -200,8 +206,12 @@ def _passes(
             ring = context_exposed(kind.block, core, local)
             forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
         if kind.block.experts:
-            forward[Cost.EXPERT_COMM] = expert_exchange(kind.block.experts, local)
-            backward[Cost.EXPERT_COMM] = forward[Cost.EXPERT_COMM]
+            exchange = expert_exchange(kind.block.experts, local)
+            for one_pass in (forward, backward):
+                window, overlapped = _in_order(one_pass[COMPUTE]), local.s.overlap_ep
+                one_pass[Cost.EXPERT_COMM] = expert_exposed(
+                    exchange, window, software.contention, overlapped
+                )
         floor = software.layer_floor
         forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor)
         floor *= software.backward_floor_ratio

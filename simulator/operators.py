@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model import Attention, Block, Experts, Mlp, Model
+from .network import Network
 
 Value = NDArray[np.float64]
 
@@ -34,6 +35,9 @@ class Strategy:
     sequence_parallel: Value
     recompute: Value
     overlap_tp: Value
+    overlap_ep: Value
+    cp_comm: Value
+    expert_dispatch: Value
 
     def tokens(self, sequence: int) -> Value:
         """Tokens a rank holds of one micro-batch: b s / c."""
@@ -148,8 +152,8 @@ def _mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | f
 
 
 def expert_assignments(experts: Experts, s: Strategy, sequence: int) -> Value:
-    """Token-to-expert assignments one rank works on: T top_k etp / t."""
-    return s.tokens(sequence) * experts.top_k * s.etp / s.tp
+    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t."""
+    return s.tokens(sequence) * (experts.imbalance * experts.top_k) * s.etp / s.tp
 
 
 def _expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
@@ -288,6 +292,8 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
     the half it scores, and recompute not at all.
     Source: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation 3.
     """
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
     head = model.vocabulary * model.hidden
     extra = 2 * model.hidden**2 + head
     last = _matrices(model, model.kinds[model.order[-1]], sequence)
@@ -297,6 +303,8 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
 
 def block_flops_per_token(model: Model, sequence: int) -> float:
     """The part of model_flops_per_token that the layers make, head and MTP left out."""
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
     return 6.0 * sum(_matrices(model, model.kinds[kind], sequence) for kind in model.order)
 
 

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .layer_kinds import layer_kinds
-from .layers import Cost, LayerCosts, layer_costs
+from .layers import Cost, LayerCosts
 from .model import Model
 from .operators import Strategy
+from .placements import distinct
 from .plan import Plan
 from .precision import Recipe
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import Ranks, Stages, Weights, combine, distinct
+from .stages import STRATEGY, Ranks, Stages, Weights, combine, costs_of
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -73,7 +74,7 @@ def largest(values: Value, into: Index, size: int) -> Value:
 def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
     """Stages and shards of a table of plans with segments, every field resolved."""
     assert plans.segments
-    runs = Runs(task, recipe, plans, plans.segments, plan_counts(task.model, plans))
+    runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
     shard = runs.shards()
     size = int(shard.max()) + 1
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
@@ -90,10 +91,12 @@ class Runs:
     """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, counts: Value
+        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Index
     ) -> None:
-        """`counts` are the layers of each kind [run, plan, kind], ends included."""
-        self.task, self.plans, self.counts = task, plans, counts
+        """`start` is the layer before each plan's first run [plan]."""
+        self.task, self.plans, self.start = task, plans, start
+        self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
+        self.counts = run_counts(task.model, segments, start, plans.pp == 1)
         present = segments.present.T
         self.stage, self.zero = segments.stage.T, segments.zero.T
         self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
@@ -108,7 +111,7 @@ class Runs:
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
         first, which = distinct(list(flat.values()))
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
-        self.layers: LayerCosts = layer_costs(task, recipe, strategy)
+        self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
         self.costs = self._costs()
 
@@ -144,10 +147,15 @@ class Runs:
         backward = np.where(split, exchange, gather * (self.tp < before))
         return np.where(changes, forward, none), np.where(changes, backward, none)
 
-    @property
-    def boundary(self) -> Value:
-        """Bytes of a micro-batch's hidden states on a rank as stages exchange them."""
-        return self.layers.boundary[self.which]
+    def handed_on(self) -> tuple[Value, Value]:
+        """Bytes on a rank of what each run receives, and of what it hands on [run, plan]."""
+        if len(self.layers.boundary) == 1:
+            both: Value = self.layers.boundary[0, self.which]
+            return both, both
+        order, bytes_of = np.array(self.task.model.order), self.layers.boundary
+        behind = order[np.maximum(self.end - 1, 0)]
+        before = np.concatenate([order[self.start - 1][None], behind[:-1]])
+        return bytes_of[before, self.which], bytes_of[behind, self.which]
 
     def shards(self) -> Index:
         """Number of the shard of each run; ABSENT where it pads."""
@@ -163,7 +171,7 @@ class Runs:
         return out
 
 
-_SHARED = ("cp", "ep", "etp", "sequence_parallel", "overlap_tp")
+_SHARED = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "recompute"))
 """What one layer sees of a plan that is the same in all runs."""
 
 
@@ -186,7 +194,8 @@ def run_counts(model: Model, segments: Segments, start: Index, together: Flags) 
     end = start[:, None] + np.cumsum(layers, axis=1)
     counts = so_far[end] - so_far[end - layers]
     last, rows = present.sum(axis=1) - 1, np.arange(end.shape[0])
-    counts[:, 0, kinds.index("embedding")] = start == 0
+    if "embedding" in kinds:
+        counts[:, 0, kinds.index("embedding")] = start == 0
     whole = end[:, -1] == model.layers
     for end_kind in ("head", "mtp"):
         shared = f"shared {end_kind}"
@@ -204,15 +213,15 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     stage = added(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
-    boundary = largest(runs.boundary, runs.stage, size)
+    received, sent = runs.handed_on()
     last = (runs.stage != ABSENT).sum(axis=0) - 1
     return Ranks(
         costs=stage,
         total=passes[1].sum(axis=0),
         before=np.cumsum(passes, axis=1) - passes,
         working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
-        boundary=boundary,
-        hop=_mean_hop(task, plans, boundary),
+        boundary=largest(np.maximum(received, sent), runs.stage, size),
+        hop=_mean_hop(task, plans, runs.stage, received, sent),
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)]),
         rank=np.minimum(rank, plans.pp - 1.0),
@@ -221,18 +230,18 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     )
 
 
-def hop_seconds(task: Task, boundary: Value, following: Value) -> Value:
+def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
     """Seconds to send a boundary tensor between two stages. Of two with unequal shares of a
     micro-batch, the rank with the larger share takes longest."""
     crosses = np.array(task.gpus > task.cluster.fast.gpus)
-    return collectives.send(np.maximum(boundary, following), crosses, task.cluster)
+    return collectives.send(np.maximum(sent, received), crosses, task.cluster)
 
 
-def _mean_hop(task: Task, plans: Plan, boundary: Value) -> Value:
+def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
     """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
-    between = np.arange(1, boundary.shape[0])[:, None] < plans.pp
-    seconds = hop_seconds(task, boundary[:-1], boundary[1:]) * between
-    out: Value = seconds.sum(axis=0) / np.maximum(plans.pp - 1, 1)
+    between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
+    seconds = hop_seconds(task, sent[:-1], received[1:])
+    out: Value = (seconds * between).sum(axis=0) / np.maximum(plans.pp - 1, 1)
     return out
 
 

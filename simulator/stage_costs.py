@@ -42,8 +42,10 @@ class StageCosts:
     reduce: Value
     gather: Value
     optimizer: Value
-    boundary: Value
-    """Bytes of a micro-batch's hidden states on a rank as stages exchange them."""
+    received: Value
+    """Bytes of a micro-batch's boundary tensor on a rank, as it comes from the stage before."""
+    sent: Value
+    """The same as it goes to the stage after."""
     tied: Value
     """Seconds to reduce a tied embedding's gradient, were this the narrower of both ends."""
     held: Value
@@ -67,14 +69,15 @@ def stage_costs(
     """
     assert plans.segments
     recipe = RECIPES[Precision(int(plans.precision[0]))]
-    counts = segment_stages.run_counts(task.model, plans.segments, start, plans.pp == 1)
-    runs = segment_stages.Runs(task, recipe, plans, plans.segments, counts)
+    runs = segment_stages.Runs(task, recipe, plans, plans.segments, start)
     ranks = segment_stages.ranks_of(task, plans, runs, 1)
     # The floor of a pipeline's launches, which combine adds, is not waited for.
     forward, both = ranks.costs[Cost.FORWARD, 0].copy(), ranks.costs[Cost.TOTAL, 0].copy()
     stages = combine(task, recipe, plans, ranks)
+    received, sent = runs.handed_on()
+    handed = (forward, both - forward, received[0], sent[-1])
     alone = _Alone(task, recipe, plans, ranks, stages)
-    return {zero: alone.under(zero, forward, both - forward) for zero in zeros}
+    return {zero: alone.under(zero, *handed) for zero in zeros}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class _Alone:
     ranks: Ranks
     stages: Stages
 
-    def under(self, zero: int, forward: Value, backward: Value) -> StageCosts:
+    def under(
+        self, zero: int, forward: Value, backward: Value, received: Value, sent: Value
+    ) -> StageCosts:
         """Their costs under one ZeRO stage."""
         task, s = self.task, self.stages
         sync = data_parallel.synchronisation(task, self.recipe, s.weights)
@@ -105,7 +110,8 @@ class _Alone:
             reduce=shown.reduce[reduced, 0],
             gather=shown.gather[gathered, 0],
             optimizer=update[min(zero, 1), 0],
-            boundary=self.ranks.boundary[0],
+            received=received,
+            sent=sent,
             tied=s.end_sync,
             held=held,
             per_flight=one - held,

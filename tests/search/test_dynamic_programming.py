@@ -15,6 +15,7 @@ from plan3d.search.stage_search import plan_of
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
+from plan3d.simulator.network import ListedLayer, network
 from plan3d.simulator.plan import Plan, from_columns, resolve
 from plan3d.simulator.rules import legal
 from plan3d.simulator.segments import Segments
@@ -28,14 +29,29 @@ MODELS = {
     "mixed": ("deepseek-v3", (0, 0, 1, 1)),
     "alternating": ("deepseek-v3", (0, 1, 0, 1)),
 }
+LISTED = network(
+    "listed",
+    [
+        ListedLayer(
+            parameters=3_000_000 * (1 + i % 3),
+            forward_flops=1e11 * (1 + i % 4),
+            activation_bytes=5e7 * (1 + i % 2),
+            boundary_bytes=4e6 * (5 - i),
+        )
+        for i in (0, 1, 2, 3, 3, 4)
+    ],
+)
+"""Layers that differ in all they have, among them what they hand on."""
 SLOW = 2e9
 """Bytes/s of a network on which reductions outlast the pipeline's drain."""
 
 
 @cache
-def task(name, gpus=8, batch=8, software="megatron-core", network=None):
+def task(name, gpus=8, batch=8, software="megatron-core", slow=None):
+    cluster = Cluster.profile("h100-sxm", gpus, gpus_per_node=4, inter_node_bandwidth=slow)
+    if name == "listed":
+        return Task(LISTED, cluster, sequence=1, global_batch=batch)
     preset, order = MODELS[name]
-    cluster = Cluster.profile("h100-sxm", gpus, gpus_per_node=4, inter_node_bandwidth=network)
     return Task(
         replace(Model.preset(preset), order=order),
         cluster,
@@ -102,6 +118,7 @@ def table(question, choose, cut, m, sp, rows):
         "zero": zero[:, 0],
     }
     wide = sp and question.software.tp_overlap_share > 0
+    wide = wide and bool(question.model.kinds)
     same = {"pp": pp, "schedule": choose["schedule"][0], "sequence_parallel": sp}
     same |= {"overlap_tp": wide, "overlap_grad_reduce": 1, "overlap_param_gather": 1}
     same |= {"overlap_p2p": 0}
@@ -126,22 +143,25 @@ USUAL = {
     "recompute": (0, 2),
     "sequence_parallel": (1,),
     "schedule": (0,),
-    "micro_batch": (1, 2, 4, 8),
+    "micro_batch": tuple(range(1, 25)),
     "cp": (1,),
     "ep": (1,),
 }
 SWEEP = {
     "tied": ("tied", {}, {}, False),
-    "tied slow": ("tied", {"network": SLOW}, {"zero": (0, 1, 2)}, False),
-    "sharded": ("gated", {"network": SLOW}, {"zero": (1, 2, 3), "recompute": (0,)}, False),
+    "tied slow": ("tied", {"slow": SLOW}, {"zero": (0, 1, 2)}, False),
+    "sharded": ("gated", {"slow": SLOW}, {"zero": (1, 2, 3), "recompute": (0,)}, False),
     "modes": ("gated", {}, {"recompute": (0, 1, 2), "zero": (1,), "tp": (1, 2)}, False),
-    "four stages": ("gated", {"network": SLOW}, {"pp": (4,), "tp": (1, 2), "zero": (1,)}, False),
-    "gpipe": ("tied", {"network": SLOW}, {"pp": (2,), "schedule": (2,)}, False),
+    "four stages": ("gated", {"slow": SLOW}, {"pp": (4,), "tp": (1, 2), "zero": (1,)}, False),
+    "gpipe": ("tied", {"slow": SLOW}, {"pp": (2,), "schedule": (2,)}, False),
     "mixed": ("mixed", {}, {}, False),
     "alternating": ("alternating", {}, {"pp": (2, 4), "zero": (1,)}, False),
     "no sequence parallelism": ("gated", {}, {"sequence_parallel": (0, 1), "zero": (1,)}, False),
     "launch floor": ("gated", {"software": "nanotron"}, {"zero": (1,)}, False),
-    "unequal": ("tied", {"network": SLOW}, {"pp": (2, 3), "tp": (1, 2), "zero": (1,)}, True),
+    "listed": ("listed", {"batch": 48}, {"pp": (2, 4), "tp": (1,)}, False),
+    "listed slow": ("listed", {"slow": SLOW / 10}, {"pp": (2,), "tp": (1,)}, False),
+    "listed unequal": ("listed", {}, {"pp": (2, 3), "tp": (1,), "zero": (1,)}, True),
+    "unequal": ("tied", {"slow": SLOW}, {"pp": (2, 3), "tp": (1, 2), "zero": (1,)}, True),
     "unequal mixed": ("mixed", {}, {"pp": (2, 3), "zero": (1,), "recompute": (0,)}, True),
 }
 
@@ -176,15 +196,14 @@ def problems(draw):
         )
 
     model = draw(st.sampled_from(sorted(MODELS)))
-    network = draw(st.sampled_from([None, SLOW, SLOW / 10]))
-    question = task(model, batch=draw(st.sampled_from([4, 8, 12])), network=network)
+    slow = draw(st.sampled_from([None, SLOW, SLOW / 10]))
+    question = task(model, batch=draw(st.sampled_from([4, 8, 12])), slow=slow)
     choose = {
         **USUAL,
         "pp": some([1, 2, 4], 2),
         "tp": some([1, 2, 4], 2),
         "zero": some([0, 1, 2, 3], 2),
         "recompute": some([0, 1, 2], 2),
-        "micro_batch": tuple(range(1, 13)),
         "schedule": some([0, 2], 1),
     }
     return question, choose, draw(st.floats(0, 1))
@@ -287,6 +306,7 @@ REFUSED = [
     ({"choose": {"virtual_stages": [2]}}, "no virtual_stages=2"),
     ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
     ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
+    ({"choose": {"mtp_stage": [2]}}, "no mtp_stage=2"),
     ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
     ({"choose": {"schedule": ["zb-h1"]}}, "schedules 1f1b and gpipe, not zb-h1"),
     ({"choose": {"precision": ["bf16", "fp8"]}}, "one value of precision"),

@@ -263,8 +263,8 @@ def test_bytes_over_all_shards_are_those_of_one_copy(name, zero):
 
 
 def strategy(**values):
-    names = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute", "overlap_tp")
-    ones = dict.fromkeys(names[:5], 1) | dict.fromkeys(names[5:], 0)
+    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
+    ones = dict.fromkeys(stages.STRATEGY, 0) | ones
     return operators.Strategy(**{k: np.array([float(v)]) for k, v in (ones | values).items()})
 
 
@@ -603,7 +603,7 @@ def test_no_pipeline_no_bubble(name):
 @few
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, 1, m)]
+    same = [np.full(p, float(x)) for x in (p, 1, p, m)]
     kept = schedules.in_flight(np.full(p, int(Schedule.ONE_F_ONE_B)), *same, rank)
     assert kept.tolist() == [min(m, p - r) for r in range(p)]
 
