@@ -90,8 +90,8 @@ def whole_model(task: Task, together: bool) -> Value:
 def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipeline]:
     """Every pipeline of a task; `axes` are the values that a stage's fields may have.
 
-    A stage has N / p GPUs. If they may be `unequal`, each stage has any power of two within a
-    node or any number of whole nodes.
+    A stage has N / p GPUs. If p does not divide N, or if they may be `unequal`, each stage has any
+    power of two within a node or any number of whole nodes.
     """
     fixed = {name: axes[name][0] for name in _FIXED} | {"global_batch": task.global_batch}
     meshes = list(_meshes(task, axes["pp"], unequal))
@@ -119,11 +119,11 @@ def _meshes(
     for stages in pp:
         if stages > min(task.model.layers, task.gpus):
             continue
-        if unequal and stages > 1:
+        if task.gpus % stages or (unequal and stages > 1):
             most = task.gpus - stages + 1
             small = {2**i for i in range(node.bit_length()) if 2**i <= min(node, most)}
             yield stages, tuple(sorted({*small, *range(node, most + 1, node)}))
-        elif task.gpus % stages == 0:
+        else:
             yield stages, (task.gpus // stages,)
 
 

@@ -211,13 +211,19 @@ def stage_table(
     tp = pipeline.tp[table.strategy]
     tied = np.zeros(int(tp.max()) + 1)
     tied[tp] = table.costs.tied
-    meshes = np.unique(pipeline.gpus)
-    unit = int(np.gcd.reduce(meshes)) if meshes.size > 1 else 0
+    unit = _unit(task, pipeline)
     gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
     place = _Place(found, table, gpus, boundary.reshape(handed.shape), tp, bool(tied.any()))
     entries = [place.entries(i, n) for i, n in enumerate(_in_flight(pipeline))]
     whole = task.gpus // unit if unit else 0
     return StageTable(pipeline, table, entries, between, tied, whole, unit)
+
+
+def _unit(task: Task, pipeline: Pipeline) -> int:
+    """GPUs of which all stages have a multiple; 0 where they all have equally many."""
+    if (pipeline.gpus * pipeline.stages == task.gpus).all():
+        return 0
+    return int(np.gcd.reduce([*pipeline.gpus.tolist(), task.gpus]))
 
 
 @dataclass(frozen=True, eq=False)

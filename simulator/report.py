@@ -52,9 +52,8 @@ SHORT = {
 """Column headers of a ranking where the field's name is long."""
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
 """Fields that a ranking shows even if all its rows agree."""
-SHOWN = 10
-SEGMENTS_SHOWN, STAGES_SHOWN = 60, 16
-"""Characters of a plan's segments in a ranking (JSON and CSV have all); rows of a stage table."""
+SHOWN, STAGES_SHOWN, WIDEST = 10, 16, 60
+"""Rows of a ranking and of a stage table; characters of segments in a ranking."""
 NEGLIGIBLE = 1e-6
 """Share of a step below which a breakdown leaves a part out."""
 
@@ -193,11 +192,10 @@ def _cell(value: Any) -> str:
 
 def _shown_fields(costs: Costs, row: int) -> dict[str, Any]:
     """One plan's fields for a table, where a long text of segments is cut."""
-    fields = plan_fields(costs, row)
-    if "segments" in fields:
-        text = segments_text(costs.plans.take(row))
-        fits = len(text) <= SEGMENTS_SHOWN
-        fields["segments"] = text if fits else f"{text[: SEGMENTS_SHOWN - 3]}..."
+    fields, plan = plan_fields(costs, row), costs.plans.take(row)
+    if plan.segments:
+        text = segments_text(plan)
+        fields["segments"] = text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
     return fields
 
 

@@ -270,6 +270,18 @@ def test_slow_stages_come_first_among_plans_with_equal_closed_forms():
     assert result.event_seconds[best] < 0.995 * result.event_seconds[0]
 
 
+def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
+    small = replace(LARGE, cluster=Cluster.profile("h100-sxm", gpus=16), model=task("gated").model)
+    result = find_plans(small, backend="dynamic-programming", choose={"pp": [3]})
+    runs = result.plans[0].segments
+    gpus = (runs.tp * runs.dp * result.plans[0].cp)[0]
+    sizes = [gpus[runs.stage[0] == stage][0] for stage in range(3)]
+    assert sum(sizes) == 16
+    assert len(set(sizes)) > 1
+    assert result.best.step_seconds == evaluate(small, result.plans[0]).step_seconds
+    assert result.certificate.uniform == np.inf
+
+
 def test_a_bound_holds_from_the_first_second():
     best = best_plan(LARGE, choose={"pp": [4]}).step_seconds
     outcome = best_plan(LARGE, choose={"pp": [4]}, time_limit=1e-6)
