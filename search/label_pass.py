@@ -24,21 +24,19 @@ class Found(NamedTuple):
     """First layer of each stage."""
     choice: list[int]
     """What each stage is [stage]: a row of StageTable.choices."""
-    labels: int
-    """Labels that were made on the way."""
 
 
 def best_within(
     table: StageTable, layers: int, cap: float, budget: float, by_chain: bool = False
-) -> Found | None:
-    """The plan with the least `rest` whose stages take at most `cap` seconds; None when every
-    plan's is at least `budget`.
+) -> tuple[Found | None, int]:
+    """The plan with the least `rest` whose stages take at most `cap` seconds, None when every
+    plan's is at least `budget`; and the number of labels that were kept on the way.
 
     `by_chain`: of the plans below the budget the one whose longest chain is shortest (labels).
     """
     entries = [own.take(own.costs[0] <= cap) for own in table.entries]
     if not all(own.start.size for own in entries):
-        return None
+        return None, 0
     bounds = Bounds.of(table, entries, layers)
     labels = nothing_yet(layers, table.hops.shape[0] - 1)
     tied, m = bool(table.tied.any()), table.pipeline.micro_batches
@@ -51,8 +49,10 @@ def best_within(
             labels = undominated(labels, tied, by_chain)
         trail.append(labels)
         if not labels.start.size:
-            return None
-    return _traced(table, entries, trail, budget, by_chain)
+            break
+    kept = sum(labels.start.size for labels in trail)
+    complete = len(trail) == len(entries) and labels.start.size > 0
+    return _traced(table, entries, trail, budget, by_chain) if complete else None, kept
 
 
 def _traced(
@@ -75,4 +75,4 @@ def _traced(
         choice.append(int(own.choice[entry]))
         slowest = max(slowest, float(own.costs[0, entry]))
         at = int(labels.parent[at])
-    return Found(total, slowest, start, choice, sum(labels.start.size for labels in trail))
+    return Found(total, slowest, start, choice)

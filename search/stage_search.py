@@ -66,6 +66,7 @@ class Search:
     stages: int = 0
     """Stages costed."""
     labels: int = 0
+    """Ways to build the last stages that were kept."""
     passes: int = 0
     """Values of t_max tried."""
 
@@ -120,12 +121,11 @@ class Search:
         """Find the least rest of a range, and leave open what is faster in it."""
         table, times, m = part.table, part.times, part.table.pipeline.micro_batches
         budget = self.best * (1 - ROUNDING) - (m - 1) * times[0]
-        found = best_within(table, self.task.model.layers, times[-1], budget)
-        self.passes += 1
+        found, labels = best_within(table, self.task.model.layers, times[-1], budget)
+        self.passes, self.labels = self.passes + 1, self.labels + labels
         if found is None:
             self.push(self.best, part)
             return
-        self.labels += found.labels
         step = (m - 1) * found.slowest + found.rest
         self.found.append((step, table, found))
         self.best = min(self.best, step)
@@ -161,7 +161,7 @@ class Search:
         """Add the plan with the shortest chain whose slowest stage takes that long."""
         m = table.pipeline.micro_batches
         budget = self.best * (1 + NEAR) - (m - 1) * slowest
-        found = best_within(table, self.task.model.layers, slowest, budget, by_chain=True)
+        found, _ = best_within(table, self.task.model.layers, slowest, budget, by_chain=True)
         if found is not None:
             self.found.append(((m - 1) * found.slowest + found.rest, table, found))
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from plan3d.search.backend import SearchResult
 from plan3d.search.dynamic_programming import best_plan
 from plan3d.search.finder import find_plans
+from plan3d.search.stage_search import Search
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan
@@ -55,17 +56,39 @@ def proof(question: Task) -> None:
     began = time.process_time()
     result = find_plans(question, backend="dynamic-programming", headroom=HEADROOM)
     seconds = time.process_time() - began
-    limit = result.limit
-    work = best_plan(question, limit=limit).search
-    sure, step = result.certificate, result.best
+    work = best_plan(question, limit=result.limit).search
+    sure, best = result.certificate, result.best
     assert sure is not None
-    assert step is not None
-    gain = sure.uniform / step.step_seconds - 1
+    assert best is not None
+    gap = sure.gap(best.step_seconds)
+    about = f"{name(question)}, {question.software.name}"
+    row(about, sure.uniform, best.step_seconds, gap, seconds, work, str(result.plans[0]))
+
+
+def unequal(question: Task, stages: int) -> None:
+    """One row: stages of unequal numbers of GPUs, without context parallelism."""
+    uniform = find_plans(question, choose={"virtual_stages": [1]}, headroom=HEADROOM).best
+    assert uniform is not None
+    began = time.process_time()
+    outcome = best_plan(
+        question,
+        choose={"pp": [stages], "cp": [1], "sequence_parallel": [1]},
+        limit=(1 - HEADROOM) * question.cluster.accelerator.memory,
+    )
+    seconds = time.process_time() - began
+    gap = outcome.step_seconds / outcome.bound - 1
+    about = f"{name(question)}, pp={stages}, stages of unequal size, cp=1"
+    plan = str(outcome.plan)
+    row(about, uniform.step_seconds, outcome.step_seconds, gap, seconds, outcome.search, plan)
+
+
+def row(
+    about: str, uniform: float, step: float, gap: float, seconds: float, work: Search, plan: str
+) -> None:
     print(
-        f"| {name(question)}, {question.software.name} | {sure.uniform:.4g} "
-        f"| {step.step_seconds:.4g} | {100 * gain:+.2f} % "
-        f"| {100 * sure.gap(step.step_seconds):.2g} % | {seconds:.1f} | {work.stages:,} "
-        f"| {work.labels:,} | {work.passes} | {code(str(result.plans[0]))} |"
+        f"| {about} | {uniform:.4g} | {step:.4g} | {100 * (uniform / step - 1):+.2f} % "
+        f"| {100 * max(gap, 0):.1g} % | {seconds:.1f} | {work.stages:,} | {work.labels:,} "
+        f"| {work.passes} | {code(plan)} |"
     )
 
 
@@ -129,6 +152,7 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")
     for question in searches():
         proof(question)
+    unequal(searches()[3], 3)
     print(
         "\n| llama-3.1-70b with vocabulary | uniform s | best plan s | gain | idle, least / mean: "
         "uniform | best plan | uniform plan | best plan |"
