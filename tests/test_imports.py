@@ -46,8 +46,8 @@ ORDER = {
     ),
     "plan3d": (
         "cli_parser cli_launch_options cli_options cli_output cli_task cli_plan cli_catalogue "
-        "cli_proof cli_views cli_export cli_verbs cli_import cli_validate cli_timeline cli_calibrate cli "
-        "__main__"
+        "cli_proof cli_views cli_export cli_verbs cli_import cli_validate cli_timeline "
+        "cli_calibrate cli __main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
