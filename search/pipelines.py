@@ -97,6 +97,7 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
     meshes = list(_meshes(task, axes["pp"], unequal))
     for values in product(*(axes[name] for name in _VARIED)):
         shared = {**fixed, **dict(zip(_VARIED, values, strict=True))}
+        shared["overlap_tp"] *= shared["sequence_parallel"]
         rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
         if rows.size:
             yield from _with_strategies(task, axes, shared, meshes, rows)

@@ -153,7 +153,8 @@ class Runs:
             both: Value = self.layers.boundary[0, self.which]
             return both, both
         order, bytes_of = np.array(self.task.model.order), self.layers.boundary
-        behind = order[np.maximum(self.end - 1, 0)]
+        # A run before all layers hands on nothing of theirs: -1 is what the first run takes in.
+        behind = order[self.end - 1]
         before = np.concatenate([order[self.start - 1][None], behind[:-1]])
         return bytes_of[before, self.which], bytes_of[behind, self.which]
 

@@ -156,7 +156,8 @@ SWEEP = {
     "gpipe": ("tied", {"slow": SLOW}, {"pp": (2,), "schedule": (2,)}, False),
     "mixed": ("mixed", {}, {}, False),
     "alternating": ("alternating", {}, {"pp": (2, 4), "zero": (1,)}, False),
-    "no sequence parallelism": ("gated", {}, {"sequence_parallel": (0, 1), "zero": (1,)}, False),
+    "both": ("gated", {}, {"sequence_parallel": (0, 1), "zero": (1,)}, False),
+    "no sequence parallelism": ("gated", {}, {"sequence_parallel": (0,), "zero": (1,)}, False),
     "launch floor": ("gated", {"software": "nanotron"}, {"zero": (1,)}, False),
     "listed": ("listed", {"batch": 48}, {"pp": (2, 4), "tp": (1,)}, False),
     "listed slow": ("listed", {"slow": SLOW / 10}, {"pp": (2,), "tp": (1,)}, False),
@@ -205,6 +206,7 @@ def problems(draw):
         "zero": some([0, 1, 2, 3], 2),
         "recompute": some([0, 1, 2], 2),
         "schedule": some([0, 2], 1),
+        "sequence_parallel": some([0, 1], 2),
     }
     return question, choose, draw(st.floats(0, 1))
 
