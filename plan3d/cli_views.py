@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import cli_proof
 from .simulator import report
 from .simulator.explain import loss_shares, provenance_counts, provenance_line
+from .simulator.plan import Plan
 from .simulator.step import Costs
 from .simulator.task import Task
 from .simulator.traffic import traffic
@@ -97,12 +99,13 @@ def count_lines(result: SearchResult) -> list[str]:
     state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
     state = "" if result.complete else state
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
+    met = "candidates" if result.certificate is None else "stages costed"
     found = (
-        f"{_large(counts.candidates)} candidates, {counts.evaluated:,} legal and costed, "
+        f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
-    return [found, *_ties(result), *_events(result)]
+    return [found, *cli_proof.lines(result), *_ties(result), *_events(result)]
 
 
 def _large(count: int) -> str:
@@ -225,6 +228,7 @@ def search_record(
         },
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
+        **cli_proof.record(result),
         "plans": plans,
     }
     if pareto:
@@ -285,12 +289,21 @@ def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> 
 
 def csv_text(records: list[dict[str, Any]]) -> str:
     """Ranked plans as CSV: one row a plan, nested names joined by a dot."""
-    rows = [_flat(record) for record in records]
+    rows = [_flat(_as_text(record)) for record in records]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else ["rank"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
+
+
+def _as_text(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose plan's segments are their text."""
+    fields = record["plan"]
+    if "segments" not in fields:
+        return record
+    own = {name: fields[name] for name in ("tp", "dp", "zero", "recompute", "segments")}
+    return {**record, "plan": {**fields, "segments": Plan(**own).segments_text}}
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -25,6 +25,9 @@ TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
 published layouts of one model, predicted uncalibrated."""
 
+ROUNDING = 1e-9
+"""Relative difference of steps below which two plans count as equal."""
+
 Progress = Callable[[int], None]
 """Called now and then with the number of plans costed so far."""
 
@@ -61,6 +64,29 @@ class Trace:
         return float(self.evaluations[reached[0]]) if reached.size else np.inf
 
 
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What an exact search over plans that are not uniform proves, and what it compares with.
+
+    Seconds of a step; infinity where no plan fits.
+    """
+
+    bound: float
+    """No plan of the set takes less."""
+    uniform_same_pp: float
+    """The best uniform plan with as many stages as the best plan, without virtual stages."""
+    uniform: float
+    """The best uniform plan without virtual stages."""
+    uniform_interleaved: float
+    """The best uniform plan of all, with virtual stages where they help."""
+
+    def gap(self, step: float) -> float:
+        """By how much a step of so many seconds may be longer than the shortest, relative; 0 to
+        rounding."""
+        gap = step / self.bound - 1
+        return gap if gap > ROUNDING else 0.0
+
+
 @dataclass(kw_only=True)
 class SearchResult:
     """Ranked plans of a task, the frontier of time against memory, and counts."""
@@ -84,6 +110,8 @@ class SearchResult:
     """Ended by Ctrl-C: the best so far."""
     trace: Trace | None = None
     """How the best plan came about, of a search that does not cost every plan."""
+    certificate: Certificate | None = None
+    """Of an exact search over plans that are not uniform."""
 
     @property
     def plans(self) -> list[Plan]:

@@ -8,7 +8,7 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import exhaustive, sampling
+from . import dynamic_programming, exhaustive, sampling
 from .backend import Progress, SearchResult
 from .objective import check_goal
 from .objective import objective as objective_of
@@ -45,6 +45,7 @@ def _sampling(name: str) -> Callable[..., SearchResult]:
 
 BACKENDS: dict[str, Callable[..., SearchResult]] = {
     "exhaustive": exhaustive.search,
+    "dynamic-programming": dynamic_programming.search,
     **{name: _sampling(name) for name in SAMPLERS},
 }
 """Searches by name."""

@@ -141,7 +141,6 @@ class StagedProblem:
             "overlap_grad_reduce": several,
             "overlap_param_gather": several * (zero > 0),
             "overlap_p2p": np.zeros_like(pp),
-            "topology": np.zeros_like(pp),
         }
 
     def even(self, stage: int, pp: Table) -> Table:

@@ -120,27 +120,32 @@ def seconds(
     return out
 
 
-def _end(times: Value, pieces: Value, window: Value, waiting: Value, contention: float) -> Value:
-    """Exposed seconds of a collective at one end of the step, alone and overlapped [2, skeleton].
+def _shown(times: Value, pieces: Value, window: Value, contention: float) -> Value:
+    """Seconds of a collective at one end of the step that a rank sees, alone and overlapped
+    [2, class, skeleton]."""
+    tail = times[BUCKETS] / pieces[BUCKETS]
+    hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
+    return np.stack([times[WHOLE], hidden])
+
+
+def _late(shown: Value, waiting: Value) -> Value:
+    """Seconds by which a collective at one end delays the step [2, skeleton].
 
     A rank that finishes its last backward early reduces while earlier ranks still drain, and
     one that starts late gathers meanwhile: only what is longer delays the step.
     """
-    tail = times[BUCKETS] / pieces[BUCKETS]
-    hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
-    shown = np.stack([times[WHOLE], hidden]) - waiting
-    out: Value = np.maximum(shown.max(axis=1), 0.0)
+    out: Value = np.maximum((shown - waiting).max(axis=1), 0.0)
     return out
 
 
 def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Reducing gradients once a step [2, 1, skeleton]."""
-    return _end(times, pieces, s.backward, s.backward_before, contention)[:, None]
+    return _late(_shown(times, pieces, s.backward, contention), s.backward_before)[:, None]
 
 
 def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Gathering updated weights once a step [1, 2, skeleton]."""
-    return _end(times, pieces, s.forward, s.forward_before, contention)[None]
+    return _late(_shown(times, pieces, s.forward, contention), s.forward_before)[None]
 
 
 def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
@@ -157,10 +162,11 @@ def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
 
 
 def _every_slot(s: Stages, delay: Value) -> Value:
-    """What a delay of every micro-batch adds to the step: m of the slowest rank's, and the
-    others' while the pipeline fills and drains, composed as the step itself is."""
-    longer = (s.forward + s.backward + delay).max(axis=0) - s.slowest
-    filling = (delay * s.ranks_alike).sum(axis=0) - longer
+    """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
+    of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
+    step itself is."""
+    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest
+    filling = (delay * s.ranks_alike).sum(axis=-2) - longer
     out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
     return out
 
@@ -175,45 +181,55 @@ def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
 
 
 def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    slots = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
-    return slots + _gather(sync.all_gather, sync.pieces, s, contention)
+    delay = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
+    return _every_slot(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
 
 
 def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
     gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
-    return _gathered(gather, scatter, sync.pieces[UNITS], s, contention)
+    return _every_slot(s, _gathered(gather, scatter, sync.pieces[UNITS], s, contention))
 
 
 _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
 
 
 def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """ZeRO 2: gradients reduced after every micro-batch [2, 1, skeleton]."""
+    """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
     hidden = exposed(scatter, s.backward, scatter / pieces, contention)
-    return np.stack([_every_slot(s, scatter), _every_slot(s, hidden)])[:, None]
+    return np.stack([scatter, hidden])[:, None]
 
 
 def _gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """ZeRO 3: weights gathered twice and gradients reduced every micro-batch [2, 2, skeleton]."""
+    """ZeRO 3: delay of a micro-batch whose weights are gathered twice and whose gradients are
+    reduced [2, 2, class, skeleton]."""
     ahead = exposed(gather, s.forward, gather / pieces, contention)
 
     def behind(hiding: Value) -> Value:
         return exposed(hiding, s.backward, hiding / pieces, contention)
 
-    return np.stack(
-        [
-            _every_slot(s, 2 * gather + scatter),
-            _every_slot(s, ahead + behind(gather) + scatter),
-            _every_slot(s, 2 * gather + behind(scatter)),
-            _every_slot(s, ahead + behind(gather + scatter)),
-        ]
-    ).reshape(2, 2, -1)
+    alone = [2 * gather + scatter, ahead + behind(gather) + scatter]
+    reduced = [2 * gather + behind(scatter), ahead + behind(gather + scatter)]
+    return np.stack([*alone, *reduced]).reshape(2, 2, *gather.shape)
 
 
-def mixed_seconds(
+class Exposed(NamedTuple):
+    """What of data-parallel communication a rank sees [.., class, skeleton].
+
+    Axes in front: whether the reduction is overlapped, then whether the gather is.
+    """
+
+    reduce: Value
+    """Seconds of the reduction after the last backward pass [2, ..]."""
+    gather: Value
+    """Seconds of the gather before the first forward pass [2, ..]."""
+    delay: Value
+    """Seconds added to every micro-batch [2, 2, ..]."""
+
+
+def mixed_exposed(
     task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
-) -> Value:
-    """Exposed seconds [2, 2, skeleton] where the weights of a stage differ in their ZeRO stage.
+) -> Exposed:
+    """What ranks see whose weights may differ in their ZeRO stage.
 
     `sync` and `zero` are [.., shard, skeleton]; `total` adds shards up to stages. What happens
     once a step reduces and gathers together; what happens every micro-batch adds to it.
@@ -227,13 +243,26 @@ def mixed_seconds(
 
     contention, s = task.software.contention, stages
     reduce = of(sync.all_reduce, 0) + of(sync.reduce_scatter, 1)
-    out = _reduction(reduce, pieces(0, 1), s, contention)
-    out = out + _gather(of(sync.all_gather, 1, 2), pieces(1, 2), s, contention)
+    delay = np.zeros((2, 2, *s.forward.shape))
     if (zero == 2).any():
         scatter = of(sync.reduce_scatter, 2)[BUCKETS]
-        out = out + _scattered(scatter, pieces(2)[BUCKETS], s, contention)
+        delay += _scattered(scatter, pieces(2)[BUCKETS], s, contention)
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[UNITS], of(sync.reduce_scatter, 3)[UNITS]
-        slots = _gathered(gather, scatter, pieces(3)[UNITS], s, task.software.fsdp_contention)
-        out = out + slots
-    return out + s.end_sync
+        delay += _gathered(gather, scatter, pieces(3)[UNITS], s, task.software.fsdp_contention)
+    weights = of(sync.all_gather, 1, 2)
+    return Exposed(
+        reduce=_shown(reduce, pieces(0, 1), s.backward, contention),
+        gather=_shown(weights, pieces(1, 2), s.forward, contention),
+        delay=delay,
+    )
+
+
+def mixed_seconds(
+    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
+) -> Value:
+    """Exposed seconds of mixed_exposed in one step [2, 2, skeleton]."""
+    shown = mixed_exposed(task, sync, zero, total, stages)
+    ends = _late(shown.reduce, stages.backward_before)[:, None]
+    ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
+    return ends + _every_slot(stages, shown.delay) if shown.delay.any() else ends

@@ -498,10 +498,11 @@ def from_columns(
     layers_per_stage: tuple[int, ...] = (),
     segments: Segments | None = None,
 ) -> Plan:
-    """A table from columns that a search space made; missing fields take their defaults."""
+    """A table from columns that a search space made; missing fields take their defaults, and 0
+    where that is AUTO: nothing is left to resolve."""
     n = max(np.size(c) for c in columns.values())
     full = {
-        f.name: columns[f.name] if f.name in columns else np.full(n, f.default, np.int64)
+        f.name: columns[f.name] if f.name in columns else np.full(n, max(f.default, 0), np.int64)
         for f in fields(Plan)
         if f.name in AXES
     }

@@ -80,7 +80,7 @@ def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
         (group,) = simulate(task, table).groups
         seconds = group.stages.forward + group.stages.backward
         rows, _ = run_rows(table, task)
-        counts = segment_stages.run_counts(task.model, table)[:, 0]
+        counts = segment_stages.plan_counts(task.model, table)[:, 0]
         runs = np.flatnonzero(table.segments.stage[0] == seconds[:, 0].argmax())
         return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
     return [(table, _slowest_counts(task, table))]

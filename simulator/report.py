@@ -55,8 +55,8 @@ SHORT = {
 """Column headers of a ranking where the field's name is long."""
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
 """Fields that a ranking shows even if all its rows agree."""
-SHOWN = 10
-STAGES_SHOWN = 16
+SHOWN, STAGES_SHOWN, WIDEST = 10, 16, 60
+"""Rows of a ranking and of a stage table; characters of segments in a ranking."""
 NEGLIGIBLE = 1e-6
 """Share of a step below which a breakdown leaves a part out."""
 
@@ -195,9 +195,12 @@ def _cell(value: Any) -> str:
 
 
 def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
-    """One plan's fields as a table shows them: its runs of layers as a text."""
+    """One plan's fields as a table shows them: its runs of layers as a text, cut where long."""
     fields, plan = plan_fields(costs, row), costs.plans.take(row)
-    return {**fields, "segments": plan.segments_text} if plan.segments else fields
+    if plan.segments:
+        text = plan.segments_text
+        fields["segments"] = text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    return fields
 
 
 def same_for_all(costs: Costs) -> dict[str, str]:

@@ -380,9 +380,16 @@ def legal(plans: Plan, task: Task) -> Mask:
         for segment_rule in SEGMENT_RULES:
             keep &= segment_rule.ok(plans, plans.segments, task)
         rows, owner = run_rows(plans, task)
-        for rule in RULES:
-            if not _of_pipeline(rule):
-                keep[owner[~np.broadcast_to(rule.ok(rows, task), owner.shape)]] = False
+        keep[owner[~legal_runs(rows, task)]] = False
+    return keep
+
+
+def legal_runs(rows: Plan, task: Task) -> Mask:
+    """Which runs, each a row of its own, break no rule about layers."""
+    keep = np.ones(rows.rows, bool)
+    for rule in RULES:
+        if not _of_pipeline(rule):
+            keep &= rule.ok(rows, task)
     return keep
 
 

@@ -37,11 +37,8 @@ def micro_batches(plans: Plan, task: Task) -> Any:
 
 
 def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
-    """Every run as a row of its own [run], and the plan it belongs to.
-
-    A run takes its share of a micro-batch; what only some runs have a use for (sequence
-    parallelism, sharding, overlaps) is off in the others.
-    """
+    """Every run as a row of its own [run], and the plan it belongs to; a run takes its share of
+    a micro-batch."""
     table, runs = plans.table(), plans.segments
     assert runs
     owner, _ = np.nonzero(runs.present)
@@ -50,14 +47,22 @@ def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
         columns[name] = getattr(runs, name)[runs.present]
     m = micro_batches(table, task)[owner]
     columns["micro_batch"] = np.maximum(task.global_batch // (m * columns["dp"]), 1)
+    return from_columns(as_run(columns)), owner
+
+
+def as_run(columns: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a run: what only some runs of a plan have a use for (sequence parallelism,
+    sharding, overlaps) is off in the others."""
     several = columns["dp"] * columns["cp"] > 1
-    columns["sequence_parallel"] = columns["sequence_parallel"] * (columns["tp"] > 1)
-    columns["overlap_tp"] = columns["overlap_tp"] * (columns["tp"] > 1)
-    columns["overlap_ep"] = columns["overlap_ep"] * (columns["ep"] > 1)
-    columns["overlap_grad_reduce"] = columns["overlap_grad_reduce"] * several
-    gathers = columns["overlap_param_gather"] * several
-    columns["overlap_param_gather"] = gathers * (columns["zero"] > 0)
-    return from_columns(columns), owner
+    wide = columns["tp"] > 1
+    gathers = columns["overlap_param_gather"] * several * (columns["zero"] > 0)
+    return columns | {
+        "sequence_parallel": columns["sequence_parallel"] * wide,
+        "overlap_tp": columns["overlap_tp"] * wide,
+        "overlap_ep": columns["overlap_ep"] * (columns["ep"] > 1),
+        "overlap_grad_reduce": columns["overlap_grad_reduce"] * several,
+        "overlap_param_gather": gathers,
+    }
 
 
 def _stage_gpus(plans: Plan, runs: Segments) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ from .task import Task
 
 Value = NDArray[np.float64]
 Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +74,29 @@ def largest(values: Value, into: Index, size: int) -> Value:
 def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
     """Stages and shards of a table of plans with segments, every field resolved."""
     assert plans.segments
-    runs = _Runs(task, recipe, plans, plans.segments)
+    runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
     shard = runs.shards()
     size = int(shard.max()) + 1
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return Segmented(
-        stages=combine(task, recipe, plans, _ranks(task, plans, runs)),
+        stages=combine(task, recipe, plans, ranks_of(task, plans, runs, int(plans.pp.max()))),
         shards=_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
         zero=np.take_along_axis(runs.zero, first, 0),
     )
 
 
-class _Runs:
+class Runs:
     """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
 
-    def __init__(self, task: Task, recipe: Recipe, plans: Plan, segments: Segments) -> None:
-        self.task, self.plans = task, plans
+    def __init__(
+        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Index
+    ) -> None:
+        """`start` is the layer before each plan's first run [plan]."""
+        self.task, self.plans, self.start = task, plans, start
+        self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
+        self.counts = run_counts(task.model, segments, start, plans.pp == 1)
         present = segments.present.T
         self.stage, self.zero = segments.stage.T, segments.zero.T
         self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
@@ -107,7 +113,6 @@ class _Runs:
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
         self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
-        self.counts = run_counts(task.model, plans)
         self.costs = self._costs()
 
     def _costs(self) -> Value:
@@ -147,12 +152,11 @@ class _Runs:
         if len(self.layers.boundary) == 1:
             both: Value = self.layers.boundary[0, self.which]
             return both, both
-        model, segments = self.task.model, self.plans.segments
-        assert segments
-        end = np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
-        order = np.array(model.order)
-        behind, before = order[np.maximum(end - 1, 0)], order[np.maximum(np.roll(end, 1, 0) - 1, 0)]
-        return self.layers.boundary[before, self.which], self.layers.boundary[behind, self.which]
+        order, bytes_of = np.array(self.task.model.order), self.layers.boundary
+        # A run before all layers hands on nothing of theirs: -1 is what the first run takes in.
+        behind = order[self.end - 1]
+        before = np.concatenate([order[self.start - 1][None], behind[:-1]])
+        return bytes_of[before, self.which], bytes_of[behind, self.which]
 
     def shards(self) -> Index:
         """Number of the shard of each run; ABSENT where it pads."""
@@ -172,34 +176,41 @@ _SHARED = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "
 """What one layer sees of a plan that is the same in all runs."""
 
 
-def run_counts(model: Model, plans: Plan) -> Value:
-    """Layers of each kind [run, plan, kind], ends included."""
-    segments = plans.segments
-    assert segments
+def plan_counts(model: Model, plans: Plan) -> Value:
+    """Layers of each kind [run, plan, kind] of whole plans, ends included."""
+    assert plans.segments
+    start = np.zeros(plans.rows, np.int64)
+    return run_counts(model, plans.segments, start, np.broadcast_to(plans.pp == 1, start.shape))
+
+
+def run_counts(model: Model, segments: Segments, start: Index, together: Flags) -> Value:
+    """Layers of each kind [run, plan, kind] of runs that follow layer `start` [plan], ends
+    included; `together` where first and last layer are on one rank [plan]."""
     kinds = [kind.name for kind in layer_kinds(model)]
     so_far = np.zeros((model.layers + 1, len(kinds)))
     so_far[np.arange(1, model.layers + 1), list(model.order)] = 1
     so_far = so_far.cumsum(axis=0)
     present = segments.present
-    end = np.cumsum(np.where(present, segments.layers, 0), axis=1)
-    counts = so_far[end] - so_far[end - np.where(present, segments.layers, 0)]
+    layers = np.where(present, segments.layers, 0)
+    end = start[:, None] + np.cumsum(layers, axis=1)
+    counts = so_far[end] - so_far[end - layers]
     last, rows = present.sum(axis=1) - 1, np.arange(end.shape[0])
     if "embedding" in kinds:
-        counts[:, 0, kinds.index("embedding")] = 1
-    together = np.broadcast_to(plans.pp == 1, rows.shape)
+        counts[:, 0, kinds.index("embedding")] = start == 0
+    whole = end[:, -1] == model.layers
     for end_kind in ("head", "mtp"):
         shared = f"shared {end_kind}"
         if shared in kinds:
-            counts[rows, last, kinds.index(shared)] = together
+            counts[rows, last, kinds.index(shared)] = whole & together
         if end_kind in kinds:
             alone = ~together if shared in kinds else np.ones_like(together)
-            counts[rows, last, kinds.index(end_kind)] = alone
+            counts[rows, last, kinds.index(end_kind)] = whole & alone
     out: Value = counts.transpose(1, 0, 2)
     return out
 
 
-def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
-    size = int(plans.pp.max())
+def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
+    """The ranks of plans whose runs belong to `size` stages."""
     stage = added(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
@@ -222,17 +233,22 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
     )
 
 
-def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
-    """Seconds to send a boundary tensor, mean over the boundaries of a plan. Of two stages with
-    unequal shares of a micro-batch, the rank with the larger share takes longest."""
+def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
+    """Seconds to send a boundary tensor between two stages. Of two with unequal shares of a
+    micro-batch, the rank with the larger share takes longest."""
     crosses = np.array(task.gpus > task.cluster.fast.gpus)
+    return collectives.send(np.maximum(sent, received), crosses, task.cluster)
+
+
+def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
+    """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
     between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
-    seconds = collectives.send(np.maximum(sent[:-1], received[1:]), crosses, task.cluster)
+    seconds = hop_seconds(task, sent[:-1], received[1:])
     out: Value = (seconds * between).sum(axis=0) / np.maximum(plans.pp - 1, 1)
     return out
 
 
-def _weights(task: Task, plans: Plan, runs: _Runs, into: Index, size: int) -> Weights:
+def _weights(task: Task, plans: Plan, runs: Runs, into: Index, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
     own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
     dense, expert, units = added(own, into, size)

@@ -279,11 +279,12 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     total = ranks.total + (launches * alike).sum(axis=0)
     forward_before, both_before = ranks.before
     sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
-    flight = in_flight(plans.schedule, sizes)
+    activations, buffers = kept_bytes(task, ranks, pp, in_flight(plans.schedule, sizes))
+    if plans.schedule.max() >= Schedule.ZB_H1:
+        activations = _with_deferred(task, plans, ranks, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = losses_in_flight(plans.schedule, m)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
-    kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -298,15 +299,23 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        activations=_activations(task, plans, ranks, sizes, flight),
+        activations=activations,
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
-        buffers=ranks.working + kept_boundary * flight,
+        buffers=buffers,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,
         matmul=stage[Cost.MATMUL],
     )
+
+
+def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:
+    """Bytes of activations and buffers with `flight` micro-batches in flight [class, skeleton]."""
+    stage = ranks.costs
+    activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1))
+    boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
+    return activations, ranks.working + boundary * flight
 
 
 def _communicators(plans: Plan, ranks: Ranks) -> Value:
@@ -341,12 +350,11 @@ def _passes(task: Task, stage: Value) -> Passes:
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
-def _activations(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes, flight: Value) -> Value:
-    """Bytes of activations at the peak of the worst rank of each class [class, skeleton]."""
+def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes) -> Value:
+    """Bytes of activations at the peak of the worst rank of each class [class, skeleton], where
+    weight gradients may be deferred."""
     stage, schedule = ranks.costs, plans.schedule
     whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
-    if schedule.max() < Schedule.ZB_H1:
-        return np.asarray(flight * whole)
     passes = _passes(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
     deferred = schedule_idle.deferred(longest, passes.weight_gradient.max(axis=0))

@@ -121,6 +121,7 @@ ORDER = {
         calibration.fit
         calibration.build
         calibration.view
+        stage_costs
     """,
     "plan3d.search": """
         objective
@@ -161,11 +162,19 @@ ORDER = {
         sampling
         reinforcement_learning
         zeroth_order
+        gymnasium_environment
+        labels
+        pipelines
+        intervals
+        stage_table
+        stage_bounds
+        label_pass
+        stage_search
+        dynamic_programming
         finder
         advice
         edits
         sweep
-        gymnasium_environment
         race
         race_plot
     """,
@@ -177,19 +186,20 @@ ORDER = {
         cli_task
         cli_plan
         cli_catalogue
-        cli_views
-        cli_export
-        cli_validate
-        cli_timeline
         cli_sweep_options
         cli_options
         cli_calibrate
         cli_plot
+        cli_sweep_points
+        cli_proof
+        cli_views
+        cli_export
+        cli_validate
+        cli_timeline
         cli_report
         cli_verbs
         cli_import
         cli_explain
-        cli_sweep_points
         cli_sweep
         cli_compare
         cli

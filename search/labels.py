@@ -1,0 +1,199 @@
+"""Which ways to build the last stages of a pipeline are worth going on with? Labels.
+
+A label is a choice of the last stages: where they begin, what they cost so far. Going back one
+stage with T, b, f, R, G, O (simulator.stage_costs) makes of sum, rho, gamma, omega
+
+    sum + T + hop,  max(R, rho - b),  max(G, gamma - f),  max(O, omega)
+
+and a finished plan costs their total. That total grows by no more than rho, gamma and omega do,
+so a label a makes b superfluous when
+    sum_a + (rho_a - rho_b)+ + (gamma_a - gamma_b)+ + (omega_a - omega_b)+ <= sum_b.
+Arrays are [label] or [entry]; an entry is a stage in its place: layers start to end, and a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+Excess = Callable[[Index, Index], Value]
+"""Rows a and b -> the seconds that b must at least have for a to make it superfluous."""
+
+ROUNDING = 1e-12
+"""Relative difference of seconds below which two ways count as equal."""
+
+
+def ragged(counts: Index) -> tuple[Index, Index]:
+    """Owner and position of every element of groups with so many elements each."""
+    owner = np.repeat(np.arange(counts.size), counts)
+    position = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return owner, position
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What one stage of a pipeline may be, ordered by end, start and GPUs [entry]."""
+
+    start: Index
+    end: Index
+    choice: Index
+    gpus: Index
+    """In units that all meshes are multiples of; 0 where all stages have equally many."""
+    received: Index
+    """Code of the size of the boundary tensor that comes in."""
+    sent: Index
+    """The same of what goes out."""
+    tp: Index
+    costs: Value
+    """Seconds T, b, f, R, G, O [6, entry]."""
+
+    def take(self, rows: NDArray[np.bool_]) -> Entries:
+        """The entries that a mask keeps."""
+        return Entries(
+            start=self.start[rows],
+            end=self.end[rows],
+            choice=self.choice[rows],
+            gpus=self.gpus[rows],
+            received=self.received[rows],
+            sent=self.sent[rows],
+            tp=self.tp[rows],
+            costs=self.costs[:, rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Ways to build the last stages [label]."""
+
+    start: Index
+    """First layer of these stages."""
+    gpus: Index
+    """Units of GPUs they use."""
+    boundary: Index
+    """Code of the boundary tensor that they take in."""
+    last_tp: Index
+    total: Value
+    """Seconds of a micro-batch of all of them, and of their sends."""
+    tails: Value
+    """Seconds rho, gamma, omega [3, label]."""
+    chain: Value
+    """Seconds that the slowest of these stages keeps the pipeline busy (extended)."""
+    entry: Index
+    """Entry of their first stage."""
+    parent: Index
+    """Label of the stages after it."""
+
+    def take(self, rows: Index | NDArray[np.bool_]) -> Labels:
+        """The chosen labels."""
+        return Labels(
+            start=self.start[rows],
+            gpus=self.gpus[rows],
+            boundary=self.boundary[rows],
+            last_tp=self.last_tp[rows],
+            total=self.total[rows],
+            tails=self.tails[:, rows],
+            chain=self.chain[rows],
+            entry=self.entry[rows],
+            parent=self.parent[rows],
+        )
+
+
+def nothing_yet(layers: int, no_boundary: int) -> Labels:
+    """The label of no stages at all."""
+    zero = np.zeros(1, np.int64)
+    end, none = np.full(1, layers), np.full(1, no_boundary)
+    none_yet = np.zeros(1)
+    return Labels(end, zero, none, zero, none_yet, np.zeros((3, 1)), none_yet, zero, zero)
+
+
+def extended(
+    labels: Labels, entries: Entries, hops: Value, layers: int, runs: tuple[int, int]
+) -> Labels:
+    """Every label with every stage that may come before it.
+
+    `hops` [boundary, boundary] are the seconds of the sends between two stages. `runs` are the m
+    micro-batches, and the forward passes that the stage runs before its first backward pass: it
+    is done with its micro-batches, and the stages before it with theirs, no earlier than in
+
+        chain = max(m T + (sum of the stages after it - runs f)+, T + chain of those)
+    """
+    first = np.searchsorted(entries.end, np.arange(layers + 2))
+    owner, position = ragged((first[1:] - first[:-1])[labels.start])
+    entry = first[labels.start][owner] + position
+    t, b, f, reduce, gather, optimizer = entries.costs[:, entry]
+    rho, gamma, omega = labels.tails[:, owner]
+    is_last = labels.start[owner] == layers
+    hop = hops[entries.sent[entry], labels.boundary[owner]]
+    return Labels(
+        start=entries.start[entry],
+        gpus=labels.gpus[owner] + entries.gpus[entry],
+        boundary=entries.received[entry],
+        last_tp=np.where(is_last, entries.tp[entry], labels.last_tp[owner]),
+        total=labels.total[owner] + (t + hop),
+        tails=np.stack(
+            [
+                np.maximum(reduce, rho - b),
+                np.maximum(gather, gamma - f),
+                np.maximum(optimizer, omega),
+            ]
+        ),
+        chain=np.maximum(
+            runs[0] * t + np.maximum(labels.total[owner] - runs[1] * f, 0.0),
+            t + labels.chain[owner],
+        ),
+        entry=entry,
+        parent=owner,
+    )
+
+
+def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
+    """The labels of each state that no other label of it makes superfluous, `by_chain` also in
+    the seconds of their chain."""
+    state = [labels.start, labels.gpus, labels.boundary]
+    group = codes([*state, labels.last_tp] if by_last_tp else state)
+
+    criteria = [labels.total, labels.chain] if by_chain else [labels.total]
+
+    def excess(leaders: Index, others: Index) -> Value:
+        tails = np.maximum(labels.tails[:, leaders] - labels.tails[:, others], 0.0).sum(axis=0)
+        worse = [column[leaders] - column[others] for column in criteria]
+        out: Value = labels.total[others] + np.maximum.reduce(worse) + tails
+        return out
+
+    upper = criteria[-1] + labels.tails.sum(axis=0)
+    keep = survivors(group, upper, labels.total, excess)
+    return labels.take(np.sort(keep))
+
+
+def codes(columns: list[Index]) -> Index:
+    """One code for each tuple of small non-negative columns."""
+    key = np.zeros_like(columns[0])
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    return key
+
+
+def survivors(group: Index, upper: Value, total: Value, excess: Excess) -> Index:
+    """Rows that no row of their group dominates: excess(a, b) <= total(b) when a dominates b.
+
+    `upper` must not be smaller for a dominated row, so that the smallest of a group survives;
+    rows are compared with it, then with the smallest of what is left.
+    """
+    alive = np.lexsort((total, upper, group))
+    kept = []
+    while alive.size:
+        own = group[alive]
+        head = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]]))
+        leaders = alive[head]
+        kept.append(leaders)
+        which = np.repeat(leaders, np.diff(np.append(head, alive.size)))
+        rest = excess(which, alive) > total[alive] * (1 + ROUNDING)
+        rest[head] = False
+        alive = alive[rest]
+    return np.concatenate(kept) if kept else np.zeros(0, np.int64)

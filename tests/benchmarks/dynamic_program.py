@@ -1,0 +1,167 @@
+"""How fast is the exact search over plans that are not uniform, and what do such plans gain?
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/dynamic_program.py
+
+Prints two Markdown tables. The first: the search with its proof; seconds are CPU seconds of one
+core, the exhaustive search it starts from and its baselines included. The second: simulated steps
+of the best plan with as many stages as the best uniform plan whose first and last stage may have
+any number of layers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from plan3d.search.backend import SearchResult
+from plan3d.search.dynamic_programming import best_plan
+from plan3d.search.finder import find_plans
+from plan3d.search.stage_search import Search
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_timeline import timeline_of
+from plan3d.simulator.software import software_profile
+from plan3d.simulator.task import Task
+
+HEADROOM = 0.1
+WIDE_VOCABULARY = 256_000
+
+
+def task(model: Model, cluster: str, gpus: int, sequence: int, batch: int, software: str) -> Task:
+    return Task(
+        model,
+        Cluster.profile(cluster, gpus=gpus),
+        sequence=sequence,
+        global_batch=batch,
+        software=software_profile(software),
+    )
+
+
+def searches() -> list[Task]:
+    gpt3, llama = Model.preset("gpt3-175b"), Model.preset("llama-3.1-70b")
+    return [
+        task(gpt3, "a100-80gb-sxm", 512, 2048, 1536, "megatron-core"),
+        task(gpt3, "a100-80gb-sxm", 512, 2048, 1536, "megatron-lm-2021"),
+        task(gpt3, "a100-40gb-sxm", 512, 2048, 1536, "megatron-lm-2021"),
+        task(llama, "h100-sxm", 64, 8192, 256, "megatron-core"),
+        task(llama, "a100-40gb-sxm", 128, 8192, 128, "megatron-core"),
+        task(Model.preset("llama-3.1-405b"), "h100-sxm", 16384, 8192, 2048, "megatron-core"),
+        task(Model.preset("deepseek-v3"), "h800-sxm", 2048, 4096, 15360, "megatron-core"),
+    ]
+
+
+def proof(question: Task) -> None:
+    """One row: the best plan of the set, with its proof, and how much work that was."""
+    began = time.process_time()
+    result = find_plans(question, backend="dynamic-programming", headroom=HEADROOM)
+    seconds = time.process_time() - began
+    work = best_plan(question, limit=result.limit).search
+    sure, best = result.certificate, result.best
+    assert sure is not None
+    assert best is not None
+    gap = sure.gap(best.step_seconds)
+    about = f"{name(question)}, {question.software.name}"
+    row(about, sure.uniform, best.step_seconds, gap, seconds, work, str(result.plans[0]))
+
+
+def unequal(question: Task, stages: int) -> None:
+    """One row: stages of unequal numbers of GPUs, without context parallelism."""
+    uniform = find_plans(question, choose={"virtual_stages": [1]}, headroom=HEADROOM).best
+    assert uniform is not None
+    began = time.process_time()
+    outcome = best_plan(
+        question,
+        choose={"pp": [stages], "cp": [1], "sequence_parallel": [1]},
+        limit=(1 - HEADROOM) * question.cluster.accelerator.memory,
+    )
+    seconds = time.process_time() - began
+    gap = outcome.step_seconds / outcome.bound - 1
+    about = f"{name(question)}, pp={stages}, stages of unequal size, cp=1"
+    plan = str(outcome.plan)
+    row(about, uniform.step_seconds, outcome.step_seconds, gap, seconds, outcome.search, plan)
+
+
+def row(
+    about: str, uniform: float, step: float, gap: float, seconds: float, work: Search, plan: str
+) -> None:
+    print(
+        f"| {about} | {uniform:.4g} | {step:.4g} | {100 * (uniform / step - 1):+.2f} % "
+        f"| {100 * max(gap, 0):.1g} % | {seconds:.1f} | {work.stages:,} | {work.labels:,} "
+        f"| {work.passes} | {code(plan)} |"
+    )
+
+
+def name(question: Task) -> str:
+    model, cluster = question.model, question.cluster
+    return f"{model.name}, {question.gpus} {cluster.accelerator.name}"
+
+
+def code(text: str) -> str:
+    """Text of a plan in a Markdown table."""
+    return f"`{text}`".replace("|", r"\|")
+
+
+def events(vocabulary: int, gpus: int, pp: int, batch: int) -> None:
+    """One row: simulated steps with one number of stages, and what the last stage does."""
+    llama = replace(Model.preset("llama-3.1-70b"), vocabulary=vocabulary)
+    question = task(llama, "h100-sxm", gpus, 8192, batch, "megatron-core")
+    usual = llama.layers // pp
+    ends = [0, *range(1, usual + 2)]
+    uniform = find_plans(
+        question,
+        choose={
+            "pp": [pp],
+            "virtual_stages": [1],
+            "first_stage_layers": ends,
+            "last_stage_layers": ends,
+        },
+        headroom=HEADROOM,
+        top=30,
+    )
+    result = find_plans(
+        question, backend="dynamic-programming", choose={"pp": [pp]}, headroom=HEADROOM
+    )
+    best, other = shortest(result), shortest(uniform)
+    gain = other[0] / best[0] - 1
+    print(
+        f"| {vocabulary // 1000}k, {gpus} H100, pp={pp}, batch {batch} | {other[0]:.4g} "
+        f"| {best[0]:.4g} | {100 * gain:+.2f} % | {slack(question, other[1])} "
+        f"| {slack(question, best[1])} | {code(other[1])} | {code(best[1])} |"
+    )
+
+
+def shortest(result: SearchResult) -> tuple[float, str]:
+    """Seconds and text of the ranked plan with the shortest simulated step."""
+    row = int(result.event_seconds.argmin())
+    return float(result.event_seconds[row]), str(result.plans[row])
+
+
+def slack(question: Task, text: str) -> str:
+    """Idle share of the pipeline's ranks, least and mean."""
+    timeline = timeline_of(question, Plan.parse(text))
+    share = timeline.timeline.idle / timeline.pipeline_seconds
+    return f"{100 * share.min():.1f} / {100 * share.mean():.1f} %"
+
+
+def main() -> None:
+    print(
+        "| task | best uniform s | best plan s | gain | gap | CPU s | stages costed | labels "
+        "| t_max tried | plan |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")
+    for question in searches():
+        proof(question)
+    unequal(searches()[3], 3)
+    print(
+        "\n| llama-3.1-70b with vocabulary | uniform s | best plan s | gain | idle, least / mean: "
+        "uniform | best plan | uniform plan | best plan |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---|---|")
+    for vocabulary in (Model.preset("llama-3.1-70b").vocabulary, WIDE_VOCABULARY):
+        for gpus, pp, batch in ((64, 8, 256), (128, 8, 128), (128, 16, 256), (128, 16, 64)):
+            events(vocabulary, gpus, pp, batch)
+
+
+if __name__ == "__main__":
+    main()
