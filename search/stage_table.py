@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator import schedules
+from plan3d.simulator.in_flight import Sizes, in_flight
 from plan3d.simulator.plan import from_columns
 from plan3d.simulator.segment_stages import hop_seconds
 from plan3d.simulator.segments import Segments
@@ -169,7 +169,7 @@ def _in_flight(pipeline: Pipeline) -> Value:
     rank = np.arange(pipeline.stages, dtype=float)
     schedule = np.array([pipeline.shared["schedule"]])
     p, m = (np.array([float(n)]) for n in (pipeline.stages, pipeline.micro_batches))
-    out: Value = schedules.in_flight(schedule, p, np.ones(1), p, m, rank[:, None])[:, 0]
+    out: Value = in_flight(schedule, Sizes(p, np.ones(1), p, m, rank[:, None]))[:, 0]
     return out
 
 
