@@ -26,7 +26,7 @@ from plan3d.simulator.task import Task
 from . import exhaustive
 from .backend import Certificate, Counts, Frontier, Progress, SearchResult
 from .pipelines import pipelines
-from .space import Space, default_axes
+from .space import PLAIN_AXES, Space, default_axes
 from .stage_search import Search, plan_of
 
 Value = NDArray[np.float64]
@@ -96,6 +96,9 @@ def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:
 def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
     """The axes of a space as stages have them; InputError where they cannot."""
     usual, axes = default_axes(space.task), dict(space.axes)
+    for name, values in PLAIN_AXES.items():
+        if axes[name] != values:
+            raise InputError(f"dynamic-programming all-reduces gradients: {name} cannot be chosen")
     if space.layers_per_stage:
         raise InputError("dynamic-programming chooses layers_per_stage itself: leave it out")
     for name in _REFUSED:

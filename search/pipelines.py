@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.collectives import place
+from plan3d.simulator.exchanges import FIELDS as POLICY
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
@@ -106,6 +107,7 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
 _FIXED = (
     *("schedule", "virtual_stages", "overlap_tp", "overlap_grad_reduce"),
     *("overlap_param_gather", "overlap_p2p", "overlap_ep", "precision", "optimizer"),
+    *POLICY,
 )
 """Fields with one value in a search."""
 _VARIED = ("sequence_parallel", "cp", "ep", "etp", "cp_comm", "expert_dispatch")

@@ -363,6 +363,8 @@ class Plan:
 
 AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", "segments"))
 """The columns of a plan."""
+_STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
+"""Defaults of the columns, 0 where they are AUTO."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
 _POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "sync_period")
@@ -498,13 +500,12 @@ def from_columns(
     layers_per_stage: tuple[int, ...] = (),
     segments: Segments | None = None,
 ) -> Plan:
-    """A table from columns that a search space made; missing fields take their defaults, and 0
-    where that is AUTO: nothing is left to resolve."""
+    """A table from columns that a search space made; missing fields take their defaults, or
+    0 for AUTO: nothing is left to resolve."""
     n = max(np.size(c) for c in columns.values())
     full = {
-        f.name: columns[f.name] if f.name in columns else np.full(n, max(f.default, 0), np.int64)
-        for f in fields(Plan)
-        if f.name in AXES
+        name: columns[name] if name in columns else np.full(n, default, np.int64)
+        for name, default in _STATED.items()
     }
     return _unchecked(full, layers_per_stage, segments)
 

@@ -89,6 +89,7 @@ ORDER = {
         memory
         groups
         segment_groups
+        stage_costs
         sync_rules
         rules
         step
@@ -121,7 +122,6 @@ ORDER = {
         calibration.fit
         calibration.build
         calibration.view
-        stage_costs
     """,
     "plan3d.search": """
         objective

@@ -60,7 +60,8 @@ def test_tables_stay_narrow_and_csv_has_the_whole_text(
     text = capsys.readouterr().out
     assert "stages costed" in text
     assert "gain of plan 1: +" in text
-    assert max(map(len, text.splitlines())) < 200
+    ranking = text.partition("* best")[0]
+    assert max(map(len, ranking.splitlines())) < 200
     with path.open() as file:
         rows = list(csv.DictReader(file))
     best = rows[0]

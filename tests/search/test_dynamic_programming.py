@@ -13,6 +13,7 @@ from plan3d.search.dynamic_programming import best_plan
 from plan3d.search.finder import find_plans
 from plan3d.search.stage_search import plan_of
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.exchanges import PLAIN
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.network import ListedLayer, network
@@ -121,7 +122,7 @@ def table(question, choose, cut, m, sp, rows):
     wide = wide and bool(question.model.kinds)
     same = {"pp": pp, "schedule": choose["schedule"][0], "sequence_parallel": sp}
     same |= {"overlap_tp": wide, "overlap_grad_reduce": 1, "overlap_param_gather": 1}
-    same |= {"overlap_p2p": 0}
+    same |= {"overlap_p2p": 0, **PLAIN._asdict()}
     columns = {name: np.full(n, int(value)) for name, value in same.items()}
     plans = from_columns({**columns, **own}, (), segments)
     return plans.take(legal(plans, question))
@@ -321,6 +322,7 @@ REFUSED = [
     ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
     ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
     ({"choose": {"mtp_stage": [2]}}, "no mtp_stage=2"),
+    ({"choose": {"sync_period": [4]}}, "sync_period cannot be chosen"),
     ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
     ({"choose": {"schedule": ["zb-h1"]}}, "schedules 1f1b and gpipe, not zb-h1"),
     ({"choose": {"precision": ["bf16", "fp8"]}}, "one value of precision"),
