@@ -33,7 +33,6 @@ from plan3d.simulator.plan import (
     Precision,
     Recompute,
     Schedule,
-    from_columns,
     resolve,
 )
 from plan3d.simulator.rules import legal
@@ -130,7 +129,7 @@ def legal_plans(framework, model, gpus):
     task, random = base(model, gpus), np.random.default_rng(7)
     choices = {**COMMON, **FIELDS[framework]}
     columns = {name: random.choice(np.array(c), DRAWN) for name, c in choices.items()}
-    plans = resolve(from_columns(columns), gpus)
+    plans = resolve(Plan(**columns), gpus)
     keep = legal(plans, task)
     for rule in EXPORTERS[framework].form().rules:
         keep &= rule.ok(plans, task)
