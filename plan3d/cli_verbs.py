@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .search.backend import SearchResult
     from .simulator.step import Costs
 
-DETERMINISTIC = ("exhaustive",)
+DETERMINISTIC = ("exhaustive", "branch-and-bound")
 """Backends that draw nothing at random: a seed would have no effect."""
 
 
@@ -61,8 +61,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "time_limit": args.time_limit,
         "seed": args.seed,
     }
-    if args.seed is not None and (args.backend or "exhaustive") in DETERMINISTIC:
-        raise InputError("--seed has no effect: the exhaustive search draws nothing at random")
+    backend = args.backend or "exhaustive"
+    if args.seed is not None and backend in DETERMINISTIC:
+        raise InputError(f"--seed has no effect: the {backend} search draws nothing at random")
+    if args.pareto and backend != "exhaustive":
+        raise InputError(f"--pareto needs every plan costed: the {backend} search leaves plans out")
     ends = args.budget is not None or args.time_limit is not None
     if ends and cli_task.asks_for_gpus(args):
         raise InputError("--budget and --time-limit do not go with --days or --budget-usd")

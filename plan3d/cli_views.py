@@ -95,7 +95,15 @@ def count_lines(result: SearchResult) -> list[str]:
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
-    return [found, *_ties(result), *_events(result)]
+    return [found, *_proof(result), *_ties(result), *_events(result)]
+
+
+def _proof(result: SearchResult) -> list[str]:
+    """What a backend proves of the best plan."""
+    if result.gap is None:
+        return []
+    share = f"more than {100 * result.gap:.2g} % better" if result.gap else "better"
+    return [f"proven: no plan of the space that fits is {share}"]
 
 
 def _events(result: SearchResult) -> list[str]:
@@ -187,6 +195,7 @@ def search_record(
         },
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
+        **({"bound": result.bound, "gap": result.gap} if result.bound is not None else {}),
         "plans": plans,
     }
     if pareto:

@@ -15,6 +15,7 @@ from plan3d.simulator.stages import first_of_runs
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
+from .objective import score
 from .pareto import beats_all, frontier
 from .space import DISTINCT
 
@@ -57,9 +58,12 @@ class SearchResult:
     costs: Costs | None
     """Costs of the ranked plans, best first; None when none is feasible."""
     frontier: Costs | None
-    """Plans that no other beats in both step time and memory, fastest first."""
+    """Plans that no other beats in both step time and memory, fastest first; None where plans
+    were left out of the search, or none fits."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
+    bound: float | None = None
+    """What no plan that fits scores below, where the backend proves it."""
 
     @property
     def plans(self) -> list[Plan]:
@@ -79,6 +83,14 @@ class SearchResult:
             return 0
         step = self.costs.step
         return int(np.count_nonzero(step <= step[0] * (1 + TIE)))
+
+    @property
+    def gap(self) -> float | None:
+        """How much better than the best plan another could be, relative; None where unknown."""
+        if self.bound is None or self.costs is None:
+            return None
+        found = float(score(self.costs, self.objective, self.limit)[0])
+        return max(1 - self.bound / found, 0.0)
 
     @cached_property
     def event_seconds(self) -> Value:
@@ -123,6 +135,18 @@ class Best:
             self.scores.append(scores[rows])
         if len(self.plans) > 16:
             self._merge()
+
+    @property
+    def least(self) -> float:
+        """The best score offered; infinity when nothing finite was."""
+        return min((float(scores.min()) for scores in self.scores), default=np.inf)
+
+    @property
+    def threshold(self) -> float:
+        """What a plan must score to enter: the last score of a full ranking, else infinity."""
+        self._merge()
+        full = bool(self.scores) and self.scores[0].size == self.limit
+        return float(self.scores[0][-1]) if full else np.inf
 
     def result(self) -> Plan | None:
         """The best rows in order; None when nothing finite was offered."""

@@ -18,11 +18,11 @@ from .objective import score
 from .space import Space
 
 
-class _Seen:
+class Seen:
     """What has been costed so far: counts, the best plans, the frontier and the smallest plan."""
 
-    def __init__(self, space: Space, objective: str, limit: float, top: int) -> None:
-        self.space, self.objective, self.limit = space, objective, limit
+    def __init__(self, space: Space, backend: str, objective: str, limit: float, top: int) -> None:
+        self.space, self.backend, self.objective, self.limit = space, backend, objective, limit
         self.counts, self.best, self.frontier = Counts(space.candidates), Best(top), Frontier()
         self.smallest: Plan | None = None
         self.least = np.inf
@@ -48,7 +48,7 @@ class _Seen:
         self.counts.removed["memory"] = self.counts.evaluated - self.counts.feasible
         return SearchResult(
             task=task,
-            backend="exhaustive",
+            backend=self.backend,
             objective=self.objective,
             limit=self.limit,
             counts=self.counts,
@@ -60,7 +60,7 @@ class _Seen:
         )
 
 
-def _allowed(seen: _Seen, budget: int | None, time_limit: float | None) -> Iterator[Plan]:
+def _allowed(seen: Seen, budget: int | None, time_limit: float | None) -> Iterator[Plan]:
     """Tables of the space until the plans or the seconds run out."""
     for plans in seen.space.chunks():
         if time_limit is not None and time.perf_counter() - seen.began >= time_limit:
@@ -89,7 +89,7 @@ def search(
     An interrupt, or the end of the budget (plans) or time limit (seconds), returns the best so
     far, marked as incomplete.
     """
-    seen = _Seen(space, objective, limit, top)
+    seen = Seen(space, "exhaustive", objective, limit, top)
     try:
         for plans in _allowed(seen, budget, time_limit):
             seen.add(plans)

@@ -8,12 +8,15 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import exhaustive
+from . import branch_and_bound, exhaustive
 from .backend import Progress, SearchResult
 from .objective import objective as objective_of
 from .space import Space
 
-BACKENDS: dict[str, Callable[..., SearchResult]] = {"exhaustive": exhaustive.search}
+BACKENDS: dict[str, Callable[..., SearchResult]] = {
+    "exhaustive": exhaustive.search,
+    "branch-and-bound": branch_and_bound.search,
+}
 """Searches by name."""
 
 DEFAULT_HEADROOM = 0.10

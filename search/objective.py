@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.step import Costs
+from plan3d.simulator.task import Task
 
 Value = NDArray[np.float64]
 
 
-def _step_time(costs: Costs) -> Value:
+class Scored(Protocol):
+    """What an objective reads: the costs of plans, or bounds on them. It grows with both."""
+
+    @property
+    def step(self) -> Value: ...
+
+    @property
+    def memory_total(self) -> Value: ...
+
+    @property
+    def task(self) -> Task: ...
+
+
+def _step_time(costs: Scored) -> Value:
     return costs.step
 
 
-def _memory(costs: Costs) -> Value:
+def _memory(costs: Scored) -> Value:
     return costs.memory_total
 
 
-def _cost(costs: Costs) -> Value:
+def _cost(costs: Scored) -> Value:
     """GPU-seconds a step: what is paid for, at any price."""
     out: Value = costs.step * costs.task.gpus
     return out
 
 
-OBJECTIVES: dict[str, Callable[[Costs], Value]] = {
+OBJECTIVES: dict[str, Callable[[Scored], Value]] = {
     "step-time": _step_time,
     "memory": _memory,
     "cost": _cost,
@@ -36,7 +50,7 @@ OBJECTIVES: dict[str, Callable[[Costs], Value]] = {
 """Scores by name."""
 
 
-def objective(name: str) -> Callable[[Costs], Value]:
+def objective(name: str) -> Callable[[Scored], Value]:
     """The score of that name; InputError when it is unknown or not modelled."""
     if name == "time-to-accuracy":
         raise InputError(

@@ -38,19 +38,20 @@ ORDER = (
     "micro_batch",
     "virtual_stages",
     "schedule",
+    "precision",
+    "optimizer",
     "first_stage_layers",
     "last_stage_layers",
     "sequence_parallel",
     "recompute",
     "overlap_tp",
-    "precision",
-    "optimizer",
     "zero",
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_p2p",
 )
-"""Axes from the outermost in: what decides the stages comes before what synchronises them."""
+"""Axes from the outermost in: what decides the stages comes before what synchronises them, and
+DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
@@ -75,6 +76,13 @@ DERIVED: dict[str, Callable[[Any, Task], Any]] = {
     "overlap_p2p": lambda p, task: np.asarray(p.virtual_stages) > 1,
 }
 """Fields that follow from others where their axis is AUTO."""
+DERIVES_FROM = {
+    "dp": ("tp", "cp", "pp"),
+    "schedule": ("virtual_stages",),
+    "overlap_param_gather": ("overlap_grad_reduce", "zero"),
+    "overlap_p2p": ("virtual_stages",),
+}
+"""The fields that each of DERIVED reads."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -151,38 +159,48 @@ class Space:
         """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
 
+    def grow(
+        self, columns: dict[str, Any], length: int, level: Level
+    ) -> tuple[dict[str, Any], int]:
+        """Partial plans with one axis more, those that a rule forbids left out and counted."""
+        return self._prune(*expand(columns, length, level), level)
+
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
         """Tables of legal plans of at most `rows` rows; `removed` is complete at the end."""
         self.removed.clear()
-        levels = _levels(self)
-        start: dict[str, Any] = {name: v[0] for name, v in self.axes.items() if len(v) == 1}
-        start["layers_per_stage"] = self.layers_per_stage
-        yield from self._walk(start, 1, levels, 0, rows)
+        yield from self._walk(self.constants, 1, levels(self), 0, rows)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What is the same in every plan, AUTO where it is derived."""
+        one: dict[str, Any] = {name: v[0] for name, v in self.axes.items() if len(v) == 1}
+        one["layers_per_stage"] = self.layers_per_stage
+        return one
 
     def _walk(
         self,
         columns: dict[str, Any],
         length: int,
-        levels: list[_Level],
+        walk: list[Level],
         depth: int,
         rows: int,
     ) -> Iterator[Plan]:
-        if depth == len(levels):
-            yield _table(columns, length)
+        if depth == len(walk):
+            yield table(columns, length)
             return
-        level = levels[depth]
+        level = walk[depth]
         width = len(level.values)
         piece = max(rows // width, 1)
         for at in range(0, length, piece):
             part = _slice(columns, at, min(at + piece, length), length)
             size = min(piece, length - at)
-            part, size = _expand(part, size, level)
+            part, size = expand(part, size, level)
             part, size = self._prune(part, size, level)
             if size:
-                yield from self._walk(part, size, levels, depth + 1, rows)
+                yield from self._walk(part, size, walk, depth + 1, rows)
 
     def _prune(
-        self, columns: dict[str, Any], length: int, level: _Level
+        self, columns: dict[str, Any], length: int, level: Level
     ) -> tuple[dict[str, Any], int]:
         for rule in level.rules:
             ok = np.broadcast_to(rule.ok(SimpleNamespace(**columns), self.task), (length,))
@@ -201,7 +219,7 @@ class Space:
 
 
 @dataclass
-class _Level:
+class Level:
     """One axis to expand, and the rules that can be decided after it."""
 
     name: str
@@ -211,21 +229,27 @@ class _Level:
     inner: int
     """Combinations of the axes still to come: what one removed row stands for."""
 
+    @property
+    def derived(self) -> bool:
+        """Whether the field follows from others (DERIVED)."""
+        return self.values.size == 1 and bool(self.values[0] == AUTO)
 
-def _levels(space: Space) -> list[_Level]:
-    names = [name for name in ORDER if len(space.axes[name]) > 1 or _derived(space, name)]
+
+def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
+    """The axes to expand, in order, each with the rules that are decided after it."""
+    names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
     names = names or ["tp"]
-    known = {name for name in ORDER if name not in names}
+    known = {name for name in order if name not in names}
     waiting = list(RULES)
-    levels = []
+    walk = []
     for i, name in enumerate(names):
         known.add(name)
         ready = [rule for rule in waiting if known >= set(rule.fields)]
         waiting = [rule for rule in waiting if rule not in ready]
         inner = prod(len(space.axes[later]) for later in names[i + 1 :])
         values = np.array(space.axes[name], np.int64)
-        levels.append(_Level(name, values, space.task, ready, inner))
-    return levels
+        walk.append(Level(name, values, space.task, ready, inner))
+    return walk
 
 
 def _derived(space: Space, name: str) -> bool:
@@ -238,9 +262,9 @@ def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[
     return {n: c[start:stop] if isinstance(c, np.ndarray) else c for n, c in columns.items()}
 
 
-def _expand(columns: dict[str, Any], length: int, level: _Level) -> tuple[dict[str, Any], int]:
+def expand(columns: dict[str, Any], length: int, level: Level) -> tuple[dict[str, Any], int]:
     """Every row once with each value of the axis; an AUTO axis is worked out instead."""
-    if level.values.size == 1 and level.values[0] == AUTO:
+    if level.derived:
         if level.name not in DERIVED:
             raise InputError(f"{level.name}=auto cannot be searched; give its values")
         derived = DERIVED[level.name](SimpleNamespace(**columns), level.task)
@@ -254,7 +278,8 @@ def _expand(columns: dict[str, Any], length: int, level: _Level) -> tuple[dict[s
     return repeated, length * width
 
 
-def _table(columns: dict[str, Any], length: int) -> Plan:
+def table(columns: dict[str, Any], length: int) -> Plan:
+    """Plans of complete columns; plain numbers are the same in every row."""
     full = {
         name: columns[name]
         if isinstance(columns[name], np.ndarray)

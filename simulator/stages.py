@@ -48,6 +48,7 @@ SKELETON = (
 """Fields of a plan that decide its stages."""
 
 LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout]
+CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,17 @@ def strategy(plans: Plan) -> Strategy:
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
 
 
-def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stages:
+def build(
+    task: Task,
+    recipe: Recipe,
+    plans: Plan,
+    layout_of: LayoutOf,
+    costs_of: CostsOf = layer_costs,
+) -> Stages:
     """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = layer_costs(task, recipe, strategy(distinct_plans))
+    costs = costs_of(task, recipe, strategy(distinct_plans))
     place = _Placements(task, plans, layout_of)
     return _combine(task, recipe, plans, costs, which, place)
 

@@ -31,7 +31,7 @@ ORDER = {
         "calibration.step_scale calibration.build calibration.view calibration.plots"
     ),
     "plan3d.search": (
-        "objective space pareto backend exhaustive branch_and_bound dynamic_programming "
+        "objective space pareto backend exhaustive bounds branch_and_bound dynamic_programming "
         "integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (
