@@ -242,6 +242,8 @@ def _plan_of_record(record: dict[str, Any], path: str) -> tuple[Plan, set[str]]:
     values = {name: value for name, value in fields.items() if name != "micro_batches"}
     for name, value in values.items():
         check_field(name)
+        if name == "segments":
+            continue
         layout = name == "layers_per_stage" and isinstance(value, list)
         wanted = int if name == "layers_per_stage" else (int, str)
         if not all(isinstance(part, wanted) for part in (value if layout else [value])):

@@ -149,6 +149,11 @@ class Space:
             if name == "layers_per_stage":
                 layout = read_layout(values[0] if len(values) == 1 else values)
                 continue
+            if name == "segments":
+                raise InputError(
+                    "segments cannot be fixed in a search of uniform plans; estimate and timeline "
+                    "take them"
+                )
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")
             axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))

@@ -53,6 +53,8 @@ def number_format(plan: Plan, row: int = 0) -> str:
 
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
     """Transformer layers on every pipeline rank of one plan."""
+    if p.segments:
+        return [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
     ends = (p.first_stage_layers, p.last_stage_layers)
     chunks = chunk_layers(task.model.layers, p.pp, p.virtual_stages, *ends, p.layers_per_stage)
     return [sum(chunks[rank :: p.pp]) for rank in range(p.pp)]

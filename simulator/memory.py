@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .precision import Recipe
-from .stages import Stages
+from .stages import Stages, Weights
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -35,12 +35,26 @@ def rank_bytes(
     task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
-    states = _state_bytes(task, recipe, optimizer)
-    dense = _bytes_per_parameter(states, zero, stages.data_group.ranks)
-    expert = _bytes_per_parameter(states, zero, stages.expert_group.ranks)
-    parts = {name: stages.dense * dense[name] + stages.expert * expert[name] for name in PARTS[:3]}
-    parts["activations"], parts["logits"] = stages.activations, stages.logits
-    parts["buffers"] = stages.buffers + _sharding_buffers(task, recipe, stages, zero)
+    states = bytes_of_states(task, recipe, optimizer)
+    parts = state_bytes(states, zero, stages.weights)
+    buffers = sharding_buffers(task, recipe, stages.weights, zero)
+    return with_activations(task, stages, parts, buffers)
+
+
+def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[str, Value]:
+    """Bytes of weights, gradients and optimizer state under one ZeRO stage."""
+    dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
+    expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
+    return {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
+
+
+def with_activations(
+    task: Task, stages: Stages, states: dict[str, Value], buffers: Value | float
+) -> dict[str, Value]:
+    """All PARTS: the states, then what a rank keeps besides them; `buffers` are those of
+    sharding."""
+    parts = {**states, "activations": stages.activations, "logits": stages.logits}
+    parts["buffers"] = stages.buffers + buffers
     slack = task.software.allocator_slack
     parts["reserve"] = _fixed(task, stages) + slack * sum(parts.values())
     return parts
@@ -55,22 +69,23 @@ def worst_bytes(
     """
     rest = stages.activations + stages.logits + stages.buffers
     fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
-    states = _state_bytes(task, recipe, optimizer)
+    states = bytes_of_states(task, recipe, optimizer)
+    weights = stages.weights
     out = np.empty((4, stages.slowest.size))
     for zero in zeros:
-        dense = _bytes_per_parameter(states, zero, stages.data_group.ranks)
-        total = stages.dense * sum(dense.values())
+        dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
+        total = weights.dense * sum(dense.values())
         total += rest
-        if stages.expert.any():
-            expert = _bytes_per_parameter(states, zero, stages.expert_group.ranks)
-            total += stages.expert * sum(expert.values())
+        if weights.expert.any():
+            expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
+            total += weights.expert * sum(expert.values())
         if zero >= 2:
-            total += _sharding_buffers(task, recipe, stages, zero)
+            total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed
     return out
 
 
-def _state_bytes(task: Task, recipe: Recipe, optimizer: int) -> dict[str, float]:
+def bytes_of_states(task: Task, recipe: Recipe, optimizer: int) -> dict[str, float]:
     """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
     keeps more or less (buffers of its own, no fp32 copy)."""
     software = task.software
@@ -92,13 +107,13 @@ def _bytes_per_parameter(
     }
 
 
-def _sharding_buffers(task: Task, recipe: Recipe, stages: Stages, zero: int) -> Value | float:
+def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:
     """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
     bucket of gradients."""
     if zero == 3:
-        return stages.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
+        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
     if zero == 2:
-        parameters = stages.dense + stages.expert
+        parameters = weights.dense + weights.expert
         return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
     return 0.0
 

@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError, did_you_mean
+from .segments import FIELDS as SEGMENT_FIELDS
+from .segments import Segments, read_segments, text_of
+from .segments import concat as concat_segments
 from .stage_layout import read_layout
 
 Column = NDArray[np.int64]
@@ -144,6 +147,10 @@ class Plan:
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
     )
+    segments: Segments | None = field(
+        default=None,
+        metadata={"help": "runs of layers with a strategy of their own: 11:recompute=full+1|12*3"},
+    )
 
     def __post_init__(self) -> None:
         lengths = set()
@@ -155,6 +162,12 @@ class Plan:
         if len(lengths) > 1:
             raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
         object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
+        segments = read_segments(self.segments, code)
+        object.__setattr__(self, "segments", segments)
+        if segments and segments.stage.shape[0] != self.rows:
+            raise InputError(
+                f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -192,24 +205,29 @@ class Plan:
             return self
         if not any(columns):
             row = np.array(values, np.int64)[:, None]
-            return _unchecked(dict(zip(AXES, row, strict=True)), self.layers_per_stage)
+            return _unchecked(
+                dict(zip(AXES, row, strict=True)), self.layers_per_stage, self.segments
+            )
         n = self.rows
         full = {
             name: value if column else np.full(n, value, np.int64)
             for name, value, column in zip(AXES, values, columns, strict=True)
         }
-        return _unchecked(full, self.layers_per_stage)
+        return _unchecked(full, self.layers_per_stage, self.segments)
 
     def columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in AXES}
 
     def take(self, rows: Any) -> Plan:
         """The chosen rows: an index, a slice, an index array or a mask."""
+        segments = self.segments
         if isinstance(rows, (int, np.integer)):
             chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
-            return _unchecked(chosen, self.layers_per_stage)
+            own = segments.take([rows]) if segments else None
+            return _unchecked(chosen, self.layers_per_stage, own)
         columns = {name: column[rows] for name, column in self.table().columns().items()}
-        return _unchecked(columns, self.layers_per_stage)
+        kept = segments.take(rows) if segments else None
+        return _unchecked(columns, self.layers_per_stage, kept)
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.take(i) for i in range(self.rows))
@@ -221,6 +239,11 @@ class Plan:
         }
         if self.layers_per_stage:
             out["layers_per_stage"] = list(self.layers_per_stage)
+        if self.segments:
+            out["segments"] = [
+                [{n: spell(n, value) for n, value in run.items()} for run in stage]
+                for stage in self.segments.stages()
+            ]
         return out
 
     def __str__(self) -> str:
@@ -230,14 +253,16 @@ class Plan:
         shown = [
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in row.to_dict().items()
-            if name in AXES and getattr(row, name) != getattr(usual, name)
+            if name in AXES and getattr(row, name) not in (AUTO, getattr(usual, name))
         ]
         if self.layers_per_stage:
             shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
+        if row.segments:
+            shown.append(f"segments={text_of(_differing(row), spell)}")
         return " ".join(shown) or "tp=1"
 
 
-AXES = tuple(f.name for f in fields(Plan) if f.name != "layers_per_stage")
+AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", "segments"))
 """The columns of a plan."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
@@ -260,6 +285,16 @@ def _usual(row: Plan) -> Plan:
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     usual = resolve(Plan(**sizes), 1)
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+
+
+def _differing(row: Plan) -> Segments:
+    """A row's segments with only what differs from the row's own fields."""
+    assert row.segments
+    own = {name: np.int64(getattr(row, name)) for name in SEGMENT_FIELDS}
+    columns = {name: getattr(row.segments, name) for name in own}
+    return row.segments.filled(
+        **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
+    )
 
 
 def codes_in(column: Column) -> list[int]:
@@ -326,16 +361,23 @@ def _coded(name: str, value: Any) -> Any:
     return code(name, value)
 
 
-def _unchecked(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...]) -> Plan:
+def _unchecked(
+    columns: Mapping[str, Any], layers_per_stage: tuple[int, ...], segments: Segments | None = None
+) -> Plan:
     """A Plan from columns that are known to be right: no checks in the hot path."""
     plan = object.__new__(Plan)
     for name, column in columns.items():
         object.__setattr__(plan, name, column)
     object.__setattr__(plan, "layers_per_stage", layers_per_stage)
+    object.__setattr__(plan, "segments", segments)
     return plan
 
 
-def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] = ()) -> Plan:
+def from_columns(
+    columns: Mapping[str, Any],
+    layers_per_stage: tuple[int, ...] = (),
+    segments: Segments | None = None,
+) -> Plan:
     """A table from columns that a search space made; missing fields take their defaults."""
     n = max(np.size(c) for c in columns.values())
     full = {
@@ -343,18 +385,22 @@ def from_columns(columns: Mapping[str, Any], layers_per_stage: tuple[int, ...] =
         for f in fields(Plan)
         if f.name in AXES
     }
-    return _unchecked(full, layers_per_stage)
+    return _unchecked(full, layers_per_stage, segments)
 
 
 def concat(tables: list[Plan]) -> Plan:
     """One table of several; an explicit layout must be the same in all."""
     if len({t.layers_per_stage for t in tables}) > 1:
         raise InputError("plans with different layers_per_stage cannot share a table")
+    runs = [t.segments for t in tables if t.segments]
+    if 0 < len(runs) < len(tables):
+        raise InputError("plans with and without segments cannot share a table")
     joined = {
         name: np.concatenate([np.atleast_1d(getattr(t.table(), name)) for t in tables])
         for name in AXES
     }
-    return _unchecked(joined, tables[0].layers_per_stage)
+    segments = concat_segments(runs) if runs else None
+    return _unchecked(joined, tables[0].layers_per_stage, segments)
 
 
 def resolve(plan: Plan, gpus: int) -> Plan:
@@ -366,20 +412,42 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     """
     columns = plan.columns()
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
-    sharded = 1 * (dp * plan.cp > 1)
+    segments = _resolved_segments(plan, dp) if plan.segments else None
+    tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
+    sharded = 1 * (widest * plan.cp > 1)
     zero = _unless_given(plan.zero, sharded)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded)
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
         "schedule": several,
-        "sequence_parallel": 1 * (plan.tp > 1),
+        "sequence_parallel": 1 * (tp > 1),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
     }
     for name, default in usual.items():
         columns[name] = _unless_given(columns[name], default)
-    return _unchecked(columns, plan.layers_per_stage)
+    return _unchecked(columns, plan.layers_per_stage, segments)
+
+
+def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
+    """Runs with every field stated: the plan's own, as many GPUs a stage as the plan's own have,
+    and ZeRO only where there are ranks to shard over."""
+    assert plan.segments
+    runs, own = plan.segments, {**plan.columns(), "dp": dp}
+    row = {name: np.reshape(own[name], (-1, 1)) for name in (*SEGMENT_FIELDS, "cp")}
+    tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
+    dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
+    usual = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
+    zero = np.where(runs.zero == AUTO, usual, runs.zero)
+    recompute = np.where(runs.recompute == AUTO, row["recompute"], runs.recompute)
+    return runs.filled(tp=tp, dp=dp, zero=zero, recompute=recompute)
+
+
+def _most(plan: Plan, values: NDArray[np.int64]) -> Cell:
+    """The largest value among the runs of each plan."""
+    most = values.max(axis=1)
+    return int(most[0]) if plan.scalar else most
 
 
 def _unless_given(value: Cell, default: Cell) -> Cell:

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import schedules
+from .groups import COMMUNICATION
 from .plan import Plan, Schedule, resolve
 from .rules import check
 from .schedule_graph import graph
 from .schedule_idle import EVENTS_ONLY
 from .stages import Stages, weight_seconds
-from .step import COMMUNICATION, Costs, simulate
+from .step import Costs, simulate
 from .task import Task
 from .timeline import StageTimes, Timeline
 from .timeline import simulate as run

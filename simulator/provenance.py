@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kernels, layers, schedules, stages
+from . import kernels, layers, schedules, segment_stages, stages
 from .gemm_tables import Origin
 from .layer_kinds import Local, layer_kinds, local_strategies
-from .plan import Precision
+from .plan import Plan, Precision
 from .precision import RECIPES, Recipe
+from .segment_rules import run_rows
 from .step import Costs, simulate
 from .task import Task
 
@@ -38,10 +39,8 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     """
     task, table = costs.task, costs.plans.take(slice(row, row + 1))
     parts = simulate(task, table, single=True).compute_seconds
-    recipe = RECIPES[Precision(int(table.precision[0]))]
-    local = local_strategies(task, recipe, stages.strategy(table))
     shares = {
-        "matmul": _gemms(local, _slowest_counts(costs, row)),
+        "matmul": _gemms(costs, row),
         "attention": _attention(task),
         "memory_bound": _of(task, "kernels.memory_bound.efficiency"),
     }
@@ -56,8 +55,31 @@ def sentence(shares: dict[str, float]) -> str:
     return f"kernel times: {', '.join(told)}"
 
 
-def _slowest_counts(costs: Costs, row: int) -> Value:
-    """Layers of each kind on the slowest pipeline rank."""
+def _gemms(costs: Costs, row: int) -> Value:
+    """Share of the GEMM seconds of the slowest pipeline rank by origin."""
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    recipe = RECIPES[Precision(int(table.precision[0]))]
+    out = np.zeros(len(Origin))
+    for plan, counts in _on_slowest_rank(task, table):
+        out += _gemm_seconds(local_strategies(task, recipe, stages.strategy(plan)), counts)
+    out /= out.sum()
+    return out
+
+
+def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
+    """What the slowest rank of one plan runs: strategies, and layers of each kind in them."""
+    if table.segments:
+        (group,) = simulate(task, table).groups
+        seconds = group.stages.forward + group.stages.backward
+        rows, _ = run_rows(table, task)
+        counts = segment_stages.run_counts(task.model, table)[:, 0]
+        runs = np.flatnonzero(table.segments.stage[0] == seconds[:, 0].argmax())
+        return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
+    return [(table, _slowest_counts(task, table))]
+
+
+def _slowest_counts(task: Task, table: Plan) -> Value:
+    """Layers of each kind on the slowest pipeline rank of a uniform plan."""
     placed: list[schedules.Layout] = []
 
     def watched(
@@ -66,15 +88,14 @@ def _slowest_counts(costs: Costs, row: int) -> Value:
         placed.append(schedules.every_rank(order, kinds, pp, chunks))
         return placed[-1]
 
-    table = costs.plans.take(slice(row, row + 1))
-    (group,) = simulate(costs.task, table, watched).groups
+    (group,) = simulate(task, table, watched).groups
     seconds = group.stages.forward + group.stages.backward
     counts: Value = placed[0].counts[seconds[:, 0].argmax()]
     return counts
 
 
-def _gemms(local: Local, counts: Value) -> Value:
-    """Share of the seconds of a rank's GEMMs by origin."""
+def _gemm_seconds(local: Local, counts: Value) -> Value:
+    """Seconds of the GEMMs of some layers by origin."""
     out, cluster = np.zeros(len(Origin)), local.task.cluster
     for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
         work = layers.work_of(kind, local)
@@ -84,7 +105,6 @@ def _gemms(local: Local, counts: Value) -> Value:
         seconds = kernels.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernels.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
-    out /= out.sum()
     return out
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from . import tables
 from .explain import assumptions, layers_per_rank, number_format, one, why
+from .groups import COMPUTE
 from .provenance import time_provenance
-from .step import COMPUTE, Costs, by_stage
+from .step import Costs, by_stage
 from .tables import Table
 from .units import GIB, format_bytes
 

@@ -19,6 +19,7 @@ from .errors import InputError
 from .kernels import peak_flops
 from .plan import Plan, Precision, Schedule, spell
 from .precision import RECIPES
+from .segment_rules import SEGMENT_RULES, run_rows
 from .task import Task
 
 Mask = NDArray[np.bool_]
@@ -407,26 +408,60 @@ def _nearest_batch(batch: int, unit: int) -> str:
     return ", ".join(str(b) for b in (below, below + unit) if b > 0)
 
 
-def violated(plan: Plan, task: Task) -> list[tuple[Rule, str]]:
-    """The rules one plan breaks, each with its message; empty when it is legal."""
-    broken = []
-    for rule in RULES:
-        if not np.all(rule.ok(plan, task)):
-            broken.append((rule, rule.message(plan, task)))
+PIPELINE = ("pp", "virtual_stages", "schedule", "overlap_p2p", "first_stage_layers")
+"""Fields of the pipeline as a whole; rules that read none of them are about single layers."""
+
+
+def _of_pipeline(rule: Rule) -> bool:
+    """Whether a plan with segments must meet the rule itself, rather than each of its runs."""
+    return rule.name == "batch-divides" or any(name in PIPELINE for name in rule.fields)
+
+
+def _own_rules(plans: Plan) -> tuple[Rule, ...]:
+    """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
+    if not plans.segments:
+        return RULES
+    return tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+
+
+def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
+    """Names of the rules one plan breaks, each with its message; empty when it is legal."""
+    broken = [
+        (rule.name, rule.message(plan, task))
+        for rule in _own_rules(plan)
+        if not np.all(rule.ok(plan, task))
+    ]
+    if not plan.segments:
+        return broken
+    for segment_rule in SEGMENT_RULES:
+        if not segment_rule.ok(plan, plan.segments, task).all():
+            message = segment_rule.message(plan, plan.segments, task)
+            broken.append((segment_rule.name, message))
+    rows, _ = run_rows(plan, task)
+    of_layers = [rule for rule in RULES if not _of_pipeline(rule)]
+    for row in rows:
+        broken += [(r.name, r.message(row, task)) for r in of_layers if not np.all(r.ok(row, task))]
     return broken
 
 
 def legal(plans: Plan, task: Task) -> Mask:
     """Which rows of a table break no rule."""
     keep = np.ones(plans.rows, bool)
-    for rule in RULES:
+    for rule in _own_rules(plans):
         keep &= rule.ok(plans, task)
+    if plans.segments:
+        for segment_rule in SEGMENT_RULES:
+            keep &= segment_rule.ok(plans, plans.segments, task)
+        rows, owner = run_rows(plans, task)
+        for rule in RULES:
+            if not _of_pipeline(rule):
+                keep[owner[~np.broadcast_to(rule.ok(rows, task), owner.shape)]] = False
     return keep
 
 
 def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
-    if plans.scalar and all(rule.ok(plans, task) for rule in RULES):
+    if plans.scalar and not plans.segments and all(rule.ok(plans, task) for rule in RULES):
         return
     keep = legal(plans, task)
     if not keep.all():

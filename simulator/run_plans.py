@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from .errors import InputError
 from .plan import NAMES, Plan, Schedule
@@ -37,7 +38,7 @@ def plan_of(run: Run) -> Plan:
     )
 
 
-def _overlap(run: Run, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, int]:
+def _overlap(run: Run, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, Any]:
     """The overlaps that the convention and the notes state, where the layout allows them."""
     allowed = {
         "overlap_grad_reduce": ranks > 1,

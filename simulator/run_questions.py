@@ -78,10 +78,10 @@ class _Builder:
         task: Task = self.once(self.task, _model_key(run), where, stack, sizes)
         _check_size(run, task.model)
         plan = resolve(plan_of(run), task.gpus)
-        for rule, _ in violated(plan, task):
+        for name, _ in violated(plan, task):
             # Published layouts may leave a chunk with nothing but the embedding or the head.
-            if not (rule.name == "layers-fill-stages" and plan.layers_per_stage):
-                raise InputError(f"its layout breaks the rule {rule.name}")
+            if not (name == "layers-fill-stages" and plan.layers_per_stage):
+                raise InputError(f"its layout breaks the rule {name}")
         return Question(run, task, plan)
 
     def task(

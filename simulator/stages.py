@@ -52,6 +52,23 @@ CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters that are sharded alike, and the ranks that share them [class, skeleton]."""
+
+    dense: Value
+    expert: Value
+    """Parameters on a rank."""
+    units: Value
+    """Layers that gather and scatter them one by one."""
+    unit_parameters: Value
+    """Parameters of the largest layer on a rank."""
+    data_group: collectives.Group
+    """Ranks that hold the same dense weights: dp cp of them."""
+    expert_group: collectives.Group
+    """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stages:
     """What the ranks of each skeleton do in one micro-batch, and what they hold."""
 
@@ -59,10 +76,7 @@ class Stages:
     ranks: Value
     """Pipeline ranks p."""
     virtual: Value
-    data_group: collectives.Group
-    """Ranks that hold the same dense weights: dp cp of them."""
-    expert_group: collectives.Group
-    """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    weights: Weights
     parts: Value
     """Seconds per micro-batch by kind of the slowest rank [part, skeleton]."""
     slowest: Value
@@ -79,13 +93,6 @@ class Stages:
     forward_before: Value
     backward_before: Value
     """The same summed over all earlier ranks: how long a class waits for them."""
-    dense: Value
-    expert: Value
-    """Parameters on a rank [class, skeleton]."""
-    units: Value
-    """Layers on a rank."""
-    unit_parameters: Value
-    """Parameters of the largest layer on a rank."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
     logits: Value
@@ -141,7 +148,7 @@ def build(
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     costs = costs_of(task, recipe, strategy(distinct_plans))
     place = _Placements(task, plans, layout_of)
-    return _combine(task, recipe, plans, costs, which, place)
+    return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
 
 
 class _Placements:
@@ -197,73 +204,112 @@ def _over_kinds(counts: Value, costs: Value) -> Value:
     return out
 
 
-def _combine(
-    task: Task,
-    recipe: Recipe,
-    plans: Plan,
-    costs: LayerCosts,
-    which: Index,
-    place: _Placements,
-) -> Stages:
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the layers of each rank add up to, before the schedule comes in."""
+
+    costs: Value
+    """[Cost, class, skeleton]."""
+    total: Value
+    """Seconds per micro-batch of all ranks together [skeleton]."""
+    before: Value
+    """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
+    [2, class, skeleton]."""
+    working: Value
+    """Bytes alive while the largest layer is recomputed [class, skeleton]."""
+    boundary: Value
+    """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
+    hop: Value
+    """Seconds to send them [skeleton]."""
+    tp: Value
+    """Tensor-parallel size [.., skeleton]."""
+    end_tp: Value
+    """That of the first or last rank, whichever is smaller [skeleton]."""
+    rank: Value
+    ranks_alike: Value
+    """[class, skeleton]."""
+    weights: Weights
+
+
+def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _Placements) -> Ranks:
+    """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
-    v = plans.virtual_stages.astype(float)
-    m = task.global_batch / (dp * plans.micro_batch)
     table = costs.table.take(which, axis=0)
     counts = place.counts.take(place.which, axis=0)
     stage = _over_kinds(counts, table)
-    ranks_alike = place.ranks_alike[:, place.which]
-    launches = _pipeline_launches(task, stage, tp, pp)
+    passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
+    present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
+    boundary, stride = costs.boundary[which], tp * cp * dp
+    folded = plans.etp * plans.ep
+    return Ranks(
+        costs=stage,
+        total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
+        # Only one chunk of each earlier rank separates a rank from the first.
+        before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
+        working=_largest(costs.working[:, which], present),
+        boundary=boundary,
+        hop=collectives.send(boundary, pp * stride > cluster.fast.gpus, cluster),
+        tp=tp,
+        end_tp=tp,
+        rank=place.rank[:, place.which],
+        ranks_alike=place.ranks_alike[:, place.which],
+        weights=Weights(
+            dense=stage[Cost.DENSE_PARAMETERS],
+            expert=stage[Cost.EXPERT_PARAMETERS],
+            units=stage[Cost.UNITS],
+            unit_parameters=_largest(costs.unit_parameters[:, which], present),
+            data_group=collectives.place(dp * cp, tp, cluster),
+            expert_group=collectives.place(stride / folded, folded, cluster),
+        ),
+    )
+
+
+def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
+    """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
+    stage, alike = ranks.costs, ranks.ranks_alike
+    pp, v = plans.pp.astype(float), plans.virtual_stages.astype(float)
+    m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
+    launches = _pipeline_launches(task, stage, ranks.tp, pp)
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, rows]
-    passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
-    total = _over_kinds(place.total.take(place.which, axis=0), passes)[1, 0]
-    total = total + (launches * ranks_alike).sum(axis=0)
-    before = place.before.take(place.which, axis=0)
-    # Only one chunk of each earlier rank separates a rank from the first.
-    forward_before, both_before = _over_kinds(before, passes) / v
-
-    boundary = costs.boundary[which]
-    stride = tp * cp * dp
-    crosses = pp * stride > cluster.fast.gpus
-    rank = place.rank[:, place.which]
-    flight = schedules.in_flight(plans.schedule, pp, v, m, rank)
+    total = ranks.total + (launches * alike).sum(axis=0)
+    forward_before, both_before = ranks.before
+    flight = schedules.in_flight(plans.schedule, pp, v, m, ranks.rank)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = schedules.losses_in_flight(plans.schedule, m)
-    present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    # First and last rank are as far apart as a pipeline is long.
-    ends = collectives.place(np.minimum(pp, 2.0), pp * stride / 2, cluster)
-    folded = plans.etp * plans.ep
-    kept_boundary = task.software.boundary_buffers * boundary * (pp > 1)
+    kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
         micro_batches=m,
         ranks=pp,
         virtual=v,
-        data_group=collectives.place(dp * cp, tp, cluster),
-        expert_group=collectives.place(stride / folded, folded, cluster),
+        weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(task, plans, stage, ranks_alike, slow, (total - slowest) / v),
-        hop=collectives.send(boundary, crosses, cluster),
-        end_sync=_tied_seconds(task, recipe, tp, ends),
+        idle=_idle(task, plans, stage, alike, slow, (total - slowest) / v),
+        hop=ranks.hop,
+        end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        dense=stage[Cost.DENSE_PARAMETERS],
-        expert=stage[Cost.EXPERT_PARAMETERS],
-        units=stage[Cost.UNITS],
-        unit_parameters=_largest(costs.unit_parameters[:, which], present),
         activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
-        buffers=_largest(costs.working[:, which], present) + kept_boundary * flight,
-        communicators=1.0 * (tp > 1) + (pp > 1) + (dp * cp > 1) + (cp > 1) + (plans.ep > 1),
-        ranks_alike=ranks_alike,
-        rank=rank,
+        buffers=ranks.working + kept_boundary * flight,
+        communicators=_communicators(plans, ranks),
+        ranks_alike=alike,
+        rank=ranks.rank,
         matmul=stage[Cost.MATMUL],
     )
+
+
+def _communicators(plans: Plan, ranks: Ranks) -> Value:
+    """Kinds of process groups in use."""
+    shared = ranks.weights.data_group.ranks > 1
+    out: Value = 1.0 * (ranks.tp > 1) + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
+    return out
 
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
@@ -317,9 +363,12 @@ def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
     return out
 
 
-def _tied_seconds(task: Task, recipe: Recipe, tp: Value, ends: collectives.Group) -> Value:
+def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     """Seconds in which first and last rank add up the gradient of an embedding they share."""
     if not task.model.tied and not task.model.mtp_layers:
-        return np.zeros_like(tp)
+        return np.zeros(plans.rows)
+    # First and last rank are as far apart as a pipeline is long.
+    pp = plans.pp.astype(float)
+    ends = collectives.place(np.minimum(pp, 2.0), task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp
     return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

@@ -2,8 +2,7 @@
 
     step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
 
-m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank. This is the only room
-that adds seconds of different kinds, so overlap is decided here and in data_parallel.
+m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see groups.Group.step.
 """
 
 from __future__ import annotations
@@ -15,33 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import data_parallel, kernels, memory, schedule_idle, schedules, stages
-from .layers import Cost
+from . import schedules
+from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
-from .plan import Plan, Precision, Recompute, codes_in, resolve
-from .precision import RECIPES, Recipe
+from .plan import Plan, Recompute, codes_in, resolve
 from .rules import check
-from .stages import Index, LayoutOf, Stages
+from .segment_groups import SegmentGroup
+from .stages import Index, LayoutOf
 from .task import Task
 
 Value = NDArray[np.float64]
-
-COMPUTE = {
-    "matmul": Cost.MATMUL,
-    "attention": Cost.ATTENTION,
-    "memory_bound": Cost.MEMORY_BOUND,
-    "recompute": Cost.RECOMPUTE,
-}
-"""What compute is made of."""
-COMMUNICATION = {
-    "tensor_comm": Cost.TENSOR_COMM,
-    "context_comm": Cost.CONTEXT_COMM,
-    "expert_comm": Cost.EXPERT_COMM,
-    "launch": Cost.LAUNCH,
-}
-"""The other parts of a micro-batch."""
-PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
-"""Parts of a step; they add up to step_seconds."""
 
 EDGE = 0.85
 """Share of the capacity above which a run may or may not fit: between it and 1 lay as many
@@ -62,7 +44,7 @@ class Costs:
 
     task: Task
     plans: Plan
-    groups: tuple[_Group, ...]
+    groups: tuple[Group, ...]
     """Rows with one precision and optimizer each."""
     step: Value
     memory_total: Value
@@ -206,110 +188,16 @@ def interval_factors(task: Task) -> tuple[float, float]:
     return ONE_NODE if task.gpus <= task.cluster.fast.gpus else MANY_NODES
 
 
-class _Group:
-    """Rows of one precision and optimizer, and the tables by skeleton that they look up.
-
-    Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
-    every skeleton, so a row costs a few lookups.
-    """
-
-    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
-        self.task, self.plans, self.rows = task, plans, rows
-        self.optimizer = int(plans.optimizer[0])
-        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
-        self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
-        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
-        skeletons = plans if first.size == plans.rows else plans.take(first)
-        s = stages.build(task, self.recipe, skeletons, layout_of)
-        zeros = codes_in(plans.zero)
-        sync = data_parallel.synchronisation(task, self.recipe, s)
-        self.stages = s
-        self.sync = data_parallel.seconds(task, sync, s, zeros)
-        self.update = optimizer_seconds(task, self.recipe, self.optimizer, s)
-        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
-        overlap = np.array([[0.0], [1.0]])
-        contention = task.software.contention
-        hops = schedule_idle.sends(
-            skeletons.schedule, s.ranks, s.virtual, s.micro_batches, overlap, contention
-        )
-        self.sends = hops * s.hop
-
-    def step(self) -> Value:
-        s = self.stages
-        run = s.micro_batches * s.slowest + s.idle
-        out: Value = run[self.skeleton]
-        out += self.pipeline_comm()
-        out += self.data_comm()
-        out += self.optimizer_step()
-        return out
-
-    def memory_total(self) -> Value:
-        out: Value = self.worst[self.plans.zero, self.skeleton]
-        return out
-
-    def data_comm(self) -> Value:
-        p = self.plans
-        out: Value = self.sync[p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
-        return out
-
-    def pipeline_comm(self) -> Value:
-        out: Value = self.sends[self.plans.overlap_p2p, self.skeleton]
-        return out
-
-    def optimizer_step(self) -> Value:
-        out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
-        return out
-
-    def part(self, cost: Cost) -> Value:
-        """Seconds of one part of the slowest rank's micro-batches over the step."""
-        out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
-        return out
-
-    def seconds(self, name: str) -> Value:
-        if name == "compute":
-            return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
-        if name in COMMUNICATION:
-            return self.part(COMMUNICATION[name])
-        if name == "bubble":
-            return self.stages.idle[self.skeleton]
-        if name == "optimizer":
-            return self.optimizer_step()
-        return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()
-
-    def rank_bytes(self, zero: int) -> dict[str, Value]:
-        """Bytes by memory part [class, skeleton] under one ZeRO stage."""
-        return memory.rank_bytes(self.task, self.recipe, self.optimizer, self.stages, zero)
-
-    def worst_memory(self) -> dict[str, Value]:
-        """Memory by part on the rank that has most, and that rank."""
-        out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
-        skeletons = np.arange(self.stages.slowest.size)
-        for zero in codes_in(self.plans.zero):
-            rows = np.flatnonzero(self.plans.zero == zero)
-            parts = self.rank_bytes(zero)
-            worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-            for name, part in {**parts, "rank": self.stages.rank}.items():
-                out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
-        return out
-
-
-def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, s: Stages) -> Value:
-    """Seconds to update the weights a rank owns, without ZeRO and with it [2, skeleton].
-
-    Every state byte is read and written; ZeRO divides the work by the ranks that share the
-    weights. Neglects the gradient norm.
-    """
-    moved = 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
-    dense, expert = s.dense.max(axis=0), s.expert.max(axis=0)
-    sharded = dense / s.data_group.ranks + expert / s.expert_group.ranks
-    owned = np.stack([dense + expert, sharded])
-    return kernels.streaming_seconds(owned * moved, task.cluster.accelerator)
-
-
 def _groups(plans: Plan) -> list[Index]:
     """Rows by precision and optimizer; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
     return [np.flatnonzero(key == code) for code in codes_in(key)]
+
+
+def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> Group:
+    if plans.segments:
+        return SegmentGroup(task, plans, rows)
+    return Group(task, plans, rows, layout_of)
 
 
 def simulate(
@@ -319,10 +207,10 @@ def simulate(
     table = plans.table()
     split = _groups(table)
     if len(split) == 1:
-        groups = [_Group(task, table, split[0], layout_of)]
+        groups = [_group(task, table, split[0], layout_of)]
         step, total = groups[0].step(), groups[0].memory_total()
         return Costs(task, table, tuple(groups), step, total, single)
-    groups = [_Group(task, table.take(rows), rows, layout_of) for rows in split]
+    groups = [_group(task, table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()

@@ -239,7 +239,7 @@ def test_parameters_over_all_ranks_are_those_of_the_model(name, tp, pp, ep, etp)
     cluster = Cluster.profile("h100-sxm", gpus=tp * pp * 8)
     question = Task(model, cluster, sequence=2048, global_batch=8 * pp)
     ranks = every_rank(question, Plan(tp=tp, pp=pp, ep=ep, etp=etp))
-    total = ranks.dense.sum() * tp + ranks.expert.sum() * ep * etp
+    total = ranks.weights.dense.sum() * tp + ranks.weights.expert.sum() * ep * etp
     assert total == pytest.approx(held(model, tp, pp), rel=1e-12)
 
 

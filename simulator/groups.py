@@ -1,0 +1,161 @@
+"""What do plans of one precision cost, part by part? Lookups in tables by skeleton.
+
+This room and data_parallel are the only ones that decide what overlaps what.
+Arrays are [row] unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import data_parallel, kernels, memory, schedule_idle, stages
+from .layers import Cost
+from .plan import Plan, Precision, codes_in
+from .precision import RECIPES, Recipe
+from .stages import Index, LayoutOf, Stages, Weights
+from .task import Task
+
+Value = NDArray[np.float64]
+
+COMPUTE = {
+    "matmul": Cost.MATMUL,
+    "attention": Cost.ATTENTION,
+    "memory_bound": Cost.MEMORY_BOUND,
+    "recompute": Cost.RECOMPUTE,
+}
+"""What compute is made of."""
+COMMUNICATION = {
+    "tensor_comm": Cost.TENSOR_COMM,
+    "context_comm": Cost.CONTEXT_COMM,
+    "expert_comm": Cost.EXPERT_COMM,
+    "launch": Cost.LAUNCH,
+}
+"""The other parts of a micro-batch."""
+PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
+"""Parts of a step; they add up to step_seconds."""
+
+
+class Group:
+    """Rows of one precision and optimizer, and the tables by skeleton that they look up.
+
+    Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
+    every skeleton, so a row costs a few lookups.
+    """
+
+    task: Task
+    plans: Plan
+    rows: Index
+    """Where these rows stand in the whole table."""
+    optimizer: int
+    recipe: Recipe
+    peak: float
+    """Dense FLOP/s of the GEMM format."""
+    stages: Stages
+    skeleton: Index
+    """The skeleton of each row."""
+    sends: Value
+
+    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
+        self._describe(task, plans, rows)
+        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
+        skeletons = plans if first.size == plans.rows else plans.take(first)
+        self.stages = s = stages.build(task, self.recipe, skeletons, layout_of)
+        zeros = codes_in(plans.zero)
+        sync = data_parallel.synchronisation(task, self.recipe, s.weights)
+        self.sync = data_parallel.seconds(task, sync, s, zeros)
+        update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
+        self.update = update.max(axis=1)
+        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
+        self.sends = self._sends(skeletons)
+
+    def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
+        self.task, self.plans, self.rows = task, plans, rows
+        self.optimizer = int(plans.optimizer[0])
+        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+
+    def _sends(self, skeletons: Plan) -> Value:
+        """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
+        s, overlap = self.stages, np.array([[0.0], [1.0]])
+        hops = schedule_idle.sends(
+            skeletons.schedule,
+            s.ranks,
+            s.virtual,
+            s.micro_batches,
+            overlap,
+            self.task.software.contention,
+        )
+        out: Value = hops * s.hop
+        return out
+
+    def step(self) -> Value:
+        s = self.stages
+        run = s.micro_batches * s.slowest + s.idle
+        out: Value = run[self.skeleton]
+        out += self.pipeline_comm()
+        out += self.data_comm()
+        out += self.optimizer_step()
+        return out
+
+    def memory_total(self) -> Value:
+        out: Value = self.worst[self.plans.zero, self.skeleton]
+        return out
+
+    def data_comm(self) -> Value:
+        p = self.plans
+        out: Value = self.sync[p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
+        return out
+
+    def pipeline_comm(self) -> Value:
+        out: Value = self.sends[self.plans.overlap_p2p, self.skeleton]
+        return out
+
+    def optimizer_step(self) -> Value:
+        out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
+    def part(self, cost: Cost) -> Value:
+        """Seconds of one part of the slowest rank's micro-batches over the step."""
+        out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
+        return out
+
+    def seconds(self, name: str) -> Value:
+        if name == "compute":
+            return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
+        if name in COMMUNICATION:
+            return self.part(COMMUNICATION[name])
+        if name == "bubble":
+            return self.stages.idle[self.skeleton]
+        if name == "optimizer":
+            return self.optimizer_step()
+        return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()
+
+    def rank_bytes(self, zero: int) -> dict[str, Value]:
+        """Bytes by memory part [class, skeleton] under one ZeRO stage."""
+        return memory.rank_bytes(self.task, self.recipe, self.optimizer, self.stages, zero)
+
+    def worst_memory(self) -> dict[str, Value]:
+        """Memory by part on the rank that has most, and that rank."""
+        out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
+        skeletons = np.arange(self.stages.slowest.size)
+        for zero in codes_in(self.plans.zero):
+            rows = np.flatnonzero(self.plans.zero == zero)
+            parts = self.rank_bytes(zero)
+            worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
+            for name, part in {**parts, "rank": self.stages.rank}.items():
+                out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
+        return out
+
+
+def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
+    """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
+
+    Every state byte is read and written; ZeRO divides the work by the ranks that share the
+    weights. Neglects the gradient norm.
+    """
+    moved = 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
+    dense, expert = weights.dense, weights.expert
+    sharded = dense / weights.data_group.ranks + expert / weights.expert_group.ranks
+    owned = np.stack([dense + expert, sharded])
+    return kernels.streaming_seconds(owned * moved, task.cluster.accelerator)
