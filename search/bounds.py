@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator import data_parallel, memory, schedule_idle, schedules, stages
+from plan3d.simulator.groups import optimizer_seconds
 from plan3d.simulator.layers import Cost, LayerCosts, layer_costs
 from plan3d.simulator.operators import Strategy
 from plan3d.simulator.plan import AUTO, Plan, Precision, Schedule, from_columns
 from plan3d.simulator.precision import RECIPES, Recipe
 from plan3d.simulator.rules import supported_precisions
 from plan3d.simulator.stages import Stages
-from plan3d.simulator.step import optimizer_seconds
 
 from .space import Space
 
@@ -223,7 +223,7 @@ class Relaxation:
         return hops * s.hop
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
-        seconds = optimizer_seconds(self.space.task, recipe, optimizer, s)
+        seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)
         out: Value = seconds[[min(zero, 1) for zero in self.space.axes["zero"]]].min(axis=0)
         return out
 
@@ -232,7 +232,7 @@ class Relaxation:
         if not self.exact:
             return 0.0
         axes, zeros = self.space.axes, list(self.space.axes["zero"])
-        sync = data_parallel.synchronisation(self.space.task, recipe, s)
+        sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
         table = data_parallel.seconds(self.space.task, sync, s, zeros)
         overlaps = [
             [0, 1] if AUTO in axes[name] else list(axes[name])
