@@ -33,7 +33,8 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive bounds branch_and_bound dynamic_programming "
-        "integer_programming reinforcement_learning zeroth_order finder advice"
+        "integer_programming reinforcement_learning zeroth_order "
+        "operator_graph cp_sat tensor_partition finder advice"
     ),
     "plan3d": (
         "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "

@@ -1,0 +1,76 @@
+"""How is an integer program solved? One way to call CP-SAT, reproducible and with a bound.
+
+Costs are floats and CP-SAT counts in integers: a cost is rounded down to whole units, so that the
+bound of the integer program bounds the true optimum. Whoever calls costs the answer exactly.
+Source: OR-tools, CP-SAT solver.
+"""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Any, NamedTuple
+
+from plan3d.simulator.errors import InputError
+
+RESOLUTION = 10**10
+"""Units of the largest objective: a cost is cut by less than 1e-10 of it."""
+
+
+class Answer(NamedTuple):
+    """What the solver found."""
+
+    found: bool
+    """Whether there are values."""
+    infeasible: bool
+    """Whether it is proven that there is no solution."""
+    optimal: bool
+    bound: float
+    """No solution has an objective below it, in units."""
+    value: Any
+    """Function: variable -> its integer."""
+
+
+class Units(NamedTuple):
+    """Whole units of a cost."""
+
+    size: float
+
+    @classmethod
+    def of(cls, largest: float) -> Units:
+        """Units for objectives up to `largest`."""
+        return cls(max(largest, 1e-300) / RESOLUTION)
+
+    def down(self, cost: float) -> int:
+        """A cost, rounded down."""
+        return floor(cost / self.size)
+
+
+def check_limits(time_limit: float | None, workers: int) -> None:
+    """Raise InputError for limits that no solver can keep."""
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"time_limit must be above 0, not {time_limit}")
+    if workers < 1:
+        raise InputError(f"workers must be at least 1, not {workers}")
+
+
+def solve(
+    model: Any, *, time_limit: float | None = None, workers: int = 1, seed: int = 0
+) -> Answer:
+    """Minimise a CpModel; with one worker and no time limit the answer is reproducible."""
+    from ortools.sat.python import cp_model
+
+    check_limits(time_limit, workers)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    if time_limit is not None:
+        solver.parameters.max_time_in_seconds = time_limit
+    status = solver.solve(model)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Answer(
+        found=found,
+        infeasible=status == cp_model.INFEASIBLE,
+        optimal=status == cp_model.OPTIMAL,
+        bound=solver.best_objective_bound,
+        value=solver.value,
+    )
