@@ -15,23 +15,23 @@ from .simulator.units import GIB, convert, format_count
 
 def model_record(model: Model) -> dict[str, Any]:
     """One model as JSON holds it."""
-    kinds = [model.kinds[i] for i in model.order]
-    experts = next((kind.experts for kind in kinds if kind.experts), None)
-    widths = [kind.mlp.ffn for kind in kinds if kind.mlp]
+    experts = next((kind.experts for kind in model.kinds if kind.experts), None)
+    widths = [kind.mlp.ffn for kind in model.kinds if kind.mlp]
+    heads = [kind.attention for kind in model.kinds[:1]]
     return {
         "name": model.name,
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
         "parameters_by_component": model.parameters_by_component,
         "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": kinds[0].attention.heads,
-        "kv_heads": kinds[0].attention.kv_heads,
-        "head_dim": kinds[0].attention.head_dim,
+        "hidden": model.hidden or None,
+        "heads": heads[0].heads if heads else None,
+        "kv_heads": heads[0].kv_heads if heads else None,
+        "head_dim": heads[0].head_dim if heads else None,
         "ffn": widths[0] if widths else None,
         "experts": experts.count if experts else None,
         "top_k": experts.top_k if experts else None,
-        "vocabulary": model.vocabulary,
+        "vocabulary": model.vocabulary or None,
         "sequence": model.sequence or None,
         "batch_tokens": model.batch_tokens or None,
         "train_tokens": model.train_tokens or None,

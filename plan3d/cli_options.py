@@ -172,6 +172,16 @@ OPTIONS = (
     Option(flag="--precision", value="P", help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16"),
     Option(flag="--optimizer", value="O", help="adam (default) or sgd"),
     Option(
+        flag="--layers-per-stage",
+        value="LAYERS",
+        help="layers of every stage: 11,12,12,11",
+    ),
+    Option(
+        flag="--pipeline-model-parallel-layout",
+        value="LAYOUT",
+        help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
+    ),
+    Option(
         flag="--software",
         value="PROFILE",
         completes="software",

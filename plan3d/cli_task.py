@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
 from .simulator.model import Model
+from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
@@ -22,6 +23,8 @@ ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
 PLAN_FIELDS = ("precision", "optimizer")
 """Fields of a plan that have an option of their own."""
+LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
+"""Options that give the layers of every stage, in two notations."""
 
 
 def model_of(name: str) -> Model:
@@ -29,6 +32,8 @@ def model_of(name: str) -> Model:
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
+    if lists_layers(path):
+        return read_network(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if "/" in name or name.endswith(".json") or path.exists():
@@ -141,6 +146,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
         for name in PLAN_FIELDS
         if getattr(args, name) is not None
     ]
+    given += [(option, f"layers_per_stage={text}") for option, text in _layout_of(args)]
     out: dict[str, list[str]] = {}
     origin: dict[str, str] = {}
     for option, text in given:
@@ -151,9 +157,24 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     return out
 
 
+def _layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The option that gives a layout, with its text; empty when none does."""
+    given = [
+        (f"--{name.replace('_', '-')}", getattr(args, name))
+        for name in LAYOUTS
+        if getattr(args, name, None) is not None
+    ]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(option for option, _ in given)} say the same: give one")
+    return given
+
+
 def _choice(option: str, text: str) -> tuple[str, list[str]]:
+    from .simulator.plan import ALIASES
+
     name, equals, value = text.partition("=")
     name, values = name.strip().replace("-", "_"), [v.strip() for v in value.split(",")]
+    name = ALIASES.get(name, name)
     if not equals or not all(values):
         raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
     if name == "layers_per_stage" and option == "--choose":
@@ -184,12 +205,14 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
-    """The plan of --plan, with --precision and --optimizer where it leaves them open."""
+    """The plan of --plan, with what it leaves open to --precision, --optimizer and a layout."""
     from dataclasses import replace
 
     from .simulator.plan import code, spell
 
     plan, stated = _read_plan(args.plan)
+    for option, text in _layout_of(args):
+        plan = _with_layout(plan, option, text)
     for name in PLAN_FIELDS:
         text = getattr(args, name)
         wanted = None if text is None else code(name, text)
@@ -200,6 +223,18 @@ def plan_of(args: argparse.Namespace) -> Plan:
             changes: dict[str, Any] = {name: wanted}
             plan = replace(plan, **changes)
     return plan
+
+
+def _with_layout(plan: Plan, option: str, text: str) -> Plan:
+    """The plan with the layout of an option, which may not contradict its own."""
+    from dataclasses import replace
+
+    layout: Any = text
+    out = replace(plan, layers_per_stage=layout)
+    if plan.layers_per_stage and plan.layers_per_stage != out.layers_per_stage:
+        has = ",".join(map(str, plan.layers_per_stage))
+        raise InputError(f"{option} {text} contradicts the plan, which has layers_per_stage={has}")
+    return out
 
 
 def _read_plan(source: str) -> tuple[Plan, set[str]]:

@@ -62,18 +62,13 @@ def record(x: PlanTimeline) -> dict[str, Any]:
     """The JSON object of a timeline; seconds and bytes."""
     from . import cli_views
     from .simulator import report
-    from .simulator.plan import spell
 
     t = x.timeline
-    plan = {
-        **report.plan_record(x.costs, 0)["plan"],
-        "schedule": spell("schedule", x.plan.schedule),
-    }
     return {
         "plan3d": cli_views.version(),
         "task": cli_views.task_record(x.task),
         "profile": cli_views.profile_record(x.task),
-        "plan": plan,
+        "plan": report.plan_record(x.costs, 0)["plan"],
         "step_seconds": x.step_seconds,
         "closed_form_step_seconds": x.closed_form,
         "seconds": {
@@ -158,13 +153,8 @@ def _summary(x: PlanTimeline) -> list[str]:
         f"({x.micro_batches} micro-batches, {t.graph.operations:,} operations, "
         f"{100 * float(t.idle.mean() / t.step_seconds):.1f} % idle), {parts}"
     ]
-    if x.closed_form is not None:
-        difference = 100 * (x.step_seconds / x.closed_form - 1)
-        lines.append(
-            f"Closed form {x.closed_form:.4g} s: the simulation differs {difference:+.2f} %"
-        )
-    else:
-        lines.append("This schedule has no closed form: search and estimate do not offer it")
+    difference = 100 * (x.step_seconds / x.closed_form - 1)
+    lines.append(f"Closed form {x.closed_form:.4g} s: the simulation differs {difference:+.2f} %")
     seconds = ", ".join(
         f"{name.replace('_', ' ')} {part:.4g} s" for name, part in path["seconds"].items() if part
     )

@@ -146,12 +146,17 @@ def _print_ranking(
 
     from . import cli_views
     from .simulator import report
+    from .simulator.plan import ZERO_IS_USUAL
 
     rows = min(len(costs), args.top)
     extra = cli_views.training_columns(costs, rows, tokens, args.price)
     table = report.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(f"{name}={value}" for name, value in report.same_for_all(costs).items())
+    same = " ".join(
+        f"{name}={value}"
+        for name, value in report.same_for_all(costs).items()
+        if not (name in ZERO_IS_USUAL and value == "0")
+    )
     star = "* best; " if winner else ""
     screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
     print()

@@ -68,7 +68,8 @@ def header(task: Task, limit: float | None = None) -> list[str]:
     return [
         f"{model.name} ({size} parameters) on {task.gpus} x {cluster.accelerator.name} "
         f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
-        f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} tokens a step",
+        f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
+        "a step",
         f"{provenance_line(cluster)}; software {task.software.name}; {memory}",
     ]
 

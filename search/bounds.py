@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from plan3d.simulator import data_parallel, memory, schedule_idle, schedules, stages
 from plan3d.simulator.groups import optimizer_seconds
-from plan3d.simulator.layers import Cost, LayerCosts, layer_costs
+from plan3d.simulator.layers import Cost, LayerCosts
 from plan3d.simulator.operators import Strategy
 from plan3d.simulator.plan import AUTO, Plan, Precision, Schedule, from_columns
 from plan3d.simulator.precision import RECIPES, Recipe
@@ -39,7 +39,7 @@ Value = NDArray[np.float64]
 SIZES = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 ENDS = ("first_stage_layers", "last_stage_layers")
-PLACEMENT = (*ENDS, "virtual_stages", "schedule")
+PLACEMENT = (*ENDS, "mtp_stage", "virtual_stages", "schedule", "micro_batch_group")
 """Fields that decide which layers a rank holds and how long it idles."""
 LOCAL = ("sequence_parallel", "recompute", "overlap_tp")
 """The other fields that one layer can see."""
@@ -47,8 +47,8 @@ COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
 ROUNDING = 1e-9
 """Relative slack of a bound: sums in another order round differently."""
-DEFERRING = (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_H2_SYNC)
-"""Schedules whose idle time falls when weight gradients take longer: no bound on it here."""
+DEFERRING = tuple(code for code in Schedule if code >= Schedule.ZB_H1)
+"""Schedules whose idle time falls when some passes take longer: no bound on it here."""
 
 
 class Bounds(NamedTuple):
@@ -61,14 +61,24 @@ class Bounds(NamedTuple):
 
 
 def ideal_layout(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
 ) -> schedules.Layout:
-    """Ranks that every placement over `pp` ranks exceeds, whatever its chunks."""
+    """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
     return _ideal(order, kinds, pp, (0, 0, 0))
 
 
 def ideal_between_ends(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
 ) -> schedules.Layout:
     """The same where the layers of the end ranks are known, for a model with one kind of block.
 
@@ -113,7 +123,7 @@ class _Cheapest:
 
     def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
         every = [
-            layer_costs(task, recipe, replace(s, **self._columns(s, values)))
+            stages.costs_of(task.model)(task, recipe, replace(s, **self._columns(s, values)))
             for values in product(*self.values.values())
         ]
         table = np.minimum.reduce([costs.table for costs in every])
@@ -121,9 +131,11 @@ class _Cheapest:
         units = np.minimum.reduce([costs.unit_parameters for costs in every])
         boundary = np.minimum.reduce([costs.boundary for costs in every])
         if not self.placed:
-            # What is kept once a rank is at least that of its smallest layer.
-            working = np.broadcast_to(working.min(axis=0), working.shape)
-            units = np.broadcast_to(units.min(axis=0), units.shape)
+            # What is not added up over layers is at least that of the smallest.
+            working, units, boundary = (
+                np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
+                for of_kind in (working, units, boundary)
+            )
         return LayerCosts(table, working, units, boundary)
 
     def _columns(self, s: Strategy, values: tuple[int, ...]) -> dict[str, Value]:
@@ -141,8 +153,10 @@ class Relaxation:
 
     @cached_property
     def possible(self) -> bool:
-        """Whether enough is known for a bound."""
-        return self.known >= set(SIZES)
+        """Whether enough is known for a bound: before a placement is, it must be a looped one."""
+        axes = self.space.axes
+        looped = max(axes["schedule"]) < Schedule.ZB_V and axes["mtp_stage"] == (0,)
+        return self.known >= set(SIZES) and (looped or self.placed)
 
     @cached_property
     def placed(self) -> bool:
@@ -218,7 +232,13 @@ class Relaxation:
         overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
         hops = schedule_idle.sends(
-            plans.schedule, s.ranks, s.virtual, s.micro_batches, overlapped, contention
+            plans.schedule,
+            s.ranks,
+            s.virtual,
+            stages.micro_batch_groups(plans),
+            s.micro_batches,
+            overlapped,
+            contention,
         )
         return hops * s.hop
 

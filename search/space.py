@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
-from plan3d.simulator.rules import RULES, Rule, supported_precisions
-from plan3d.simulator.stage_layout import read_layout
+from plan3d.simulator.rules import RULES, supported_precisions
+from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
 
 Column = NDArray[np.int64]
@@ -38,10 +39,12 @@ ORDER = (
     "micro_batch",
     "virtual_stages",
     "schedule",
+    "micro_batch_group",
     "precision",
     "optimizer",
     "first_stage_layers",
     "last_stage_layers",
+    "mtp_stage",
     "sequence_parallel",
     "recompute",
     "overlap_tp",
@@ -55,13 +58,15 @@ DISTINCT before the rest, so that plans which a ranking does not tell apart are 
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("precision", "optimizer"),
+    *("micro_batch_group", "precision", "optimizer"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
 
 LARGEST_MICRO_BATCH = 64
 """Sequences beyond which a micro-batch is not tried unless asked for."""
+MOST_SAMPLES = 1024
+"""The same in samples of a layer list, which may be as small as one image."""
 FEWEST_TOKENS = 1024
 """Tokens of a sequence on a rank below which cp is not tried unless asked for."""
 MOST_DOMAINS = 2
@@ -102,7 +107,8 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
     ranks = divisors(task.gpus)
-    micro = {3, *(2**i for i in range(LARGEST_MICRO_BATCH.bit_length()))}
+    largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
+    micro = {3, *(2**i for i in range(largest.bit_length()))}
     return {
         "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
         "cp": tuple(d for d in ranks if d == 1 or task.sequence >= d * FEWEST_TOKENS),
@@ -113,8 +119,10 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "micro_batch": tuple(sorted(d for d in micro if task.global_batch % d == 0)),
         "virtual_stages": tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)})),
         "schedule": (AUTO,),
+        "micro_batch_group": (0,),
         "first_stage_layers": (0,),
         "last_stage_layers": (0,),
+        "mtp_stage": (0,),
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
@@ -147,7 +155,8 @@ class Space:
         for name, values in (choose or {}).items():
             check_field(name)
             if name == "layers_per_stage":
-                layout = read_layout(values[0] if len(values) == 1 else values)
+                written = values[0] if len(values) == 1 else values
+                layout, axes["mtp_stage"] = read_layout(written), (mtp_stage(written),)
                 continue
             if name == "segments":
                 raise InputError(

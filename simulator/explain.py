@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from .hardware import USER, Cluster
 from .model import padded_vocabulary
-from .plan import Plan, Precision, spell
+from .placements import chunk_sizes
+from .plan import Plan, Precision, model_copies, spell
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
-from .schedules import chunk_layers
+from .schedules import Placement, chunk_ranks, placement
 from .step import Costs, by_stage, interval_factors, simulate
 from .task import Task
 from .units import format_bytes, format_flops
@@ -52,12 +53,15 @@ def number_format(plan: Plan, row: int = 0) -> str:
 
 
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
-    """Transformer layers on every pipeline rank of one plan."""
+    """Transformer layers on every pipeline rank of one plan, those of both copies."""
     if p.segments:
         return [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
-    ends = (p.first_stage_layers, p.last_stage_layers)
-    chunks = chunk_layers(task.model.layers, p.pp, p.virtual_stages, *ends, p.layers_per_stage)
-    return [sum(chunks[rank :: p.pp]) for rank in range(p.pp)]
+    chunks, out = chunk_sizes(task, p), [0] * p.pp
+    ranks = chunk_ranks(p.pp, len(chunks), int(placement(p.schedule))).tolist()
+    for layers, rank in zip(chunks, ranks, strict=True):
+        out[rank] += layers
+    copies = out[::-1] if model_copies(p.schedule) > 1 else [0] * p.pp
+    return [one + other for one, other in zip(out, copies, strict=True)]
 
 
 def loss_shares(costs: Costs) -> dict[str, float]:
@@ -147,9 +151,10 @@ def _bubble(costs: Costs, plan: Plan, share: str) -> str:
 
 def _data(costs: Costs, plan: Plan, share: str) -> str:
     hidden = "after overlap" if plan.overlap_grad_reduce else "without overlap"
+    copies = " and both copies of the model" if model_copies(plan.schedule) > 1 else ""
     return (
-        f"Synchronising gradients and weights over dp x cp = {plan.dp * plan.cp} ranks shows "
-        f"{share} of the step {hidden} (zero = {plan.zero})."
+        f"Synchronising gradients and weights over dp x cp = {plan.dp * plan.cp} ranks{copies} "
+        f"shows {share} of the step {hidden} (zero = {plan.zero})."
     )
 
 
@@ -162,12 +167,20 @@ def _expert(costs: Costs, plan: Plan, share: str) -> str:
     )
 
 
+_ENDS = {
+    Placement.LOOPED: "the first also the embedding, the last the head",
+    Placement.V_SHAPED: "the first also embedding and head",
+    Placement.TWO_WAY: "the first and the last also embedding and head",
+}
+
+
 def _uneven(costs: Costs, plan: Plan, share: str) -> str:
+    place = Placement(int(placement(plan.schedule)))
     layers = layers_per_rank(costs.task, plan)
     held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
     return (
         f"The slowest rank works {share} of the step longer than the mean: ranks hold {held} "
-        "layers, the first also the embedding, the last the head."
+        f"layers, {_ENDS[place]}."
     )
 
 

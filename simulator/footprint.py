@@ -24,6 +24,10 @@ UNFUSED_NORM_BYTES = 16.0
 twice (out-of-memory labels of published runs without a fused norm)."""
 
 
+_COPIES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
+"""Tables of the vocabulary that multi-token prediction brings along."""
+
+
 def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
     """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
 
@@ -42,8 +46,8 @@ def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
         own = zero if kind.name == "shared head" else table
         dense = own + model.norm_width + model.head_bias * table / model.hidden
     if "mtp" in kind.name:
-        # Embedding and head are those of the main model; off the first rank they are a copy.
-        copy = zero if kind.name == "shared mtp" else table
+        # Embedding and head are those of the main model; where they are not, they are a copy.
+        copy = _COPIES[kind.name] * table
         dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
     return dense, expert
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from . import data_parallel, kernels, memory, schedule_idle, stages
 from .layers import Cost
+from .placements import LayoutOf
 from .plan import Plan, Precision, codes_in
 from .precision import RECIPES, Recipe
-from .stages import Index, LayoutOf, Stages, Weights
+from .stages import Index, Stages, Weights
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -82,6 +83,7 @@ class Group:
             skeletons.schedule,
             s.ranks,
             s.virtual,
+            stages.micro_batch_groups(skeletons),
             s.micro_batches,
             overlap,
             self.task.software.contention,

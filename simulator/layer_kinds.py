@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .model import Block, Model
+from .network import ListedLayer, Network
 from .operators import Strategy
 from .precision import Recipe
 from .task import Task
@@ -20,21 +21,25 @@ Value = NDArray[np.float64]
 
 
 class Kind(NamedTuple):
-    """A layer kind of the cost table: a block of the model, or one of its ends."""
+    """A layer kind of the cost table: a block of the model, one of its ends, or a listed layer."""
 
     name: str
     block: Block | None = None
+    listed: ListedLayer | None = None
 
 
 def layer_kinds(model: Model) -> tuple[Kind, ...]:
-    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank."""
+    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a
+    'lone' end has neither embedding nor head beside it. A network's listed layers have no ends."""
+    if isinstance(model, Network):
+        return tuple(Kind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed))
     kinds = [Kind(f"block {i}", block) for i, block in enumerate(model.kinds)]
     kinds += [Kind("embedding"), Kind("head")]
     if model.tied:
         kinds.append(Kind("shared head"))
     if model.mtp_layers:
         last = model.kinds[model.order[-1]]
-        kinds += [Kind("mtp", last), Kind("shared mtp", last)]
+        kinds += [Kind("mtp", last), Kind("shared mtp", last), Kind("lone mtp", last)]
     return tuple(kinds)
 
 

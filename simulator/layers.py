@@ -74,7 +74,8 @@ class LayerCosts:
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
-    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [strategy]."""
+    """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
+    a single row where all layers hand on the same."""
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -107,13 +108,13 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     split = s.tp if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, local.hidden / split)
+    return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
 def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for a shared end, which does the work of the one before it."""
+    """Forward work of a kind; None for an end that does the work of the one before it."""
     task, s = local.task, local.s
-    if kind.name.startswith("shared"):
+    if kind.name.startswith(("shared", "lone")):
         return None
     if kind.name == "embedding":
         return operators.embedding_work(task.model.hidden, s, task.sequence)

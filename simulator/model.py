@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 COMPONENTS = (
     "embedding",
@@ -179,6 +180,8 @@ class Model:
     train_tokens: int = 0
     """Tokens of the published run; 0 when not stated."""
     source: str = ""
+    unit: ClassVar[str] = "tokens"
+    """What a sequence is counted in."""
 
     @classmethod
     def preset(cls, name: str) -> Model:
@@ -197,6 +200,12 @@ class Model:
     @property
     def layers(self) -> int:
         return len(self.order)
+
+    @property
+    def layer_parameters(self) -> tuple[float, ...]:
+        """Weights of each layer from the input up, biases of norms left out."""
+        each = [float(sum(kind.parameters(self.hidden, 0).values())) for kind in self.kinds]
+        return tuple(each[kind] for kind in self.order)
 
     @property
     def norm_width(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model import Attention, Block, Experts, Mlp, Model
+from .network import Network
 
 Value = NDArray[np.float64]
 
@@ -288,6 +289,8 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
     the half it scores, and recompute not at all.
     Source: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation 3.
     """
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
     head = model.vocabulary * model.hidden
     extra = 2 * model.hidden**2 + head
     last = _matrices(model, model.kinds[model.order[-1]], sequence)
@@ -297,6 +300,8 @@ def model_flops_per_token(model: Model, sequence: int) -> float:
 
 def block_flops_per_token(model: Model, sequence: int) -> float:
     """The part of model_flops_per_token that the layers make, head and MTP left out."""
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
     return 6.0 * sum(_matrices(model, model.kinds[kind], sequence) for kind in model.order)
 
 

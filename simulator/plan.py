@@ -19,7 +19,7 @@ from .errors import InputError, did_you_mean
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments
-from .stage_layout import read_layout
+from .stage_layout import mtp_stage, read_layout
 
 Column = NDArray[np.int64]
 Cell = Any
@@ -106,6 +106,8 @@ BOOLEAN = (
     "overlap_p2p",
     "overlap_tp",
 )
+ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
+"""Fields in which 0 stands for what a stack does unless told otherwise."""
 ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
 """Other names of fields, where a plan is written out."""
 _TRUTH = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
@@ -131,7 +133,12 @@ class Plan:
     virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
     micro_batch: Cell = _axis(1, "sequences in one micro-batch")
     schedule: Cell = _axis(
-        AUTO, "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2 or zb-h2-sync"
+        AUTO,
+        "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
+        "or dualpipe-v",
+    )
+    micro_batch_group: Cell = _axis(
+        0, "micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp"
     )
     sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
     zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
@@ -144,6 +151,9 @@ class Plan:
     optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
     first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
     last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
+    mtp_stage: Cell = _axis(
+        0, "stage, from 1, with the multi-token prediction layer; 0 = the last, with the head"
+    )
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
     )
@@ -161,13 +171,22 @@ class Plan:
                 lengths.add(value.size)
         if len(lengths) > 1:
             raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
-        object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
+        self._read_layout()
         segments = read_segments(self.segments, code)
         object.__setattr__(self, "segments", segments)
         if segments and segments.stage.shape[0] != self.rows:
             raise InputError(
                 f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
             )
+
+    def _read_layout(self) -> None:
+        """Layers of every stage, and where a layout string puts multi-token prediction."""
+        stage = mtp_stage(self.layers_per_stage)
+        object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
+        if stage and np.any((np.asarray(self.mtp_stage) != 0) & (self.mtp_stage != stage)):
+            raise InputError(f"mtp_stage contradicts the layout, which has m in stage {stage}")
+        if stage:
+            object.__setattr__(self, "mtp_stage", 0 * self.mtp_stage + stage)
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -285,6 +304,11 @@ def _usual(row: Plan) -> Plan:
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     usual = resolve(Plan(**sizes), 1)
     return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+
+
+def model_copies(schedule: Cell) -> Cell:
+    """Copies of the model that one pipeline holds."""
+    return 1 + 1 * (schedule == Schedule.DUALPIPE)
 
 
 def _differing(row: Plan) -> Segments:
@@ -414,7 +438,7 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
     segments = _resolved_segments(plan, dp) if plan.segments else None
     tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
-    sharded = 1 * (widest * plan.cp > 1)
+    sharded = 1 * (widest * plan.cp * model_copies(plan.schedule) > 1)
     zero = _unless_given(plan.zero, sharded)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded)

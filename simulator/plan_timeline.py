@@ -1,7 +1,7 @@
 """How does one plan run, event by event? Its stage times from the cost model, then the timeline.
 
-The closed forms choose among plans; this re-scores the best few (`rescore`) and handles uneven
-stages and schedules that have no closed form.
+The closed forms choose among plans; this re-scores the best few (`rescore`) and times uneven
+stages exactly.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from . import schedules
 from .groups import COMMUNICATION
+from .placements import chunk_sizes
 from .plan import Plan, Schedule, resolve
 from .rules import check
 from .schedule_graph import graph
-from .schedule_idle import EVENTS_ONLY
 from .stages import Stages, weight_seconds
 from .step import Costs, simulate
 from .task import Task
@@ -40,7 +40,7 @@ class PlanTimeline:
     plan: Plan
     """The plan with every AUTO resolved."""
     costs: Costs
-    """Closed-form costs; of the nearest schedule when the plan's own has no closed form."""
+    """Closed-form costs."""
     times: StageTimes
     timeline: Timeline
     kept: Value
@@ -61,10 +61,8 @@ class PlanTimeline:
         return self.pipeline_seconds + self.data_comm + self.optimizer
 
     @property
-    def closed_form(self) -> float | None:
-        """The same by the closed form; None when the schedule has none."""
-        if self.plan.schedule in EVENTS_ONLY:
-            return None
+    def closed_form(self) -> float:
+        """The same by the closed form."""
         return float(self.costs.step[0])
 
     @property
@@ -75,10 +73,8 @@ class PlanTimeline:
 def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
     """Simulate one plan. Raises InputError when it breaks a rule or its schedule deadlocks."""
     resolved = resolve(plan, task.gpus).take(0)
-    usual = with_closed_form(resolved)
-    check(usual, task)
-    costs = simulate(task, usual.table())
-    return _timed(costs, resolved)
+    check(resolved, task)
+    return _timed(simulate(task, resolved.table()), resolved)
 
 
 def rescore(costs: Costs) -> Value:
@@ -87,20 +83,17 @@ def rescore(costs: Costs) -> Value:
     return np.array([_timed(one, one.plans.take(0)).step_seconds for one in each])
 
 
-def with_closed_form(plan: Plan) -> Plan:
-    """The plan itself, or with a schedule of the same stages that has a closed form."""
-    if plan.schedule not in EVENTS_ONLY:
-        return plan
-    several = plan.virtual_stages > 1
-    near = Schedule.BREADTH_FIRST if several else Schedule.ONE_F_ONE_B
-    return replace(plan, schedule=int(near))
-
-
 def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     """The timeline of a plan; `costs` are those of its one row."""
     task = costs.task
     # Every chunk as a rank of its own, one micro-batch in flight.
-    alone = replace(with_closed_form(plan), schedule=int(Schedule.NAIVE))
+    alone = replace(
+        plan,
+        schedule=int(Schedule.NAIVE),
+        layers_per_stage=chunk_sizes(task, plan),
+        first_stage_layers=0,
+        last_stage_layers=0,
+    )
     (group,) = simulate(task, alone.table(), _every_chunk).groups
     s, v = group.stages, int(plan.virtual_stages)
     m, times = int(s.micro_batches[0]), _times(task, plan, s)
@@ -112,7 +105,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(plan.schedule, plan.pp, v, m, 0, deferred), times),
+        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, deferred), times),
         kept=s.activations[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
         data_comm=seconds["data_comm"],
@@ -141,7 +134,12 @@ def _deferred(times: StageTimes) -> int:
 
 
 def _every_chunk(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
 ) -> schedules.Layout:
     """A layout in which every chunk is a rank."""
-    return schedules.every_rank(order, kinds, len(chunks), chunks)
+    return schedules.every_rank(order, kinds, len(chunks), chunks, mtp_stage=mtp_stage)

@@ -1,4 +1,4 @@
-"""Which published models are known by name? Reads model_presets.toml."""
+"""Which published models are known by name? Reads model_presets.toml and networks/*.csv."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from .errors import InputError, did_you_mean
 from .json_object import JsonObject
 from .model import Attention, Block, Experts, Mlp, Model
+from .network import read_network
 
 FIELDS = (
     "layers",
@@ -46,14 +48,27 @@ MOST_TOKENS = 10**15
 def preset(name: str) -> Model:
     """The published model of that name."""
     tables = _published()
-    if name not in tables:
-        raise InputError(f"no model is called {name!r}{did_you_mean(name, tables)}")
-    return model_from_table(name, tables[name])
+    if name in tables:
+        return model_from_table(name, tables[name])
+    if name in network_names():
+        with resources.as_file(_networks() / f"{name}.csv") as path:
+            return read_network(path)
+    raise InputError(f"no model is called {name!r}{did_you_mean(name, preset_names())}")
 
 
 def preset_names() -> list[str]:
-    """Every published model, as the file orders them."""
-    return list(_published())
+    """Every published model, as the file orders them, then the networks."""
+    return [*_published(), *network_names()]
+
+
+@cache
+def network_names() -> tuple[str, ...]:
+    """Networks that are no transformers layer by layer, by name."""
+    return tuple(sorted(f.name.removesuffix(".csv") for f in _networks().iterdir()))
+
+
+def _networks() -> Traversable:
+    return resources.files(__package__) / "networks"
 
 
 @cache

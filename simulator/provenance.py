@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import kernels, layers, schedules, segment_stages, stages
 from .gemm_tables import Origin
 from .layer_kinds import Local, layer_kinds, local_strategies
+from .network import Network
 from .plan import Plan, Precision
 from .precision import RECIPES, Recipe
 from .segment_rules import run_rows
@@ -56,8 +57,11 @@ def sentence(shares: dict[str, float]) -> str:
 
 
 def _gemms(costs: Costs, row: int) -> Value:
-    """Share of the GEMM seconds of the slowest pipeline rank by origin."""
+    """Share of the GEMM seconds of the slowest pipeline rank by origin; a listed layer's are those
+    of GEMMs that it is none of."""
     task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network):
+        return _all(Origin.EXTRAPOLATED)
     recipe = RECIPES[Precision(int(table.precision[0]))]
     out = np.zeros(len(Origin))
     for plan, counts in _on_slowest_rank(task, table):
@@ -83,9 +87,14 @@ def _slowest_counts(task: Task, table: Plan) -> Value:
     placed: list[schedules.Layout] = []
 
     def watched(
-        order: tuple[int, ...], kinds: tuple[str, ...], pp: int, chunks: tuple[int, ...]
+        order: tuple[int, ...],
+        kinds: tuple[str, ...],
+        pp: int,
+        chunks: tuple[int, ...],
+        place: int,
+        mtp_stage: int,
     ) -> schedules.Layout:
-        placed.append(schedules.every_rank(order, kinds, pp, chunks))
+        placed.append(schedules.every_rank(order, kinds, pp, chunks, place, mtp_stage))
         return placed[-1]
 
     (group,) = simulate(task, table, watched).groups

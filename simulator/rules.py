@@ -2,14 +2,13 @@
 
 A rule is a predicate over columns with a message for one row. It names the fields it reads, so
 that a search space can apply it as soon as those are chosen. Rules of frameworks in general are
-here; those of one framework belong to its exporter.
+here and, for pipelines, in pipeline_rules; those of one framework belong to its exporter.
 Source: argument checks of Megatron-LM and torchtitan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,13 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .kernels import peak_flops
-from .plan import Plan, Precision, Schedule, spell
+from .pipeline_rules import PIPELINE_RULES, Rule
+from .plan import Plan, Precision, Recompute, model_copies
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
 from .task import Task
 
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One condition that a plan must meet."""
-
-    name: str
-    fields: tuple[str, ...]
-    ok: Callable[[Any, Task], Any]
-    """Columns -> mask of legal rows."""
-    message: Callable[[Plan, Task], str]
-    """One illegal plan -> what is wrong with its numbers, and the nearest legal ones."""
 
 
 def nearest_divisors(number: int, wanted: int) -> str:
@@ -87,29 +75,9 @@ def _first_undivided(values: Iterable[int], by: int) -> int:
     return next(value for value in values if value % by)
 
 
-def _micro_batches(p: Any, task: Task) -> Any:
-    return task.global_batch // (p.micro_batch * p.dp)
-
-
-def _layout_adds_up(p: Any, task: Task) -> Any:
-    layout = p.layers_per_stage
-    if not layout:
-        return p.pp > 0
-    fits = (p.pp == len(layout)) | (p.pp * p.virtual_stages == len(layout))
-    return fits & (sum(layout) == task.model.layers)
-
-
-def _ends_fit(p: Any, task: Task) -> Any:
-    """First and last stage leave at least one layer for each stage between them."""
-    first, last, layers = p.first_stage_layers, p.last_stage_layers, task.model.layers
-    free = p.pp - (first > 0) - (last > 0)
-    rest = layers - first - last
-    none = (first == 0) & (last == 0)
-    filled = ((first == 0) | (first >= p.virtual_stages)) & (
-        (last == 0) | (last >= p.virtual_stages)
-    )
-    fits = filled & (rest >= free * p.virtual_stages) & ((free > 0) | (rest == 0)) & (p.pp > 1)
-    return none | (fits & (len(p.layers_per_stage) == 0))
+def _same_weights(p: Any) -> Any:
+    """Ranks that hold the same weights."""
+    return p.dp * p.cp * model_copies(p.schedule)
 
 
 def _computes(p: Any, task: Task) -> Any:
@@ -159,6 +127,21 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "listed-layers-are-whole",
+        ("tp", "cp"),
+        lambda p, t: (p.tp * p.cp == 1) | bool(t.model.kinds),
+        lambda p, t: (
+            f"tp={p.tp} cp={p.cp} must be 1: {t.model.name} is a list of layers, which are split "
+            "by pipeline and data parallelism only"
+        ),
+    ),
+    Rule(
+        "listed-layers-recompute-whole",
+        ("recompute",),
+        lambda p, t: (p.recompute != Recompute.SELECTIVE) | bool(t.model.kinds),
+        lambda p, t: f"recompute=selective needs attention layers; {t.model.name} is a layer list",
+    ),
+    Rule(
         "cp-divides-sequence",
         ("cp",),
         lambda p, t: (p.cp == 1) | (t.sequence % (2 * p.cp) == 0),
@@ -201,93 +184,7 @@ RULES: tuple[Rule, ...] = (
             f"{_nearest_batch(t.global_batch, p.micro_batch * p.dp)}"
         ),
     ),
-    Rule(
-        "virtual-stages-need-pipeline",
-        ("pp", "virtual_stages"),
-        lambda p, t: (p.virtual_stages == 1) | (p.pp > 1),
-        lambda p, t: f"virtual_stages={p.virtual_stages} needs pp > 1",
-    ),
-    Rule(
-        "schedule-has-a-closed-form",
-        ("schedule",),
-        lambda p, t: p.schedule < Schedule.ZB_V,
-        lambda p, t: (
-            f"schedule={spell('schedule', p.schedule)} is simulated event by event only, by "
-            "'plan3d timeline'; the nearest with a closed form is zb-h1 or zb-h2"
-        ),
-    ),
-    Rule(
-        "schedule-matches-virtual-stages",
-        ("schedule", "virtual_stages"),
-        lambda p, t: _looped(p.schedule) == (p.virtual_stages > 1),
-        lambda p, t: (
-            f"the {spell('schedule', p.schedule)} schedule needs virtual_stages >= 2"
-            if _looped(p.schedule)
-            else f"virtual_stages={p.virtual_stages} needs schedule=interleaved"
-        ),
-    ),
-    Rule(
-        "pipeline-schedule-needs-pipeline",
-        ("schedule", "pp"),
-        lambda p, t: (p.pp > 1) | (p.schedule <= Schedule.INTERLEAVED),
-        lambda p, t: (
-            f"schedule={spell('schedule', p.schedule)} needs pp > 1: without stages it is plain "
-            "accumulation (1f1b)"
-        ),
-    ),
-    Rule(
-        "interleaved-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch"),
-        lambda p, t: (
-            (p.schedule != Schedule.INTERLEAVED) | _whole_groups(_micro_batches(p, t), p.pp)
-        ),
-        lambda p, t: (
-            f"{_micro_batches(p, t)} micro-batches are not a multiple of pp = {p.pp}, which the "
-            f"interleaved schedule needs; nearest: "
-            f"{max(_micro_batches(p, t) // p.pp, 1) * p.pp}"
-        ),
-    ),
-    Rule(
-        "breadth-first-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch"),
-        lambda p, t: (p.schedule != Schedule.BREADTH_FIRST) | (_micro_batches(p, t) >= p.pp),
-        lambda p, t: (
-            f"{_micro_batches(p, t)} micro-batches are fewer than pp = {p.pp}, which the "
-            f"breadth-first schedule needs; nearest: {p.pp}"
-        ),
-    ),
-    Rule(
-        "p2p-overlap-needs-interleaving",
-        ("overlap_p2p", "virtual_stages"),
-        lambda p, t: (p.overlap_p2p == 0) | (p.virtual_stages > 1),
-        lambda p, t: "overlap_p2p needs virtual_stages >= 2",
-    ),
-    Rule(
-        "interleaving-two-ranks-needs-p2p-overlap",
-        ("overlap_p2p", "virtual_stages", "pp"),
-        lambda p, t: (p.overlap_p2p == 1) | (p.virtual_stages == 1) | (p.pp > 2),
-        lambda p, t: "virtual stages on two pipeline ranks need overlap_p2p",
-    ),
-    Rule(
-        "layout-adds-up",
-        ("pp", "virtual_stages"),
-        _layout_adds_up,
-        lambda p, t: (
-            f"layers_per_stage gives {len(p.layers_per_stage)} stages with "
-            f"{sum(p.layers_per_stage)} layers; pp = {p.pp}, virtual_stages = {p.virtual_stages} "
-            f"and the model's {t.model.layers} layers are needed"
-        ),
-    ),
-    Rule(
-        "end-stages-fit",
-        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
-        _ends_fit,
-        lambda p, t: (
-            f"first_stage_layers={p.first_stage_layers} and last_stage_layers="
-            f"{p.last_stage_layers} of {t.model.layers} must leave a layer for each chunk of the "
-            f"other stages of pp = {p.pp}, without layers_per_stage"
-        ),
-    ),
+    *PIPELINE_RULES,
     Rule(
         "sequence-parallel-needs-tp",
         ("sequence_parallel", "tp"),
@@ -350,14 +247,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-needs-data-ranks",
-        ("zero", "dp", "cp"),
-        lambda p, t: (p.zero == 0) | (p.dp * p.cp > 1),
+        ("zero", "dp", "cp", "schedule"),
+        lambda p, t: (p.zero == 0) | (_same_weights(p) > 1),
         lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
     ),
     Rule(
         "grad-overlap-needs-data-ranks",
-        ("overlap_grad_reduce", "dp", "cp"),
-        lambda p, t: (p.overlap_grad_reduce == 0) | (p.dp * p.cp > 1),
+        ("overlap_grad_reduce", "dp", "cp", "schedule"),
+        lambda p, t: (p.overlap_grad_reduce == 0) | (_same_weights(p) > 1),
         lambda p, t: "overlap_grad_reduce has nothing to reduce when dp x cp = 1",
     ),
     Rule(
@@ -374,16 +271,6 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """Every rule a plan must meet, cheapest fields first."""
-
-
-def _looped(schedule: Any) -> Any:
-    """Whether a rank holds several chunks."""
-    return (schedule == Schedule.INTERLEAVED) | (schedule == Schedule.BREADTH_FIRST)
-
-
-def _whole_groups(micro_batches: Any, group: Any) -> Any:
-    """Megatron's interleaved schedule runs micro-batches in whole groups of pp."""
-    return (micro_batches >= group) & (micro_batches % group == 0)
 
 
 def _no_format(p: Plan, task: Task) -> str:
@@ -408,13 +295,13 @@ def _nearest_batch(batch: int, unit: int) -> str:
     return ", ".join(str(b) for b in (below, below + unit) if b > 0)
 
 
-PIPELINE = ("pp", "virtual_stages", "schedule", "overlap_p2p", "first_stage_layers")
-"""Fields of the pipeline as a whole; rules that read none of them are about single layers."""
+OF_PIPELINE = ("world-size", "layers-fill-stages", "batch-divides")
+"""Rules of RULES that are about the pipeline as a whole, besides PIPELINE_RULES."""
 
 
 def _of_pipeline(rule: Rule) -> bool:
     """Whether a plan with segments must meet the rule itself, rather than each of its runs."""
-    return rule.name == "batch-divides" or any(name in PIPELINE for name in rule.fields)
+    return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
 def _own_rules(plans: Plan) -> tuple[Rule, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .plan import Schedule, spell
+from .schedules import LOOPED, V_SHAPED
 
 Operations = NDArray[np.int64]
 """Rows of (Pass, stage, micro-batch, runs together with the next row)."""
@@ -35,18 +36,8 @@ class Pass(IntEnum):
 
 LETTERS = "FBBW"
 """How timelines call the passes."""
-V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
-"""Rank r holds stages r and 2 p - 1 - r."""
-LOOPED = (Schedule.INTERLEAVED, Schedule.BREADTH_FIRST)
-"""Rank r holds stages r, p + r, 2 p + r, ..."""
 DEFERRED = {Schedule.ZB_H1: 1, Schedule.ZB_H2: 2, Schedule.ZB_H2_SYNC: 2}
 """Weight gradients that rank r holds back, over r."""
-
-
-def rank_of_stage(schedule: int, p: int, stage: int) -> int:
-    """The pipeline rank that runs a stage; of DualPipe's two copies, the first."""
-    turn, place = divmod(stage, p)
-    return p - 1 - place if schedule in V_SHAPED and turn else place
 
 
 def orders(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Plan, from_columns
+from .plan import Plan, from_columns, model_copies
 from .segments import Segments
 from .task import Task
 
@@ -98,6 +98,7 @@ def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
 def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
     ends = np.maximum(plans.first_stage_layers, plans.last_stage_layers)
     alone = (plans.virtual_stages == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
+    alone = alone & (model_copies(plans.schedule) == 1) & (plans.mtp_stage == 0)
     return np.broadcast_to(alone, runs.stage.shape[0])
 
 
@@ -141,8 +142,8 @@ SEGMENT_RULES = (
         "segments-stand-alone",
         _alone,
         lambda p, s, t: (
-            "segments need virtual_stages=1 and neither layers_per_stage nor first_stage_layers "
-            "nor last_stage_layers"
+            "segments need virtual_stages=1, one copy of the model (no dualpipe), and neither "
+            "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
         ),
     ),
 )

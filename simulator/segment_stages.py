@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .layer_kinds import layer_kinds
-from .layers import Cost, LayerCosts, layer_costs
+from .layers import Cost, LayerCosts
 from .model import Model
 from .operators import Strategy
+from .placements import distinct
 from .plan import Plan
 from .precision import Recipe
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import Ranks, Stages, Weights, combine, distinct
+from .stages import Ranks, Stages, Weights, combine, costs_of
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -104,7 +105,7 @@ class _Runs:
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
         first, which = distinct(list(flat.values()))
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
-        self.layers: LayerCosts = layer_costs(task, recipe, strategy)
+        self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
         self.counts = run_counts(task.model, plans)
         self.costs = self._costs()
@@ -141,10 +142,17 @@ class _Runs:
         backward = np.where(split, exchange, gather * (self.tp < before))
         return np.where(changes, forward, none), np.where(changes, backward, none)
 
-    @property
-    def boundary(self) -> Value:
-        """Bytes of a micro-batch's hidden states on a rank as stages exchange them."""
-        return self.layers.boundary[self.which]
+    def handed_on(self) -> tuple[Value, Value]:
+        """Bytes on a rank of what each run receives, and of what it hands on [run, plan]."""
+        if len(self.layers.boundary) == 1:
+            both: Value = self.layers.boundary[0, self.which]
+            return both, both
+        model, segments = self.task.model, self.plans.segments
+        assert segments
+        end = np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
+        order = np.array(model.order)
+        behind, before = order[np.maximum(end - 1, 0)], order[np.maximum(np.roll(end, 1, 0) - 1, 0)]
+        return self.layers.boundary[before, self.which], self.layers.boundary[behind, self.which]
 
     def shards(self) -> Index:
         """Number of the shard of each run; ABSENT where it pads."""
@@ -176,7 +184,8 @@ def run_counts(model: Model, plans: Plan) -> Value:
     end = np.cumsum(np.where(present, segments.layers, 0), axis=1)
     counts = so_far[end] - so_far[end - np.where(present, segments.layers, 0)]
     last, rows = present.sum(axis=1) - 1, np.arange(end.shape[0])
-    counts[:, 0, kinds.index("embedding")] = 1
+    if "embedding" in kinds:
+        counts[:, 0, kinds.index("embedding")] = 1
     together = np.broadcast_to(plans.pp == 1, rows.shape)
     for end_kind in ("head", "mtp"):
         shared = f"shared {end_kind}"
@@ -194,15 +203,15 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
     stage = added(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
-    boundary = largest(runs.boundary, runs.stage, size)
+    received, sent = runs.handed_on()
     last = (runs.stage != ABSENT).sum(axis=0) - 1
     return Ranks(
         costs=stage,
         total=passes[1].sum(axis=0),
         before=np.cumsum(passes, axis=1) - passes,
         working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
-        boundary=boundary,
-        hop=_mean_hop(task, plans, boundary),
+        boundary=largest(np.maximum(received, sent), runs.stage, size),
+        hop=_mean_hop(task, plans, runs.stage, received, sent),
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)]),
         rank=np.minimum(rank, plans.pp - 1.0),
@@ -211,14 +220,13 @@ def _ranks(task: Task, plans: Plan, runs: _Runs) -> Ranks:
     )
 
 
-def _mean_hop(task: Task, plans: Plan, boundary: Value) -> Value:
+def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
     """Seconds to send a boundary tensor, mean over the boundaries of a plan. Of two stages with
     unequal shares of a micro-batch, the rank with the larger share takes longest."""
     crosses = np.array(task.gpus > task.cluster.fast.gpus)
-    larger = np.maximum(boundary[:-1], boundary[1:])
-    between = np.arange(1, boundary.shape[0])[:, None] < plans.pp
-    seconds = collectives.send(larger, crosses, task.cluster) * between
-    out: Value = seconds.sum(axis=0) / np.maximum(plans.pp - 1, 1)
+    between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
+    seconds = collectives.send(np.maximum(sent[:-1], received[1:]), crosses, task.cluster)
+    out: Value = (seconds * between).sum(axis=0) / np.maximum(plans.pp - 1, 1)
     return out
 
 

@@ -1,7 +1,7 @@
 """How are the layers of every stage written? Counts, or the layout string of Megatron-LM.
 
     11,12,12,11               layers of each stage
-    Et*3|(tt|)*29|mL          E embedding, t layer, m multi-token prediction, L loss, | next stage
+    Et*3|(tt|)*29|m|L         E embedding, t layer, m multi-token prediction, L loss, | next stage
 
 A number after * repeats the letter or the bracket before it; commas only help the eye. Stages are
 chunks in model order: chunk i runs on rank i mod pp.
@@ -23,9 +23,10 @@ LARGEST = 65536
 
 def read_layout(value: Any) -> tuple[int, ...]:
     """Layers of every stage from either form, or from a sequence of numbers."""
-    words = [str(w).strip() for w in (value.split(",") if isinstance(value, str) else value)]
-    if any(re.search(r"[A-Za-z|(]", word) for word in words):
-        return _layers(",".join(words))
+    words = _words(value)
+    text = _layout_text(words)
+    if text:
+        return tuple(stage.count("t") for stage in _stages(text))
     try:
         layout = tuple(int(word) for word in words)
     except ValueError:
@@ -38,10 +39,28 @@ def read_layout(value: Any) -> tuple[int, ...]:
     return layout
 
 
-def _layers(text: str) -> tuple[int, ...]:
+def mtp_stage(value: Any) -> int:
+    """The stage, from 1, in which a layout string has m; 0 for the last, or where it has none."""
+    text = _layout_text(_words(value))
+    if not text:
+        return 0
+    stages = _stages(text)
+    return next((i for i, stage in enumerate(stages[:-1], 1) if "m" in stage), 0)
+
+
+def _words(value: Any) -> list[str]:
+    return [str(w).strip() for w in (value.split(",") if isinstance(value, str) else value)]
+
+
+def _layout_text(words: list[str]) -> str:
+    """The layout string of these words; '' when they are numbers."""
+    return ",".join(words) if any(re.search(r"[A-Za-z|(]", word) for word in words) else ""
+
+
+def _stages(text: str) -> list[str]:
     stages = _expand(text).split("|")
     _check_ends(text, stages)
-    return tuple(stage.count("t") for stage in stages)
+    return stages
 
 
 def _check_ends(text: str, stages: Sequence[str]) -> None:
@@ -51,16 +70,11 @@ def _check_ends(text: str, stages: Sequence[str]) -> None:
         raise InputError(f"layout {text}: one E must come first")
     if whole.count("L") != 1 or not stages[-1].endswith("L"):
         raise InputError(f"layout {text}: one L must come last")
-    for i, stage in enumerate(stages):
-        if "m" in stage and i < len(stages) - 1:
-            raise InputError(
-                f"layout {text}: m in stage {i + 1} of {len(stages)} is not modelled; "
-                "multi-token prediction goes into the last stage, with L"
-            )
-    if not re.fullmatch(r"E?t*m?L?", stages[-1]):
-        raise InputError(
-            f"layout {text}: the last stage {stages[-1]} must be layers, then m, then L"
-        )
+    at = whole.find("m")
+    if whole.count("m") > 1 or (at >= 0 and "t" in whole[at:]):
+        raise InputError(f"layout {text}: one m at most, and no layer t may come after it")
+    if not all(re.fullmatch(r"E?t*m?L?", stage) for stage in stages):
+        raise InputError(f"layout {text}: a stage must be layers, then m, then L")
 
 
 def _expand(text: str) -> str:

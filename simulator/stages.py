@@ -14,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, schedule_idle, schedules
+from .hardware import Cluster
 from .kernels import smooth_maximum
-from .layer_kinds import layer_kinds
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
+from .listed_layers import listed_costs
+from .model import Model
+from .network import Network
 from .operators import Strategy
-from .plan import Plan, Schedule
+from .placements import LayoutOf, Placements, distinct
+from .plan import Plan, Schedule, model_copies
 from .precision import Recipe
 from .task import Task
 
@@ -42,12 +46,13 @@ SKELETON = (
     "dp",
     "virtual_stages",
     "schedule",
+    "micro_batch_group",
     "first_stage_layers",
     "last_stage_layers",
+    "mtp_stage",
 )
 """Fields of a plan that decide its stages."""
 
-LayoutOf = Callable[[tuple[int, ...], tuple[str, ...], int, tuple[int, ...]], schedules.Layout]
 CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
 
 
@@ -119,16 +124,10 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
-def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
-    """Rows that stand for the distinct tuples of several columns, and each row's index there."""
-    key = np.zeros_like(columns[0])
-    if key.size == 1:
-        return key, key
-    for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * values.size + codes
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
+def micro_batch_groups(plans: Plan) -> Value:
+    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
+    groups: Value = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
+    return groups
 
 
 def strategy(plans: Plan) -> Strategy:
@@ -141,55 +140,20 @@ def build(
     recipe: Recipe,
     plans: Plan,
     layout_of: LayoutOf,
-    costs_of: CostsOf = layer_costs,
+    cost: CostsOf | None = None,
 ) -> Stages:
-    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
+    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank, `cost` what
+    makes the cost table of its layers when that is not the model's own."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = costs_of(task, recipe, strategy(distinct_plans))
-    place = _Placements(task, plans, layout_of)
+    costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
+    place = Placements(task, plans, layout_of)
     return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
 
 
-class _Placements:
-    """The layouts of a table of skeletons, padded to one number of classes."""
-
-    def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
-        kinds = tuple(kind.name for kind in layer_kinds(task.model))
-        fields = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers")
-        columns = [getattr(plans, name) for name in fields]
-        first, self.which = distinct(columns)
-        layouts = [
-            layout_of(
-                task.model.order, kinds, pp, _chunks(task, plans.layers_per_stage, pp, v, a, z)
-            )
-            for pp, v, a, z in zip(*(c[first].tolist() for c in columns), strict=True)
-        ]
-        classes = max(layout.rank.size for layout in layouts)
-        self.counts = np.zeros((len(layouts), classes, len(kinds)))
-        self.before = np.zeros_like(self.counts)
-        self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.rank = np.zeros((classes, len(layouts)))
-        self.ranks_alike = np.zeros_like(self.rank)
-        for i, layout in enumerate(layouts):
-            n = layout.rank.size
-            self.counts[i, :n] = layout.counts
-            self.before[i, :n] = layout.before
-            self.rank[:n, i] = layout.rank
-            self.ranks_alike[:n, i] = layout.ranks_alike
-            self.total[i] = layout.total
-
-
-def _chunks(
-    task: Task, explicit: tuple[int, ...], pp: int, virtual: int, first: int, last: int
-) -> tuple[int, ...]:
-    """Layers of each chunk: as the plan says, else as the stack cuts."""
-    model = task.model
-    if task.software.cut_by_parameters and not (explicit or first or last):
-        weights = [sum(kind.parameters(model.hidden, 0).values()) for kind in model.kinds]
-        layers = [weights[kind] for kind in model.order]
-        return schedules.parameter_cut(layers, model.vocabulary * model.hidden, pp * virtual)
-    return schedules.chunk_layers(model.layers, pp, virtual, first, last, explicit)
+def costs_of(model: Model) -> CostsOf:
+    """What makes the cost table of a model's layers."""
+    return listed_costs if isinstance(model, Network) else layer_costs
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
@@ -231,7 +195,7 @@ class Ranks:
     weights: Weights
 
 
-def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _Placements) -> Ranks:
+def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Placements) -> Ranks:
     """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
@@ -240,29 +204,49 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: _P
     stage = _over_kinds(counts, table)
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
-    boundary, stride = costs.boundary[which], tp * cp * dp
-    folded = plans.etp * plans.ep
+    boundary, stride = costs.boundary[:, which], tp * cp * dp
+    crosses, cuts = pp * stride > cluster.fast.gpus, place.cuts[place.which].T
+    copies = model_copies(plans.schedule)
+    # The counts are the mean of both copies: right for seconds, half of what a rank holds.
+    stage[Cost.LOGITS] *= copies
     return Ranks(
         costs=stage,
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
         working=_largest(costs.working[:, which], present),
-        boundary=boundary,
-        hop=collectives.send(boundary, pp * stride > cluster.fast.gpus, cluster),
+        boundary=(cuts * boundary).sum(axis=0),
+        hop=(cuts * collectives.send(boundary, crosses, cluster)).sum(axis=0),
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
         weights=Weights(
-            dense=stage[Cost.DENSE_PARAMETERS],
-            expert=stage[Cost.EXPERT_PARAMETERS],
-            units=stage[Cost.UNITS],
+            dense=stage[Cost.DENSE_PARAMETERS] * copies,
+            expert=stage[Cost.EXPERT_PARAMETERS] * copies,
+            units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
-            data_group=collectives.place(dp * cp, tp, cluster),
-            expert_group=collectives.place(stride / folded, folded, cluster),
+            data_group=_with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses),
+            expert_group=_with_copies(_expert_group(plans, cluster), copies, crosses),
         ),
     )
+
+
+def _expert_group(plans: Plan, cluster: Cluster) -> collectives.Group:
+    folded = plans.etp * plans.ep
+    ranks = (plans.tp * plans.cp * plans.dp).astype(float)
+    return collectives.place(ranks / folded, folded, cluster)
+
+
+def _with_copies(
+    group: collectives.Group, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.Group:
+    """The group together with the ranks that hold the other copy of the model, which are up to a
+    pipeline's length away."""
+    if copies.max() == 1:
+        return group
+    near, far = np.where(crosses, 1, copies), np.where(crosses, copies, 1)
+    return collectives.Group(group.ranks * copies, group.in_domain * near, group.domains * far)
 
 
 def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
@@ -277,7 +261,8 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     slowest = seconds[slow, rows]
     total = ranks.total + (launches * alike).sum(axis=0)
     forward_before, both_before = ranks.before
-    flight = schedules.in_flight(plans.schedule, pp, v, m, ranks.rank)
+    group = micro_batch_groups(plans)
+    flight = schedules.in_flight(plans.schedule, pp, v, group, m, ranks.rank)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = schedules.losses_in_flight(plans.schedule, m)
     kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
@@ -367,8 +352,9 @@ def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     """Seconds in which first and last rank add up the gradient of an embedding they share."""
     if not task.model.tied and not task.model.mtp_layers:
         return np.zeros(plans.rows)
-    # First and last rank are as far apart as a pipeline is long.
-    pp = plans.pp.astype(float)
-    ends = collectives.place(np.minimum(pp, 2.0), task.gpus / 2, task.cluster)
+    # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
+    looped = schedules.placement(plans.schedule) == schedules.Placement.LOOPED
+    holders = np.where(looped, np.minimum(plans.pp, 2.0), 1.0)
+    ends = collectives.place(holders, task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp
     return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

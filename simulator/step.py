@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from . import schedules
 from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
+from .placements import LayoutOf
 from .plan import Plan, Recompute, codes_in, resolve
 from .rules import check
 from .segment_groups import SegmentGroup
-from .stages import Index, LayoutOf
+from .stages import Index
 from .task import Task
 
 Value = NDArray[np.float64]

@@ -13,11 +13,12 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 
 ORDER = {
     "plan3d.simulator": (
-        "errors units json_object model model_families model_config presets hardware_profile "
-        "gemm_tables hardware software stage_layout segments plan precision task operators kernels "
-        "collectives layer_kinds footprint layer_communication layers schedules "
-        "schedule_idle schedule_orders schedule_graph segment_rules rules stages "
-        "segment_stages data_parallel memory groups segment_groups step "
+        "errors units json_object model network model_families model_config presets "
+        "hardware_profile gemm_tables hardware software stage_layout segments plan precision task "
+        "operators kernels collectives layer_kinds footprint layer_communication layers "
+        "listed_layers schedules schedule_idle schedule_orders schedule_graph pipeline_rules "
+        "segment_rules rules placements stages segment_stages data_parallel memory groups "
+        "segment_groups step "
         "timeline plan_timeline trace gantt run_conventions "
         "published_runs run_plans run_questions scores validation cross_validation "
         "validation_plot textbook tables provenance "

@@ -603,7 +603,7 @@ def test_no_pipeline_no_bubble(name):
 @few
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, 1, m)]
+    same = [np.full(p, float(x)) for x in (p, 1, p, m)]
     kept = schedules.in_flight(np.full(p, int(Schedule.ONE_F_ONE_B)), *same, rank)
     assert kept.tolist() == [min(m, p - r) for r in range(p)]
 

@@ -30,6 +30,11 @@ def task(model="llama-3.1-70b", gpus=64, cluster="h100-sxm", software="megatron-
     )
 
 
+def images():
+    """A network that is a list of layers."""
+    return replace(task(), model=Model.preset("resnet-50"), sequence=1)
+
+
 def odd(**changes):
     """Sizes that no published model has, so that one rule at a time can be broken."""
     model = Model.preset("llama-3.1-70b")
@@ -43,6 +48,8 @@ REFUSED = [
     ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
     ("tp-fits-kv-heads", odd(kv_heads=12, heads=96), {"tp": 16}, "16 neither divides"),
     ("tp-divides-ffn", task("llama-7b"), {"tp": 512}, "512 does not divide ffn width 11008"),
+    ("listed-layers-are-whole", images(), {"tp": 2}, "tp=2 cp=1 must be 1: resnet-50 is a list"),
+    ("listed-layers-recompute-whole", images(), {"recompute": "selective"}, "is a layer list"),
     ("cp-divides-sequence", task(), {"cp": 3}, "2048 is not a multiple of 2 cp = 6"),
     ("software-splits-sequences", task(software="megatron-lm-2021"), {"cp": 2}, "cp=2"),
     ("world-size", task(), {"dp": 3}, "tp(2) x cp(1) x dp(3) x pp(2) = 12 != 64 GPUs"),
@@ -73,6 +80,19 @@ REFUSED = [
         {"tp": 4, "pp": 8, "virtual_stages": 2, "micro_batch": 8},
         "4 micro-batches are not a multiple of pp = 8",
     ),
+    (
+        "interleaved-micro-batches",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 5},
+        "8 micro-batches in groups of micro_batch_group = 5 leave 3, fewer than pp = 4; nearest: 5",
+    ),
+    (
+        "micro-batch-group-fills-pipeline",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 3},
+        "micro_batch_group=3 needs schedule=interleaved and at least pp = 4; nearest: 4",
+    ),
+    ("micro-batch-group-fills-pipeline", task(), {"micro_batch_group": 4}, "nearest: 0"),
     ("p2p-overlap-needs-interleaving", task(), {"overlap_p2p": 1}, "virtual_stages >= 2"),
     (
         "interleaving-two-ranks-needs-p2p-overlap",
@@ -86,6 +106,14 @@ REFUSED = [
         {"layers_per_stage": (40, 39)},
         "gives 2 stages with 79 layers; pp = 2, virtual_stages = 1 and the model's 80 layers",
     ),
+    (
+        "mtp-follows-layers",
+        task("deepseek-v3"),
+        {"pp": 4, "layers_per_stage": (30, 31, 0, 0), "mtp_stage": 1},
+        "mtp_stage=1 must be 2 to 4",
+    ),
+    ("mtp-follows-layers", task("deepseek-v3"), {"mtp_stage": 1}, "must be 2 to 2"),
+    ("mtp-follows-layers", task(), {"mtp_stage": 2}, "llama-3.1-70b has no multi-token"),
     ("end-stages-fit", task(), {"first_stage_layers": 80}, "first_stage_layers=80"),
     ("end-stages-fit", task(), {"pp": 1, "last_stage_layers": 8}, "last_stage_layers=8"),
     ("sequence-parallel-needs-tp", task(), {"tp": 1, "sequence_parallel": 1}, "tp > 1"),
@@ -136,10 +164,28 @@ REFUSED = [
         "zero >= 1 and overlap_grad_reduce",
     ),
     (
-        "schedule-has-a-closed-form",
+        "schedule-matches-virtual-stages",
         task(),
-        {"schedule": "zb-v", "virtual_stages": 2},
-        "schedule=zb-v is simulated event by event only",
+        {"schedule": "zb-v", "virtual_stages": 4},
+        "the zb-v schedule needs virtual_stages=2, not 4",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "dualpipe", "virtual_stages": 2},
+        "virtual_stages=2 needs schedule=interleaved, not dualpipe",
+    ),
+    (
+        "deep-schedule-micro-batches",
+        task(),
+        {"pp": 16, "schedule": "zb-v", "virtual_stages": 2, "micro_batch": 2},
+        "16 micro-batches are fewer than 2 pp = 32, which the zb-v schedule needs; nearest: 32",
+    ),
+    (
+        "dualpipe-halves",
+        replace(task(), global_batch=112),
+        {"pp": 2, "schedule": "dualpipe"},
+        "not pp = 2 and 7; nearest: pp = 2 and 8",
     ),
     (
         "breadth-first-micro-batches",

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.plan import Schedule
 from plan3d.simulator.schedule_graph import graph
-from plan3d.simulator.schedule_idle import sends
+from plan3d.simulator.schedule_idle import exposed_hops, sends
 from plan3d.simulator.schedules import (
+    LOOPED,
+    V_SHAPED,
+    Placement,
     balanced_layers,
     chunk_layers,
+    chunk_ranks,
     every_rank,
-    exposed_hops,
     in_flight,
     layout,
     losses_in_flight,
@@ -23,6 +26,7 @@ from plan3d.simulator.schedules import (
 from plan3d.simulator.timeline import StageTimes, simulate
 
 some = settings(deadline=None, max_examples=100)
+MTP = ("mtp", "shared mtp", "lone mtp")
 FORWARD, BACKWARD = 1, 2
 """Ticks of a chunk's two passes."""
 
@@ -97,7 +101,7 @@ def test_explicit_layers():
 )
 @some
 def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
-    names = ("block 0", "block 1", "block 2", *ends, *(("mtp", "shared mtp") if mtp else ()))
+    names = ("block 0", "block 1", "block 2", *ends, *(MTP if mtp else ()))
     chunks = chunk_layers(len(kinds), pp, virtual, 0, 0, ())
     counts = rank_counts(tuple(kinds), names, pp, chunks)
     total = dict(zip(names, counts.sum(axis=0), strict=True))
@@ -119,6 +123,47 @@ def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
     assert at == len(kinds)
     for r in range(pp):
         assert [counts[r, k] for k in range(3)] == [expected[r][k] for k in range(3)]
+
+
+@given(
+    kinds=st.lists(st.integers(0, 1), min_size=1, max_size=40),
+    pp=st.integers(1, 6),
+    ends=st.sampled_from([("embedding", "head"), ("embedding", "head", "shared head")]),
+)
+@some
+def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, ends):
+    names = ("block 0", "block 1", *ends, *MTP)
+    order, pair = tuple(kinds), chunk_layers(len(kinds), pp, 2, 0, 0, (), Placement.V_SHAPED)
+    v_shaped = rank_counts(order, names, pp, pair, Placement.V_SHAPED)
+    assert chunk_ranks(pp, 2 * pp, Placement.V_SHAPED).tolist() == [*range(pp), *range(pp)[::-1]]
+    np.testing.assert_array_equal(
+        v_shaped[:, :2].sum(axis=1), [pair[r] + pair[-1 - r] for r in range(pp)]
+    )
+    first = dict(zip(names, v_shaped[0], strict=True))
+    head = "shared head" if "shared head" in names else "head"
+    assert first["embedding"] == first[head] == first["shared mtp"] == 1
+    assert not v_shaped[1:, 2:].any()
+    stages = chunk_layers(len(kinds), pp, 1, 0, 0, ())
+    one, both = (rank_counts(order, names, pp, stages, place) for place in (0, Placement.TWO_WAY))
+    np.testing.assert_array_equal(both, both[::-1])
+    np.testing.assert_array_equal(both[:, :3], (one + one[::-1])[:, :3] / 2)
+    np.testing.assert_array_equal(both.sum(axis=0)[:3], one.sum(axis=0)[:3])
+    assert both[0, names.index(head)] == 1 / min(pp, 2)
+
+
+def test_the_layout_decides_which_rank_holds_multi_token_prediction():
+    names = ("block 0", "embedding", "head", *MTP)
+
+    def holder(pp, chunks, stage, place=Placement.LOOPED):
+        counts = rank_counts((0,) * sum(chunks), names, pp, chunks, place, stage)[:, 3:]
+        (rank,), (kind,) = np.nonzero(counts)
+        return int(rank), MTP[kind]
+
+    assert holder(4, (2, 2, 0, 0), 0) == (3, "mtp")
+    assert holder(4, (2, 2, 0, 0), 3) == (2, "lone mtp")
+    assert holder(2, (2, 2, 0, 0), 3) == (0, "mtp")
+    assert holder(2, (2, 2, 0, 0), 3, Placement.V_SHAPED) == (1, "lone mtp")
+    assert holder(2, (2, 2, 0, 0), 0, Placement.V_SHAPED) == (0, "shared mtp")
 
 
 @given(
@@ -230,7 +275,7 @@ CASES = [
 def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     orders, makespan = run(schedule, p, v, m)
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, v, m)]
+    same = [np.full(p, float(x)) for x in (p, v, p, m)]
     kept = in_flight(np.full(p, int(schedule)), *same, rank) * v
     assert kept.tolist() == [most_kept(order) for order in orders]
     busy = m * v * (FORWARD + BACKWARD)
@@ -255,14 +300,14 @@ def test_logits_wait_where_every_forward_pass_comes_first():
     assert losses_in_flight(codes, np.full(4, 7.0)).tolist() == [7, 7, 1, 1]
 
 
-@pytest.mark.parametrize("schedule", [s for s in Schedule if s < Schedule.ZB_V])
+@pytest.mark.parametrize("schedule", list(Schedule))
 def test_sends_of_every_schedule_lie_between_one_micro_batch_and_all(schedule):
     """Ledger T8, by the schedule's own closed form."""
-    several = schedule in (Schedule.INTERLEAVED, Schedule.BREADTH_FIRST)
-    p, v, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 16.0))
+    several = schedule in (*LOOPED, *V_SHAPED)
+    p, v, g, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 4.0, 16.0))
     for overlapped in (0.0, 1.0):
         code = np.array([int(schedule)])
-        shown = sends(code, p, v, m, np.array([overlapped]))[0]
+        shown = sends(code, p, v, g, m, np.array([overlapped]))[0]
         assert 2 * (p[0] - 1) <= shown <= 2 * (p[0] * v[0] - 1) * m[0]
 
 
@@ -274,7 +319,7 @@ def test_bubble_is_stages_less_one_over_micro_batches(m):
 
 
 def hops(p, v, m, overlapped):
-    return exposed_hops(*(np.array([float(x)]) for x in (p, v, m, overlapped)))[0]
+    return exposed_hops(*(np.array([float(x)]) for x in (p, v, p, m, overlapped)))[0]
 
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)

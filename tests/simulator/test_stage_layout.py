@@ -4,7 +4,7 @@ import pytest
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.stage_layout import read_layout
+from plan3d.simulator.stage_layout import mtp_stage, read_layout
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from plan3d.simulator.stage_layout import read_layout
         ("E|(t|)*4,L", (0, 1, 1, 1, 1, 0)),
         ("Et|(tt|(t|)*2)*2tmL", (1, 2, 1, 1, 2, 1, 1, 1)),
         ("EtL", (1,)),
+        ("Et*3|(tt|)*29,m|L", (3, *[2] * 29, 0, 0)),
     ],
 )
 def test_layouts(text, layers):
@@ -25,6 +26,19 @@ def test_layouts(text, layers):
     assert Plan(layers_per_stage=text).layers_per_stage == layers
     words = f"--pipeline-model-parallel-layout={text}".removeprefix("--")
     assert Plan.parse(words).layers_per_stage == layers
+
+
+def test_where_multi_token_prediction_is():
+    assert [mtp_stage(text) for text in ("Et|tmL", "Et|tm|L", "Et|t|m|L", "Et|tL", "3,4")] == [
+        *(0, 2, 3, 0, 0)
+    ]
+    assert Plan(layers_per_stage="Et|t|m|L").mtp_stage == 3
+    assert Plan.parse("pp=4 layers_per_stage=Et|t|m|L mtp_stage=3").mtp_stage == 3
+    written = str(Plan.parse("pp=4 layers_per_stage=Et|t|m|L"))
+    assert "mtp_stage=3" in written
+    assert Plan.parse(written).to_dict() == Plan.parse("pp=4 layers_per_stage=Et|t|m|L").to_dict()
+    with pytest.raises(InputError, match="mtp_stage contradicts the layout, which has m in stage"):
+        Plan.parse("pp=4 layers_per_stage=Et|t|m|L mtp_stage=4")
 
 
 def test_numbers_in_a_sequence():
@@ -46,8 +60,10 @@ def test_numbers_in_a_sequence():
         ("*3Et|L", "nothing before it to repeat"),
         ("Et*0|L", "must be 1 to 65536"),
         ("Et*99999999|L", "must be 1 to 65536"),
-        ("Et*3|(tt|)*29,m|L", "m in stage 31 of 32 is not modelled"),
-        ("Et|mtL", "must be layers, then m, then L"),
+        ("Et*3|m|tt|L", "no layer t may come after it"),
+        ("Et|mtL", "no layer t may come after it"),
+        ("Et|m|mL", "one m at most"),
+        ("Et|mE|L", "one E must come first"),
         ("3,,4", "must be whole numbers"),
         ("3,-4", "negative number of layers"),
     ],
