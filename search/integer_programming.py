@@ -1,0 +1,202 @@
+"""Which strategy has each layer, and where are the stages cut? Integer programs over pipelines.
+
+Each number of stages and of micro-batches is a program of its own (layer_program), a relaxation of
+what the simulator costs. The pipeline with the least bound is solved further until no bound is
+below the best plan found: every proposal is costed by the simulator, and only that counts. The
+search starts from the best uniform plan, so it never returns a worse one. Fields that all layers
+share (cp, ep, etp, sequence parallelism, overlaps, precision, optimizer) are those of that plan.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+
+from plan3d.simulator.errors import InputError
+from plan3d.simulator.layers import Cost
+from plan3d.simulator.plan import AUTO, Plan, Schedule
+
+from . import cp_sat, exhaustive
+from .backend import Progress, SearchResult
+from .exhaustive import Seen
+from .layer_plans import as_segments, proposals
+from .layer_program import LayerProgram
+from .layer_step import Step
+from .layer_table import LayerTable, pipelines
+from .space import Space, default_axes
+
+TOLERANCE = 1e-3
+"""Gap at which the search ends: far below the error of any prediction."""
+FIRST_EFFORT = 0.1
+"""Deterministic seconds of the solver's first visit to a pipeline; each further one has twice as
+many."""
+UNKNOWN = 8.0
+"""Times the bound of a pipeline that its step may be, where no plan is known yet."""
+ONLY = {
+    "virtual_stages": (1,),
+    "schedule": (Schedule.ONE_F_ONE_B,),
+    "micro_batch_group": (0,),
+    "first_stage_layers": (0,),
+    "last_stage_layers": (0,),
+    "mtp_stage": (0,),
+    "overlap_p2p": (0,),
+}
+"""Fields that have one value here: every stage is one chunk under 1F1B."""
+
+
+def uniform_space(space: Space) -> Space:
+    """The space of the uniform plans that segments can express.
+
+    Raises InputError where the user asked for something else.
+    """
+    usual = default_axes(space.task)
+    for name, only in ONLY.items():
+        asked = space.axes[name]
+        if asked not in (usual[name], (AUTO,)) and not set(asked) & set(only):
+            raise InputError(
+                f"integer-programming cuts stages itself under 1f1b: it cannot keep {name}"
+            )
+    if space.layers_per_stage:
+        raise InputError("integer-programming cuts stages itself: it cannot keep layers_per_stage")
+    return Space(space.task, {**space.axes, **ONLY}, ())
+
+
+@dataclass(order=True)
+class _Open:
+    """A pipeline that may hold a better plan."""
+
+    bound: float
+    """Seconds that no plan of it beats."""
+    number: int
+    table: LayerTable = field(compare=False)
+    effort: float = field(default=FIRST_EFFORT, compare=False)
+    program: LayerProgram | None = field(default=None, compare=False)
+    step: Step | None = field(default=None, compare=False)
+
+
+class _Search:
+    """Pipelines that wait, the least bound of those that are closed, and the plans costed."""
+
+    def __init__(self, space: Space, seen: Seen, start: Plan, tolerance: float) -> None:
+        self.seen, self.tolerance = seen, tolerance
+        tables = [LayerTable(pipeline) for pipeline in pipelines(space, start)]
+        seen.counts.candidates = len(tables)
+        self.waiting = [_Open(_even(table), n, table) for n, table in enumerate(tables)]
+        heapq.heapify(self.waiting)
+        self.closed = np.inf
+
+    @property
+    def worth(self) -> float:
+        """Seconds below which another plan is worth finding."""
+        return self.seen.best.least * (1 - self.tolerance)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan of the pipelines beats."""
+        left = self.waiting[0].bound if self.waiting else np.inf
+        return min(self.seen.best.least, self.closed, left)
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting or self.waiting[0].bound >= self.worth
+
+    def visit(self, seconds: float | None) -> None:
+        """Solve the most promising pipeline further; cost what it proposes."""
+        item = heapq.heappop(self.waiting)
+        program, step = self._program(item)
+        if np.isfinite(self.worth):
+            program.model.add(step.objective <= ceil(self.worth / step.units.size) - 1)
+        answer = cp_sat.solve(program.model, time_limit=seconds, effort=item.effort)
+        if answer.infeasible:
+            self.closed = min(self.closed, max(item.bound, self.worth))
+            return
+        item.bound = max(item.bound, answer.bound * step.units.size)
+        if answer.found:
+            counts = program.counts(answer.value)
+            self.seen.add(proposals(item.table.pipeline, counts))
+            if answer.optimal:
+                program.forbid(counts)
+        item.effort *= 2
+        heapq.heappush(self.waiting, item)
+
+    def _program(self, item: _Open) -> tuple[LayerProgram, Step]:
+        """The program of a pipeline, made when it is first visited."""
+        if item.program is None or item.step is None:
+            best = self.seen.best.least
+            longest = best if np.isfinite(best) else UNKNOWN * item.bound
+            item.program = LayerProgram(item.table, self.seen.limit)
+            item.step = Step(item.program, longest)
+        return item.program, item.step
+
+
+def _even(table: LayerTable) -> float:
+    """Seconds that no plan of a pipeline beats: its fastest layers, spread evenly."""
+    pipeline, costs = table.pipeline, table.costs[Cost.TOTAL]
+    ends = np.array([name in ("embedding", "head") for name in table.kinds])
+    layers = costs.min(axis=(0, 1)) @ (table.counts + ends)
+    again = (pipeline.micro_batches - 1) / pipeline.stages
+    return float((1 + again) * layers + table.ends) * (1 - 1e-9)
+
+
+def search(
+    space: Space,
+    *,
+    objective: str,
+    limit: float,
+    top: int,
+    budget: int | None = None,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+    start: Plan | None = None,
+    tolerance: float = TOLERANCE,
+) -> SearchResult:
+    """Rank the best plan of each pipeline whose worst rank needs at most `limit` bytes.
+
+    Ends when no plan can be better by `tolerance`, a share of the step; earlier after `budget`
+    plans were costed, after `time_limit` seconds or at an interrupt. `start` is a plan to improve
+    on, the best uniform one if absent. Raises InputError for what segments cannot express.
+    """
+    if objective == "memory":
+        raise InputError("integer-programming minimises step time; memory is its constraint")
+    seen = Seen(Space(space.task, {}), "integer-programming", objective, limit, top)
+    first = start or _uniform_start(uniform_space(space), limit)
+    if first is None:
+        seen.complete = True
+        return seen.result()
+    seen.add(as_segments(first, space.task))
+    search_of = _Search(uniform_space(space), seen, first.take(0), tolerance)
+    try:
+        seen.complete = _run(search_of, budget, time_limit, progress)
+    except KeyboardInterrupt:
+        seen.complete = False
+    scale = space.task.gpus if objective == "cost" else 1
+    bound = search_of.bound * scale
+    return replace(seen.result(), frontier=None, bound=bound if np.isfinite(bound) else None)
+
+
+def _run(
+    search_of: _Search, budget: int | None, time_limit: float | None, progress: Progress | None
+) -> bool:
+    """Visit pipelines until none can be better (True) or a limit is met."""
+    seen = search_of.seen
+    while not search_of.done:
+        spent = time.perf_counter() - seen.began
+        late = time_limit is not None and spent >= time_limit
+        if late or (budget is not None and seen.counts.evaluated >= budget):
+            return False
+        search_of.visit(None if time_limit is None else time_limit - spent)
+        if progress:
+            progress(seen.counts.evaluated)
+    return True
+
+
+def _uniform_start(space: Space, limit: float) -> Plan | None:
+    """The best uniform plan; the smallest where none fits; None where none is legal."""
+    found = exhaustive.search(space, objective="step-time", limit=limit, top=1)
+    if found.costs is not None:
+        return found.costs.plans
+    return found.smallest.plans if found.smallest is not None else None
