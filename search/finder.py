@@ -8,7 +8,7 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import branch_and_bound, exhaustive
+from . import branch_and_bound, exhaustive, integer_programming
 from .backend import Progress, SearchResult
 from .objective import objective as objective_of
 from .space import Space
@@ -16,6 +16,7 @@ from .space import Space
 BACKENDS: dict[str, Callable[..., SearchResult]] = {
     "exhaustive": exhaustive.search,
     "branch-and-bound": branch_and_bound.search,
+    "integer-programming": integer_programming.search,
 }
 """Searches by name."""
 

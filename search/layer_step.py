@@ -78,11 +78,11 @@ class Step:
         if len(program.kinds) > 1:
             return
         layers = sum(n for *_, n in program.at(stage))
-        least = self.table.fastest_stages(stage, program.room)
+        least = self.table.fastest_stages(stage, program.room, self.units.size)
         known = np.flatnonzero(np.isfinite(least)).tolist()
         number = model.new_int_var(min(known, default=0), max(known, default=0), "layers")
         model.add(number == layers)
-        floors = [self.units.down(value) if np.isfinite(value) else MOST for value in least]
+        floors = [int(value) if np.isfinite(value) else MOST for value in least]
         floor_of = model.new_int_var(0, MOST, "floor")
         model.add_element(number, floors, floor_of)
         model.add(seconds >= floor_of)

@@ -196,14 +196,15 @@ class LayerTable:
         out: Value = self.costs[Cost.ACTIVATIONS] + alone * self.costs[Cost.GATHERED]
         return out
 
-    def fastest_stages(self, stage: int, room: float) -> Value:
-        """Least seconds of a stage of 0, 1, ... layers within `room` bytes, of one kind."""
+    def fastest_stages(self, stage: int, room: float, unit: float) -> Value:
+        """Least time of a stage of 0, 1, ... layers of one kind within `room` bytes, each layer's
+        in whole units rounded down."""
         p, (kind,) = self.pipeline, np.flatnonzero(self.counts)
         s, r, z = np.nonzero(p.legal)
         size = self.in_flight[stage] * self.kept[s, r, kind] + self.held[z, s, kind]
-        seconds = self.costs[Cost.TOTAL, s, r, kind]
+        time = np.floor(self.costs[Cost.TOTAL, s, r, kind] / unit)
         most = p.task.model.layers - p.stages + 1
-        return fastest(seconds, size, most, room) * (1 - ROUNDING)
+        return fastest(time, size, most, room * (1 + ROUNDING))
 
     @cached_property
     def working(self) -> Value:
