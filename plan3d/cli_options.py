@@ -250,7 +250,10 @@ OPTIONS = (
         help="step-time (default), memory or cost",
     ),
     Option(
-        flag="--backend", value="B", verbs=SEARCH, help="exhaustive (default), branch-and-bound"
+        flag="--backend",
+        value="B",
+        verbs=SEARCH,
+        help="exhaustive (default), branch-and-bound or integer-programming",
     ),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .search.backend import SearchResult
     from .simulator.step import Costs
 
-DETERMINISTIC = ("exhaustive", "branch-and-bound")
+DETERMINISTIC = ("exhaustive", "branch-and-bound", "integer-programming")
 """Backends that draw nothing at random: a seed would have no effect."""
 
 

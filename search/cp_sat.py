@@ -14,6 +14,8 @@ from plan3d.simulator.errors import InputError
 
 RESOLUTION = 10**10
 """Units of the largest objective: a cost is cut by less than 1e-10 of it."""
+SPENT = 0.9
+"""Share of a limit after which the solver is taken to have ended at it."""
 
 
 class Answer(NamedTuple):
@@ -63,7 +65,8 @@ def solve(
 ) -> Answer:
     """Minimise a CpModel within seconds, or within `effort`, the solver's own count of its work.
 
-    With one worker and no time limit the answer is reproducible.
+    With one worker and no time limit the answer is reproducible. The solver ends at Ctrl-C as it
+    does at a limit, so KeyboardInterrupt is raised where it ended before any.
     """
     from ortools.sat.python import cp_model
 
@@ -78,6 +81,12 @@ def solve(
     if effort is not None:
         solver.parameters.max_deterministic_time = effort
     status = solver.solve(model)
+    assert status != cp_model.MODEL_INVALID, model.validate()
+    if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+        worked = solver.response_proto.deterministic_time
+        late = time_limit is not None and solver.wall_time >= SPENT * time_limit
+        if not late and not (effort is not None and worked >= SPENT * effort):
+            raise KeyboardInterrupt
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Answer(
         found=found,

@@ -34,6 +34,9 @@ TOLERANCE = 1e-3
 FIRST_EFFORT = 0.1
 """Deterministic seconds of the solver's first visit to a pipeline; each further one has twice as
 many."""
+PATIENCE = 20
+"""Proposals of a pipeline, each the program's optimum, that the simulator may find dearer; then
+the pipeline is left with its bound."""
 UNKNOWN = 8.0
 """Times the bound of a pipeline that its step may be, where no plan is known yet."""
 ONLY = {
@@ -74,6 +77,8 @@ class _Open:
     number: int
     table: LayerTable = field(compare=False)
     effort: float = field(default=FIRST_EFFORT, compare=False)
+    proposed: int = field(default=0, compare=False)
+    """Solutions that were costed and left out."""
     program: LayerProgram | None = field(default=None, compare=False)
     step: Step | None = field(default=None, compare=False)
 
@@ -81,8 +86,11 @@ class _Open:
 class _Search:
     """Pipelines that wait, the least bound of those that are closed, and the plans costed."""
 
-    def __init__(self, space: Space, seen: Seen, start: Plan, tolerance: float) -> None:
-        self.seen, self.tolerance = seen, tolerance
+    def __init__(
+        self, space: Space, seen: Seen, start: Plan, tolerance: float, patience: int
+    ) -> None:
+        self.seen, self.tolerance, self.patience = seen, tolerance, patience
+        self.scale = space.task.gpus if seen.objective == "cost" else 1
         tables = [LayerTable(pipeline) for pipeline in pipelines(space, start)]
         seen.counts.candidates = len(tables)
         self.waiting = [_Open(_even(table), n, table) for n, table in enumerate(tables)]
@@ -90,15 +98,20 @@ class _Search:
         self.closed = np.inf
 
     @property
+    def least(self) -> float:
+        """Seconds of the best plan."""
+        return self.seen.best.least / self.scale
+
+    @property
     def worth(self) -> float:
         """Seconds below which another plan is worth finding."""
-        return self.seen.best.least * (1 - self.tolerance)
+        return self.least * (1 - self.tolerance)
 
     @property
     def bound(self) -> float:
         """Seconds that no plan of the pipelines beats."""
         left = self.waiting[0].bound if self.waiting else np.inf
-        return min(self.seen.best.least, self.closed, left)
+        return min(self.least, self.closed, left)
 
     @property
     def done(self) -> bool:
@@ -106,28 +119,35 @@ class _Search:
 
     def visit(self, seconds: float | None) -> None:
         """Solve the most promising pipeline further; cost what it proposes."""
-        item = heapq.heappop(self.waiting)
+        item = self.waiting[0]
         program, step = self._program(item)
         if np.isfinite(self.worth):
             program.model.add(step.objective <= ceil(self.worth / step.units.size) - 1)
         answer = cp_sat.solve(program.model, time_limit=seconds, effort=item.effort)
         if answer.infeasible:
-            self.closed = min(self.closed, max(item.bound, self.worth))
-            return
+            return self._close(max(item.bound, self.worth))
         item.bound = max(item.bound, answer.bound * step.units.size)
         if answer.found:
             counts = program.counts(answer.value)
             self.seen.add(proposals(item.table.pipeline, counts))
-            if answer.optimal:
-                program.forbid(counts)
-        item.effort *= 2
-        heapq.heappush(self.waiting, item)
+        if answer.optimal:
+            program.forbid(counts)
+            item.proposed += 1
+        if item.proposed >= self.patience:
+            return self._close(item.bound)
+        item.effort *= 1 if answer.optimal else 2
+        heapq.heapreplace(self.waiting, item)
+        return None
+
+    def _close(self, bound: float) -> None:
+        """Leave the most promising pipeline."""
+        self.closed = min(self.closed, bound)
+        heapq.heappop(self.waiting)
 
     def _program(self, item: _Open) -> tuple[LayerProgram, Step]:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
-            best = self.seen.best.least
-            longest = best if np.isfinite(best) else UNKNOWN * item.bound
+            longest = self.least if np.isfinite(self.least) else UNKNOWN * item.bound
             item.program = LayerProgram(item.table, self.seen.limit)
             item.step = Step(item.program, longest)
         return item.program, item.step
@@ -153,12 +173,14 @@ def search(
     progress: Progress | None = None,
     start: Plan | None = None,
     tolerance: float = TOLERANCE,
+    patience: int = PATIENCE,
 ) -> SearchResult:
     """Rank the best plan of each pipeline whose worst rank needs at most `limit` bytes.
 
-    Ends when no plan can be better by `tolerance`, a share of the step; earlier after `budget`
-    plans were costed, after `time_limit` seconds or at an interrupt. `start` is a plan to improve
-    on, the best uniform one if absent. Raises InputError for what segments cannot express.
+    Ends when no plan can be better by `tolerance`, a share of the step, or `patience` is at its
+    end everywhere; earlier after `budget` plans were costed, after `time_limit` seconds or at an
+    interrupt. `bound` holds in any case. `start` is a plan to improve on, the best uniform one if
+    absent. Raises InputError for what segments cannot express.
     """
     if objective == "memory":
         raise InputError("integer-programming minimises step time; memory is its constraint")
@@ -168,13 +190,12 @@ def search(
         seen.complete = True
         return seen.result()
     seen.add(as_segments(first, space.task))
-    search_of = _Search(uniform_space(space), seen, first.take(0), tolerance)
+    search_of = _Search(uniform_space(space), seen, first.take(0), tolerance, patience)
     try:
         seen.complete = _run(search_of, budget, time_limit, progress)
     except KeyboardInterrupt:
         seen.complete = False
-    scale = space.task.gpus if objective == "cost" else 1
-    bound = search_of.bound * scale
+    bound = search_of.bound * search_of.scale
     return replace(seen.result(), frontier=None, bound=bound if np.isfinite(bound) else None)
 
 

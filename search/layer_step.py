@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from math import floor
 from typing import Any
 
 import numpy as np
@@ -139,11 +138,16 @@ class Step:
             return
         backward, k = name == "reduce", self.software.contention if overlapped else 1.0
         waiting = [self._window(j, backward, -1.0) for j in range(stage)]
-        whole, shown = self.table.whole, self.table.whole
-        if overlapped:
-            shown = whole.least(self.table.in_buckets, k)
-        self._at_least(self.late[name], [self._moved(stage, operation, shown), *waiting])
-        if overlapped and not self.software.pipeline_floor:
+        whole = self.table.whole
+        if not overlapped:
+            self._at_least(self.late[name], [self._moved(stage, operation, whole), *waiting])
+            return
+        slower = whole.least(self.table.in_buckets, k)
+        self._at_least(self.late[name], [self._moved(stage, operation, slower), *waiting])
+        piece = self.table.last_bucket[list(operation.values())].min(axis=0)
+        last = self._last(stage, list(operation), (1.0 - k) * piece)
+        self._at_least(self.late[name], [self._moved(stage, operation, whole, k), last, *waiting])
+        if not self.software.pipeline_floor:
             window = self._window(stage, backward, -(1.0 - k))
             parts = [self._moved(stage, operation, whole), window, *waiting]
             self._at_least(self.late[name], parts)
@@ -157,27 +161,29 @@ class Step:
         if 2 in levels:
             k = software.contention if reduced else 1.0
             scattered = partial(self._moved, stage, {2: SCATTER}, self.table.in_buckets)
-            out += self._hidden(stage, True, k, scattered, self._tail(stage, 2, 1.0, 0.0))
+            last = self._last(stage, [2], (1.0 - k) * self.table.last_bucket[SCATTER])
+            out += self._hidden(stage, True, k, scattered, last)
         if 3 in levels:
             k, hides = software.fsdp_contention, (float(gathered), float(reduced))
-            ahead, behind = (
-                partial(self._by_layer, stage, *parts) for parts in ((1.0, 0.0), hides)
-            )
-            first, last = (self._tail(stage, 3, b, a) for a, b in ((1.0, 0.0), hides))
+            _, scatter, gather = (1.0 - k) * self.table.last_layer
+            ahead = partial(self._by_layer, stage, 1.0, 0.0)
+            behind = partial(self._by_layer, stage, *hides)
+            first = self._last(stage, [3], gathered * gather)
+            last = self._last(stage, [3], hides[0] * gather + hides[1] * scatter)
             out += self._hidden(stage, False, k if gathered else 1.0, ahead, first)
             out += self._hidden(stage, True, k, behind, last)
             out += self._by_layer(stage, 1.0 - hides[0], 1.0 - hides[1]).build()
         return out
 
-    def _tail(self, stage: int, zero: int, scatters: float, gathers: float) -> Sum:
-        """Seconds, at least, of the last piece that a stage moves."""
-        scatter, gather = self.table.tail(zero)
-        out, least = self._sum(), scatters * scatter + gathers * gather
-        used = [s for s, z in self.program.shards if z == zero]
-        present = self.program.model.new_bool_var("moves")
-        for s in used:
-            self.program.model.add(present >= self.program.used[stage, s, zero])
-        out.add(min(least[s] for s in used), present)
+    def _last(self, stage: int, zeros: list[int], piece: Value) -> Sum:
+        """Seconds, at least, of the last piece of what a stage moves, if it moves any; `piece` is
+        that of each strategy."""
+        out, present = self._sum(), self.program.model.new_bool_var("moves")
+        own = [s for s, z in self.program.shards if z in zeros]
+        for s, z in self.program.shards:
+            if z in zeros:
+                self.program.model.add(present >= self.program.used[stage, s, z])
+        out.add(piece[own].min(), present)
         return out
 
     def _by_layer(self, stage: int, gathers: float, scatters: float, scale: float = 1.0) -> Sum:
@@ -189,11 +195,10 @@ class Step:
         return out
 
     def _hidden(
-        self, stage: int, backward: bool, k: float, moved: Callable[..., Sum], tail: Sum
+        self, stage: int, backward: bool, k: float, moved: Callable[..., Sum], last: Sum
     ) -> Any:
         """What shows of communication behind a pass of a stage."""
         shown = self._quantity()
-        last = Sum(tail.unit, [(floor((1 - k) * c), x) for c, x in tail.terms])
         self._at_least(shown, [moved(scale=k), last])
         if k < 1 and not self.software.pipeline_floor:
             self._at_least(shown, [moved(), self._window(stage, backward, -(1.0 - k))])

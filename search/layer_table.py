@@ -275,19 +275,20 @@ class LayerTable:
         dense, expert = (self._timed(size, part)[..., 0] / bucket for part in (0, 1))
         return Chords(np.zeros_like(dense), dense, expert)
 
-    def tail(self, zero: int) -> Value:
-        """Seconds, at least, of the last piece of what ZeRO 2 or 3 moves every micro-batch:
-        reduce-scatter and all-gather [2, s]. A piece is a bucket or a layer; of buckets of equal
-        size there are enough for the smallest layer."""
-        present = self.counts > 0
-        if zero == 3:
-            sync = self.by_layer
-            both = np.stack([sync.reduce_scatter[data_parallel.WHOLE], self.gathers])
-            out: Value = both.min(axis=-1)
-            return out
+    @cached_property
+    def last_bucket(self) -> Value:
+        """Seconds, at least, of the last bucket of a stage [operation, s]: of equal buckets of at
+        most b parameters each has x b / (x + b) or more where x are moved, a layer's or more."""
         bucket = self.pipeline.task.software.bucket_parameters
-        least = self.single.dense[:, present].min(axis=1, keepdims=True)
-        return self._timed(least * bucket / (least + bucket), 0)[1:, :, 0]
+        least = self.single.dense[:, self.counts > 0].min(axis=1, keepdims=True)
+        return self._timed(least * bucket / (least + bucket), 0)[..., 0]
+
+    @cached_property
+    def last_layer(self) -> Value:
+        """Seconds, at least, of the last layer that is moved on its own [operation, s]."""
+        sync, whole = self.by_layer, data_parallel.WHOLE
+        moved = (sync.all_reduce, sync.reduce_scatter, sync.all_gather)
+        return np.stack([times[whole].min(axis=-1) for times in moved])
 
     @property
     def gathers(self) -> Value:

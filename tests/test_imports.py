@@ -33,9 +33,9 @@ ORDER = {
         "calibration.step_scale calibration.build calibration.view calibration.plots"
     ),
     "plan3d.search": (
-        "objective space pareto backend exhaustive bounds branch_and_bound dynamic_programming "
-        "integer_programming reinforcement_learning zeroth_order "
-        "operator_graph cp_sat tensor_partition finder advice"
+        "objective space pareto backend exhaustive bounds branch_and_bound operator_graph cp_sat "
+        "tensor_partition stage_floor layer_table layer_program layer_step layer_plans "
+        "dynamic_programming integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (
         "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
