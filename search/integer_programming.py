@@ -23,10 +23,11 @@ from plan3d.simulator.plan import AUTO, Plan, Schedule
 from . import cp_sat, exhaustive
 from .backend import Progress, SearchResult
 from .exhaustive import Seen
+from .layer_choices import pipelines
 from .layer_plans import as_segments, proposals
 from .layer_program import LayerProgram
 from .layer_step import Step
-from .layer_table import LayerTable, pipelines
+from .layer_table import LayerTable
 from .space import Space, default_axes
 
 TOLERANCE = 1e-3

@@ -14,8 +14,8 @@ from plan3d.simulator.plan import Plan, from_columns
 from plan3d.simulator.segments import of_stages
 from plan3d.simulator.task import Task
 
+from .layer_choices import Pipeline
 from .layer_program import Counts
-from .layer_table import Pipeline
 
 MOST_ORDERS = 64
 """Orders of strategies within stages that are tried for one solution."""

@@ -141,7 +141,7 @@ class LayerProgram:
         """A stage holds the layers between two cuts, at least one."""
         order, p = self.pipeline.task.model.order, self.pipeline.stages
         inner = [self.model.new_int_var(i, len(order) - p + i, "cut") for i in range(1, p)]
-        cuts = [0, *inner, len(order)]
+        cuts: list[Any] = [0, *inner, len(order)]
         for before, after in pairwise(cuts):
             self.model.add(after - before >= 1)
         for kind in self.kinds:

@@ -34,7 +34,8 @@ ORDER = {
     ),
     "plan3d.search": (
         "objective space pareto backend exhaustive bounds branch_and_bound operator_graph cp_sat "
-        "tensor_partition stage_floor layer_table layer_program layer_step layer_plans "
+        "tensor_partition stage_floor layer_choices layer_table layer_program layer_step "
+        "layer_plans "
         "dynamic_programming integer_programming reinforcement_learning zeroth_order finder advice"
     ),
     "plan3d": (

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from plan3d.search import integer_programming
 from plan3d.search.cp_sat import solve
 from plan3d.search.finder import find_plans
+from plan3d.search.layer_choices import pipelines
 from plan3d.search.layer_plans import as_segments, proposals
 from plan3d.search.layer_program import LayerProgram
 from plan3d.search.layer_step import Step
-from plan3d.search.layer_table import LayerTable, pipelines
+from plan3d.search.layer_table import LayerTable
 from plan3d.search.space import Space
 from plan3d.search.stage_floor import fastest
 from plan3d.simulator.errors import InputError
