@@ -110,11 +110,16 @@ class _Tree:
         self._descend(self.current)
         self.current = None
 
-    def drop_the_rest(self) -> None:
-        """Count what waits: its least bound says that nothing there is better."""
-        for box in self.waiting:
-            self._count(box.depth, box.columns, np.ones(box.length, bool))
-        self.waiting.clear()
+    def result(self) -> SearchResult:
+        """What was found; of a complete search, what waits is pruned: its least bound says that
+        nothing there is better."""
+        if self.seen.complete:
+            for box in self.waiting:
+                self._count(box.depth, box.columns, np.ones(box.length, bool))
+            self.waiting.clear()
+        result = self.seen.result()
+        result.counts.removed |= {name: self.pruned[name] for name in NAMES if self.pruned[name]}
+        return result
 
     def _descend(self, box: _Box) -> None:
         """Take the axes of a box until bounds are due, or cost its plans."""
@@ -229,11 +234,7 @@ def search(
         tree.seen.complete = _run(tree, time_limit, progress)
     except KeyboardInterrupt:
         tree.seen.complete = False
-    bound = tree.bound
-    if tree.seen.complete:
-        tree.drop_the_rest()
-    result = tree.seen.result()
-    result.counts.removed |= {name: tree.pruned[name] for name in NAMES if tree.pruned[name]}
+    bound, result = tree.bound, tree.result()
     smallest = result.smallest
     if result.complete and result.costs is None:
         smallest = _smallest(space) or smallest

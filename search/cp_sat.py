@@ -71,6 +71,25 @@ def solve(
     from ortools.sat.python import cp_model
 
     check_limits(time_limit, workers)
+    solver = _solver(time_limit, effort, workers, seed)
+    status = solver.solve(model)
+    assert status != cp_model.MODEL_INVALID, model.validate()
+    decided = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    if not decided and not _at_a_limit(solver, time_limit, effort):
+        raise KeyboardInterrupt
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Answer(
+        found=found,
+        infeasible=status == cp_model.INFEASIBLE,
+        optimal=status == cp_model.OPTIMAL,
+        bound=solver.best_objective_bound,
+        value=solver.value,
+    )
+
+
+def _solver(time_limit: float | None, effort: float | None, workers: int, seed: int) -> Any:
+    from ortools.sat.python import cp_model
+
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
@@ -80,18 +99,11 @@ def solve(
         solver.parameters.max_time_in_seconds = time_limit
     if effort is not None:
         solver.parameters.max_deterministic_time = effort
-    status = solver.solve(model)
-    assert status != cp_model.MODEL_INVALID, model.validate()
-    if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-        worked = solver.response_proto.deterministic_time
-        late = time_limit is not None and solver.wall_time >= SPENT * time_limit
-        if not late and not (effort is not None and worked >= SPENT * effort):
-            raise KeyboardInterrupt
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return Answer(
-        found=found,
-        infeasible=status == cp_model.INFEASIBLE,
-        optimal=status == cp_model.OPTIMAL,
-        bound=solver.best_objective_bound,
-        value=solver.value,
-    )
+    return solver
+
+
+def _at_a_limit(solver: Any, time_limit: float | None, effort: float | None) -> bool:
+    """Whether a solver that is undecided ended because it had to."""
+    late = time_limit is not None and solver.wall_time >= SPENT * time_limit
+    worked = solver.response_proto.deterministic_time
+    return late or (effort is not None and worked >= SPENT * effort)

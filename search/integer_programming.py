@@ -118,6 +118,11 @@ class _Search:
     def done(self) -> bool:
         return not self.waiting or self.waiting[0].bound >= self.worth
 
+    def result(self) -> SearchResult:
+        bound = self.bound * self.scale
+        known = bound if np.isfinite(bound) else None
+        return replace(self.seen.result(), frontier=None, bound=known)
+
     def visit(self, seconds: float | None) -> None:
         """Solve the most promising pipeline further; cost what it proposes."""
         item = self.waiting[0]
@@ -196,8 +201,7 @@ def search(
         seen.complete = _run(search_of, budget, time_limit, progress)
     except KeyboardInterrupt:
         seen.complete = False
-    bound = search_of.bound * search_of.scale
-    return replace(seen.result(), frontier=None, bound=bound if np.isfinite(bound) else None)
+    return search_of.result()
 
 
 def _run(

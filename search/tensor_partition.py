@@ -105,6 +105,13 @@ class _Program:
                     self.model.add(paid >= left + needed - 1)
                     self.costs.append((price, paid))
 
+    def choice(self, answer: cp_sat.Answer) -> dict[str, int]:
+        """The partition of each operator in a solution."""
+        return {
+            name: next(i for i, x in enumerate(chosen) if answer.value(x))
+            for name, chosen in self.chosen.items()
+        }
+
     def _fit(self, limit: float) -> None:
         if limit == inf:
             return
@@ -135,10 +142,7 @@ def partition(
     answer = cp_sat.solve(program.model, time_limit=time_limit, workers=workers, seed=seed)
     if not answer.found:
         raise NoFeasiblePlanError(_nothing(graph, limit, answer.infeasible))
-    index = {
-        name: next(i for i, x in enumerate(chosen) if answer.value(x))
-        for name, chosen in program.chosen.items()
-    }
+    index = program.choice(answer)
     return TensorPartition(
         choice={name: graph.nodes[name]["partitions"][i].name for name, i in index.items()},
         cost=cost(graph, prices, index, training),
