@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cli_calibrate, cli_timeline
-from .cli_options import OPTIONS, Parser
+from . import cli_calibrate, cli_export, cli_import, cli_timeline
+from .cli_options import ASKING, OPTIONS
 from .cli_output import INTERRUPTED, Screen, warn
+from .cli_parser import Parser
 from .simulator.errors import InputError, Plan3dError, did_you_mean
 
 _SEARCH = """Search the plans of a model on a cluster and rank the best that fit.
@@ -32,11 +33,21 @@ VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
     "timeline": ("one plan simulated event by event: trace and picture", cli_timeline.ABOUT),
+    "export": ("write a plan as a launch file of a framework", cli_export.ABOUT),
+    "import": ("read a launch file of a framework as task and plan", cli_import.ABOUT),
     "validate": ("errors of the predictions on published runs", _VALIDATE),
     "calibrate": (cli_calibrate.SUMMARY, cli_calibrate.ABOUT),
     "models": ("list known models, or show one", "List the presets, or show one model."),
     "clusters": ("list hardware profiles, or show one", "List the profiles, or show one."),
 }
+
+POSITIONAL = {
+    "models": ("NAME", "?", "preset or config.json", "model"),
+    "clusters": ("NAME", "?", "profile or TOML file", "cluster"),
+    "export": ("PLAN", None, "'tp=8 pp=8 ...', a file, or result.json#3", "file"),
+    "import": ("FILE", None, "launch script or configuration", "file"),
+}
+"""The argument without a flag: its name, how many, its help, and what a shell completes."""
 
 
 class _Completion(argparse.Action):
@@ -114,14 +125,12 @@ def _fill(sub: Parser, verb: str) -> None:
             option.add_to(sub)
     if verb == "calibrate":
         cli_calibrate.declare(sub)
-    if verb in ("search", "estimate", "timeline"):
+    if verb in ASKING:
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
-        return
-    if verb not in ("models", "clusters"):
-        return
-    what = "preset or config.json" if verb == "models" else "profile or TOML file"
-    name = sub.add_argument("name", nargs="?", metavar="NAME", help=what)
-    setattr(name, "completes", verb[:-1])  # noqa: B010
+    if verb in POSITIONAL:
+        name, many, what, kind = POSITIONAL[verb]
+        action = sub.add_argument(name.lower(), nargs=many, metavar=name, help=what)
+        setattr(action, "completes", kind)  # noqa: B010
 
 
 def main(
@@ -157,7 +166,7 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         at = arguments.index(verb)
         return cli_calibrate.run([*arguments[:at], *arguments[at + 1 :]])
     try:
-        args = parser().parse(arguments, verb)
+        args = parser().parse(arguments, verb, OPTIONS)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:
@@ -168,6 +177,10 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         return cli_validate.validate(args)
     if args.verb == "timeline":
         return cli_timeline.timeline(args)
+    if args.verb == "export":
+        return cli_export.export(args)
+    if args.verb == "import":
+        return cli_import.read(args)
     from . import cli_verbs
 
     if args.verb == "search":

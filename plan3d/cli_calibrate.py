@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cli_options import OPTIONS, Option, Parser, whole
+from .cli_options import OPTIONS
 from .cli_output import Screen, check_writable, warn, write_whole
+from .cli_parser import Option, Parser, whole
 from .simulator.calibration import measure as measuring
 from .simulator.errors import CalibrationError, InputError, did_you_mean
 
@@ -113,7 +114,8 @@ def options(subverb: str) -> list[Option]:
     shared = {"fit": _STEP, "import": _KNOWN}.get(subverb, ())
     own = [option for option in OWN if subverb in option.verbs]
     named = {option.flag for option in own}
-    borrowed = [o for o in OPTIONS if o.flag in shared and o.flag not in named]
+    estimate = [option for option in OPTIONS if "estimate" in option.verbs]
+    borrowed = [o for o in estimate if o.flag in shared and o.flag not in named]
     return [*own, *(replace(option, required=False) for option in borrowed)]
 
 
@@ -254,7 +256,7 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
         raise InputError("--model and --plan describe a measured step: no file holds one")
     if args.model is None or args.plan is None:
         raise InputError("a measured step needs both --model and --plan")
-    from . import cli_task
+    from . import cli_plan, cli_task
     from .simulator.calibration.build import Step
     from .simulator.calibration.step_scale import step_seconds
 
@@ -264,7 +266,7 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
     def task(profile: Path) -> Any:
         return cli_task.task_of(argparse.Namespace(**{**given, "cluster": str(profile)}))
 
-    plan = cli_task.plan_of(args)
+    plan = cli_plan.plan_of(args)
     if not plan.scalar:
         raise InputError("--plan: a measured step ran one plan, not a table")
     seconds, count = step_seconds(table)

@@ -5,131 +5,20 @@ Nothing here imports numpy, so that help is instant.
 
 from __future__ import annotations
 
-import argparse
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn
-
+from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
+from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .simulator import units
-from .simulator.errors import InputError, did_you_mean
 
 TASK = ("search", "estimate", "timeline")
 ONE = ("estimate", "timeline")
 """Verbs about one plan."""
+ASKING = (*TASK, *LAUNCH)
+"""Verbs about a task."""
+PREDICTING = (*TASK, "import")
+"""Verbs that a number of the machine matters to."""
 SEARCH = ("search",)
-TOP = ("--help", "--version", "--print-completion")
-"""Options before the verb."""
 VALIDATE = ("validate",)
-EVERY = ("search", "estimate", "timeline", "validate", "models", "clusters")
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises InputError, one line, where argparse prints its usage and exits."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message.replace("argument ", "", 1))
-
-    def parse(self, arguments: Sequence[str], verb: str) -> argparse.Namespace:
-        """Parse all arguments; an unknown option is answered with the nearest known."""
-        known = [o.flag for o in OPTIONS if verb in o.verbs]
-        known += ["--help", "--help-fields"] if verb else [*TOP]
-        for word in arguments:
-            flag = word.partition("=")[0]
-            if flag.startswith("--") and flag not in (*known, *TOP, "--"):
-                raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
-        args, unknown = self.parse_known_args(arguments)
-        if unknown:
-            raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
-        return args
-
-
-def whole(text: str, what: str) -> int:
-    """A whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{what} {text!r} must be a whole number") from None
-
-
-def positive(text: str, what: str) -> float:
-    """A finite number above zero."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(f"{what} {text!r} must be a number above 0")
-    return number
-
-
-def seconds(text: str, what: str) -> float:
-    """Seconds, with or without a unit: '30' or '500ms'."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = units.parse_seconds(text, what)
-    if not 0 < number < math.inf:
-        raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
-    return number
-
-
-def training_tokens(text: str, what: str) -> float | str:
-    """'300B', or 'chinchilla' for 20 tokens a parameter."""
-    if text.lower() == "chinchilla":
-        return "chinchilla"
-    tokens = units.parse_count(text, what)
-    if tokens <= 0:
-        raise InputError(f"{what} {text!r} must be above 0")
-    return tokens
-
-
-def _text(text: str, what: str) -> str:
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option of the command line."""
-
-    flag: str
-    help: str
-    value: str = ""
-    """What its value is called in help; '' for a switch."""
-    read: Callable[[str, str], Any] = _text
-    """Value from its text; the second argument names the option in errors."""
-    verbs: tuple[str, ...] = TASK
-    default: Any = None
-    many: bool = False
-    required: bool = False
-    completes: str = ""
-    """What a shell completes: 'file', 'model', 'cluster', 'software'."""
-
-    @property
-    def name(self) -> str:
-        return self.flag.removeprefix("--").replace("-", "_")
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Declare it on a parser."""
-        if not self.value:
-            parser.add_argument(self.flag, action="store_true", help=self.help)
-            return
-        action = parser.add_argument(
-            self.flag,
-            action="append" if self.many else "store",
-            type=partial(_read, self),
-            default=self.default,
-            required=self.required,
-            metavar=self.value,
-            help=self.help,
-        )
-        setattr(action, "completes", self.completes)  # noqa: B010
-
-
-def _read(option: Option, text: str) -> Any:
-    return option.read(text, option.flag)
-
+EVERY = (*ASKING, "validate", "models", "clusters")
 
 OPTIONS = (
     Option(
@@ -146,73 +35,103 @@ OPTIONS = (
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
     ),
-    Option(flag="--gpus", value="N", read=whole, help="GPUs of the cluster"),
-    Option(flag="--nodes", value="N", read=whole, help="nodes of the cluster"),
+    Option(flag="--gpus", value="N", read=whole, verbs=ASKING, help="GPUs of the cluster"),
+    Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
     Option(
-        flag="--gpus-per-node", value="N", read=whole, help="GPUs a node (default: the profile's)"
+        flag="--gpus-per-node",
+        value="N",
+        read=whole,
+        verbs=ASKING,
+        help="GPUs a node (default: the profile's)",
     ),
     Option(
         flag="--sequence",
         value="S",
         read=whole,
+        verbs=ASKING,
         help="tokens of one sequence (default: the model's published one)",
     ),
     Option(
         flag="--global-batch",
         value="B",
         read=whole,
+        verbs=ASKING,
         help="sequences of one step (default: the model's published batch)",
     ),
     Option(
         flag="--global-batch-tokens",
         value="T",
         read=units.parse_count,
+        verbs=ASKING,
         help="the same in tokens; a multiple of the sequence",
     ),
-    Option(flag="--precision", value="P", help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16"),
-    Option(flag="--optimizer", value="O", help="adam (default) or sgd"),
+    Option(
+        flag="--precision",
+        value="P",
+        verbs=(*TASK, "export"),
+        help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
+    ),
+    Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     Option(
         flag="--layers-per-stage",
         value="LAYERS",
+        verbs=(*TASK, "export"),
         help="layers of every stage: 11,12,12,11",
     ),
     Option(
         flag="--pipeline-model-parallel-layout",
         value="LAYOUT",
+        verbs=(*TASK, "export"),
         help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
     ),
     Option(
         flag="--software",
         value="PROFILE",
+        verbs=ASKING,
         completes="software",
         help="training stack: megatron-core (default) or megatron-lm-2021",
     ),
     Option(
         flag="--inter-node-bandwidth",
         value="RATE",
+        verbs=PREDICTING,
         read=units.parse_bandwidth,
         help="of the network, for one GPU in one direction, such as 200Gb/s",
     ),
     Option(
         flag="--intra-node-bandwidth",
         value="RATE",
+        verbs=PREDICTING,
         read=units.parse_bandwidth,
         help="of NVLink or xGMI, for one GPU in one direction, such as 300GB/s",
     ),
     Option(
         flag="--network-latency",
         value="TIME",
+        verbs=PREDICTING,
         read=units.parse_seconds,
         help="to cross the network once, such as 5us",
     ),
     Option(
+        flag="--expert-imbalance",
+        value="X",
+        verbs=PREDICTING,
+        read=positive,
+        help="tokens of the busiest rank of experts over their mean: 1 (default) or more",
+    ),
+    Option(
         flag="--latency-per-node",
         value="TIME",
+        verbs=PREDICTING,
         read=units.parse_seconds,
         help="of each further node of a collective",
     ),
     Option(
-        flag="--memory", value="SIZE", read=units.parse_bytes, help="usable of one GPU: '80 GiB'"
+        flag="--memory",
+        value="SIZE",
+        read=units.parse_bytes,
+        verbs=PREDICTING,
+        help="usable of one GPU: '80 GiB'",
     ),
     Option(
         flag="--plan",
@@ -330,6 +249,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
 )

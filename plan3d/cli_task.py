@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
-from .simulator.model import Model
+from .simulator.model import Model, with_imbalance
 from .simulator.network import lists_layers, read_network
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
 from .simulator.textbook import chinchilla_tokens
-
-if TYPE_CHECKING:
-    from .simulator.plan import Plan
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
@@ -82,26 +78,41 @@ def check_question(args: argparse.Namespace) -> None:
 def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
-    model = model_of(args.model)
+    model = with_imbalance_of(model_of(args.model), args)
     sequence = model.sequence if args.sequence is None else args.sequence
     if args.sequence is None and not sequence:
         raise InputError(f"{model.name} states no sequence length: give --sequence")
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
-    return Task(
-        model,
-        cluster_of(args),
-        sequence=sequence,
-        global_batch=_batch(args, model, sequence),
-        software=software_profile(args.software or DEFAULT_SOFTWARE),
-    )
+    return question(model, cluster_of(args), sequence, _batch(args, model, sequence), args.software)
+
+
+def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
+    """The model with the load of experts that --expert-imbalance gives."""
+    if args.expert_imbalance is None:
+        return model
+    return with_imbalance(model, args.expert_imbalance)
+
+
+def question(
+    model: Model, cluster: Cluster, sequence: int, batch: int, software: str | None
+) -> Task:
+    """The task of a model, a machine and a batch under a named software profile."""
+    profile = software_profile(software or DEFAULT_SOFTWARE)
+    return Task(model, cluster, sequence=sequence, global_batch=batch, software=profile)
 
 
 def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:
+    stated = stated_batch(args, sequence)
+    return published_batch(model, sequence) if stated is None else stated
+
+
+def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
+    """Sequences of --global-batch or --global-batch-tokens; None when neither is given."""
     if args.global_batch is not None:
         return int(args.global_batch)
     if args.global_batch_tokens is None:
-        return published_batch(model, sequence)
+        return None
     tokens = args.global_batch_tokens
     batch, rest = divmod(tokens, sequence)
     if rest or not batch:
@@ -146,7 +157,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
         for name in PLAN_FIELDS
         if getattr(args, name) is not None
     ]
-    given += [(option, f"layers_per_stage={text}") for option, text in _layout_of(args)]
+    given += [(option, f"layers_per_stage={text}") for option, text in layout_of(args)]
     out: dict[str, list[str]] = {}
     origin: dict[str, str] = {}
     for option, text in given:
@@ -157,7 +168,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     return out
 
 
-def _layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
+def layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
     """The option that gives a layout, with its text; empty when none does."""
     given = [
         (f"--{name.replace('_', '-')}", getattr(args, name))
@@ -202,104 +213,3 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
     for rule in RULES:
         if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
             raise InputError(rule.message(plan, task))
-
-
-def plan_of(args: argparse.Namespace) -> Plan:
-    """The plan of --plan, with what it leaves open to --precision, --optimizer and a layout."""
-    from dataclasses import replace
-
-    from .simulator.plan import code, spell
-
-    plan, stated = _read_plan(args.plan)
-    for option, text in _layout_of(args):
-        plan = _with_layout(plan, option, text)
-    for name in PLAN_FIELDS:
-        text = getattr(args, name)
-        wanted = None if text is None else code(name, text)
-        if name in stated and wanted not in (None, getattr(plan, name)):
-            has = f"{name}={spell(name, getattr(plan, name))}"
-            raise InputError(f"--{name} {text} contradicts the plan, which has {has}")
-        if wanted is not None:
-            changes: dict[str, Any] = {name: wanted}
-            plan = replace(plan, **changes)
-    return plan
-
-
-def _with_layout(plan: Plan, option: str, text: str) -> Plan:
-    """The plan with the layout of an option, which may not contradict its own."""
-    from dataclasses import replace
-
-    layout: Any = text
-    out = replace(plan, layers_per_stage=layout)
-    if plan.layers_per_stage and plan.layers_per_stage != out.layers_per_stage:
-        has = ",".join(map(str, plan.layers_per_stage))
-        raise InputError(f"{option} {text} contradicts the plan, which has layers_per_stage={has}")
-    return out
-
-
-def _read_plan(source: str) -> tuple[Plan, set[str]]:
-    """A plan written out, in a text file or in a saved result, and the fields it states."""
-    path, _, number = source.rpartition("#")
-    if not path or not Path(path).is_file():
-        path, number = source, ""
-    if not Path(path).is_file():
-        if "=" not in source:
-            raise InputError(f"--plan {source!r} is neither FIELD=VALUE ... nor a file")
-        return _plan_of_text(source)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"--plan {path}: cannot be read as text") from None
-    if not text.lstrip().startswith(("{", "[")):
-        if number:
-            raise InputError(f"--plan {source}: #{number} needs a saved JSON result")
-        return _plan_of_text(text)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"--plan {path} is not JSON ({error})") from None
-    return _plan_of_record(_record(content, source, number), path)
-
-
-def _plan_of_text(text: str) -> tuple[Plan, set[str]]:
-    from .simulator.plan import Plan
-
-    stated = {word.partition("=")[0].replace("-", "_") for word in text.split()}
-    return Plan.parse(text), stated
-
-
-def _plan_of_record(record: dict[str, Any], path: str) -> tuple[Plan, set[str]]:
-    from .simulator.plan import Plan, check_field
-
-    fields = record.get("plan", record)
-    if not isinstance(fields, dict):
-        raise InputError(f"--plan {path}: 'plan' must be an object of fields")
-    values = {name: value for name, value in fields.items() if name != "micro_batches"}
-    for name, value in values.items():
-        check_field(name)
-        if name == "segments":
-            continue
-        layout = name == "layers_per_stage" and isinstance(value, list)
-        wanted = int if name == "layers_per_stage" else (int, str)
-        if not all(isinstance(part, wanted) for part in (value if layout else [value])):
-            raise InputError(f"--plan {path}: {name} cannot be {json.dumps(value)[:60]}")
-        values[name] = tuple(value) if layout else value
-    return Plan(**values), set(values)
-
-
-def _record(content: Any, source: str, number: str) -> dict[str, Any]:
-    """The wanted record of a saved result; the file's only object where it is no result."""
-    if isinstance(content, dict) and isinstance(content.get("plans"), list):
-        plans = content["plans"]
-        try:
-            rank = int(number or 1)
-        except ValueError:
-            rank = 0
-        if not 1 <= rank <= len(plans):
-            raise InputError(f"--plan {source}: the result holds {len(plans)} plans")
-        content = plans[rank - 1]
-    elif number:
-        raise InputError(f"--plan {source}: the file is not a saved result with plans")
-    if not isinstance(content, dict):
-        raise InputError(f"--plan {source}: must hold a result or an object of plan fields")
-    return content

@@ -28,10 +28,10 @@ def timeline(args: argparse.Namespace) -> int:
     form = _picture_format(args.gantt)
     if args.trace is not None:
         check_writable(args.trace, "--trace")
-    from . import cli_task
+    from . import cli_plan, cli_task
     from .simulator.plan_timeline import timeline_of
 
-    x = timeline_of(cli_task.task_of(args), cli_task.plan_of(args))
+    x = timeline_of(cli_task.task_of(args), cli_plan.plan_of(args))
     if args.trace is not None:
         from .simulator.trace import trace
 

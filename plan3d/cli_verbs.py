@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_task
+from . import cli_export, cli_plan, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
@@ -133,6 +133,8 @@ def _print_search(
         print("Frontier of time against memory: no plan is both faster and smaller")
         _print_ranking(screen, cli_views.spread(result.frontier, args.top), args, tokens, False)
     _print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
+    for line in cli_export.launch_line(result, args):
+        print(line)
 
 
 def _print_ranking(
@@ -181,7 +183,7 @@ def estimate(args: argparse.Namespace) -> int:
     """Predict one plan; one that does not fit is still a valid answer."""
     task = cli_task.task_of(args)
     tokens = cli_task.tokens_of(args, task.model)
-    plan = cli_task.plan_of(args)
+    plan = cli_plan.plan_of(args)
     from . import cli_views
     from .simulator.step import evaluate
 
@@ -194,10 +196,17 @@ def estimate(args: argparse.Namespace) -> int:
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
     print()
+    print_costs(screen, costs)
+    return 0
+
+
+def print_costs(screen: Screen, costs: Costs) -> None:
+    """Whether one plan fits, and where its time and memory go."""
+    from . import cli_views
+
     screen.lines([cli_views.verdict(costs)])
     print()
     _print_plan(screen, costs, "Plan", stages=True)
-    return 0
 
 
 def catalogue(args: argparse.Namespace) -> int:

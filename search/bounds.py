@@ -41,7 +41,7 @@ SIZES = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 ENDS = ("first_stage_layers", "last_stage_layers")
 PLACEMENT = (*ENDS, "mtp_stage", "virtual_stages", "schedule", "micro_batch_group")
 """Fields that decide which layers a rank holds and how long it idles."""
-LOCAL = ("sequence_parallel", "recompute", "overlap_tp")
+LOCAL = tuple(name for name in stages.STRATEGY if name not in SIZES)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""

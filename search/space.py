@@ -40,6 +40,8 @@ ORDER = (
     "virtual_stages",
     "schedule",
     "micro_batch_group",
+    "cp_comm",
+    "expert_dispatch",
     "precision",
     "optimizer",
     "first_stage_layers",
@@ -48,6 +50,7 @@ ORDER = (
     "sequence_parallel",
     "recompute",
     "overlap_tp",
+    "overlap_ep",
     "zero",
     "overlap_grad_reduce",
     "overlap_param_gather",
@@ -58,7 +61,7 @@ DISTINCT before the rest, so that plans which a ranking does not tell apart are 
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("micro_batch_group", "precision", "optimizer"),
+    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
@@ -126,6 +129,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
+        "overlap_ep": (0,),
+        "cp_comm": (0,),
+        "expert_dispatch": (0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),

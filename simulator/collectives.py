@@ -79,10 +79,12 @@ def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
 def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
     steps = group.ranks - 1
     sent = steps / group.ranks * size
+    local, some_cross = _inside(time, sent, steps), group.domains > 1
+    if not some_cross.any():
+        return local * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    local = _inside(time, sent, steps)
     remote = _across(cluster, sent, group.domains - 1, bandwidth)
-    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+    return np.where(some_cross, remote, local) * (steps > 0)
 
 
 def all_gather(size: Value | float, group: Group, cluster: Cluster) -> Value:
@@ -106,17 +108,21 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     sent = steps / group.ranks * size
     fast = cluster.fast
     local = _inside(fast.all_reduce, sent, steps)
-    inside: Value | float = fast.all_reduce.bandwidth
     if fast.switch_all_reduce:
         switch = _inside(fast.switch_all_reduce, sent, np.zeros_like(steps))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
+    some_cross = group.domains > 1
+    if not some_cross.any():
+        return local * (steps > 0)
+    inside: Value | float = fast.all_reduce.bandwidth
+    if fast.switch_all_reduce:
         faster = max(fast.all_reduce.bandwidth, fast.switch_all_reduce.bandwidth)
         inside = np.where(group.in_domain > NVLS_RANKS, faster, inside)
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
     remote = _across(cluster, sent, hops, bandwidth)
-    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+    return np.where(some_cross, remote, local) * (steps > 0)
 
 
 def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
@@ -129,6 +135,25 @@ def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
     leaving = (n - group.in_domain) / n * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
     remote = _across(cluster, leaving, np.zeros_like(n), rate) + (n - 1) * fast.latency_per_step
+    return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
+
+
+def spread(
+    size: Value | float, nodes: Value, copies: Value | float, group: Group, cluster: Cluster
+) -> Value:
+    """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
+    wants it (`nodes` on average) and on to its `copies` receivers inside.
+
+    Across, a rank sends nodes (K-1)/K size through its own NIC; inside, what arrived is passed on
+    as it comes, so the longer of the two counts (as all_to_all does).
+    """
+    n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
+    r = group.in_domain
+    local = _inside(fast, (r - 1) / r * copies * size, r - 1)
+    leaving = nodes * (group.domains - 1) / group.domains * size
+    rate = np.full_like(n, net.bandwidth * net.efficiency)
+    hops = group.domains - 1
+    remote = _across(cluster, leaving, np.zeros_like(n), rate) + hops * fast.latency_per_step
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 

@@ -231,10 +231,17 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     return out + _about_the_model(task, plan)
 
 
+def _routing(task: Task) -> str:
+    imbalance = max(kind.experts.imbalance for kind in task.model.kinds if kind.experts)
+    if imbalance == 1:
+        return "tokens are routed evenly over the experts"
+    return f"the busiest rank of experts gets {imbalance:g} times the mean of tokens"
+
+
 def _about_the_model(task: Task, plan: Plan) -> list[str]:
     out = []
     if any(kind.experts for kind in task.model.kinds):
-        out.append("tokens are routed evenly over the experts")
+        out.append(_routing(task))
     padded = padded_vocabulary(task.model.vocabulary, task.software.vocabulary_multiple * plan.tp)
     if padded != task.model.vocabulary:
         out.append(f"vocabulary padded from {task.model.vocabulary:,} to {padded:,}")

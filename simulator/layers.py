@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from . import kernels, operators
 from .footprint import gathered_inputs, kept_activations, stored_parameters
-from .layer_communication import context_exposed, expert_exchange, tensor_exposed
+from .layer_communication import (
+    context_exposed,
+    expert_exchange,
+    expert_exposed,
+    tensor_exposed,
+)
 from .layer_kinds import Kind, Local, layer_kinds, local_strategies
 from .operators import Strategy, Work
 from .plan import Recompute
@@ -201,8 +206,12 @@ def _passes(
             ring = context_exposed(kind.block, core, local)
             forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
         if kind.block.experts:
-            forward[Cost.EXPERT_COMM] = expert_exchange(kind.block.experts, local)
-            backward[Cost.EXPERT_COMM] = forward[Cost.EXPERT_COMM]
+            exchange = expert_exchange(kind.block.experts, local)
+            for one_pass in (forward, backward):
+                window, overlapped = _in_order(one_pass[COMPUTE]), local.s.overlap_ep
+                one_pass[Cost.EXPERT_COMM] = expert_exposed(
+                    exchange, window, software.contention, overlapped
+                )
         floor = software.layer_floor
         forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor)
         floor *= software.backward_floor_ratio

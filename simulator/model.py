@@ -7,10 +7,12 @@ A model is a sequence of blocks; equal blocks are one *kind* and are costed once
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
+
+from .errors import InputError
 
 COMPONENTS = (
     "embedding",
@@ -110,6 +112,12 @@ class Experts:
     shared_gate: bool = False
     """A learned scalar gate on the shared experts (Qwen 1.5/2 MoE)."""
     router_bias: bool = False
+    groups: int = 1
+    """Groups of experts that routing chooses from first (DeepSeek-V3); 1 for none."""
+    group_limit: int = 1
+    """Groups that a token's experts come from."""
+    imbalance: float = 1.0
+    """Tokens of the busiest rank of experts over their mean."""
 
     @property
     def expert(self) -> Mlp:
@@ -241,6 +249,22 @@ class Model:
             if e:
                 idle += (e.count - e.top_k) * e.expert.parameters(self.hidden)
         return self.parameters - idle
+
+
+def with_imbalance(model: Model, factor: float) -> Model:
+    """The model with `factor` times the mean of tokens on the busiest rank of experts.
+
+    Raises InputError for a factor below 1, and for a model without experts.
+    """
+    if factor < 1:
+        raise InputError(f"expert imbalance {factor:g} must be at least 1, which is an even load")
+    if not any(kind.experts for kind in model.kinds):
+        raise InputError(f"expert imbalance needs experts, which {model.name} has none of")
+    kinds = tuple(
+        replace(kind, experts=replace(kind.experts, imbalance=factor)) if kind.experts else kind
+        for kind in model.kinds
+    )
+    return replace(model, kinds=kinds)
 
 
 def padded_vocabulary(vocabulary: int, multiple: int) -> int:

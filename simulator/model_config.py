@@ -305,4 +305,6 @@ def _experts(config: JsonObject, family: Family) -> Experts:
         shared_ffn=shared * ffn if family.shared == "n_shared_experts" else shared,
         shared_gate=family.shared_gate,
         router_bias=family.expert_bias,
+        groups=config.size("n_group", default=1, most=count),
+        group_limit=config.size("topk_group", default=1, most=count),
     )

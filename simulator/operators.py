@@ -35,6 +35,9 @@ class Strategy:
     sequence_parallel: Value
     recompute: Value
     overlap_tp: Value
+    overlap_ep: Value
+    cp_comm: Value
+    expert_dispatch: Value
 
     def tokens(self, sequence: int) -> Value:
         """Tokens a rank holds of one micro-batch: b s / c."""
@@ -149,8 +152,8 @@ def _mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | f
 
 
 def expert_assignments(experts: Experts, s: Strategy, sequence: int) -> Value:
-    """Token-to-expert assignments one rank works on: T top_k etp / t."""
-    return s.tokens(sequence) * experts.top_k * s.etp / s.tp
+    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t."""
+    return s.tokens(sequence) * (experts.imbalance * experts.top_k) * s.etp / s.tp
 
 
 def _expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:

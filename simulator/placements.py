@@ -31,6 +31,8 @@ def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
     if key.size == 1:
         return key, key
     for column in columns:
+        if (column == column[0]).all():
+            continue
         values, codes = np.unique(column, return_inverse=True)
         key = key * values.size + codes
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)

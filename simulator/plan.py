@@ -77,6 +77,26 @@ class Optimizer(IntEnum):
     SGD = 1
 
 
+class ContextComm(IntEnum):
+    """How the ranks of a split sequence get each other's keys and values (Megatron-LM's names)."""
+
+    P2P = 0
+    """Passed round a ring while attention runs (Liu et al. 2023, Ring Attention)."""
+    ALL_GATHER = 1
+    """Gathered before attention (Llama 3)."""
+    A2A = 2
+    """Sequences exchanged for heads and back (Jacobs et al. 2023, DeepSpeed-Ulysses)."""
+
+
+class Dispatch(IntEnum):
+    """How tokens reach their experts."""
+
+    ALLTOALL = 0
+    """One all-to-all over all expert ranks: a copy for every expert."""
+    HIERARCHICAL = 1
+    """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
+
+
 NAMES: dict[str, dict[str, int]] = {
     "schedule": {
         "1f1b": Schedule.ONE_F_ONE_B,
@@ -94,6 +114,8 @@ NAMES: dict[str, dict[str, int]] = {
         "zb-2p": Schedule.ZB_H2,
     },
     "recompute": {r.name.lower(): r for r in Recompute},
+    "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
+    "expert_dispatch": {d.name.lower(): d for d in Dispatch},
     "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
     "optimizer": {o.name.lower(): o for o in Optimizer},
 }
@@ -105,6 +127,7 @@ BOOLEAN = (
     "overlap_param_gather",
     "overlap_p2p",
     "overlap_tp",
+    "overlap_ep",
 )
 ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields in which 0 stands for what a stack does unless told otherwise."""
@@ -147,6 +170,9 @@ class Plan:
     overlap_param_gather: Cell = _axis(AUTO, "parameter gathers hide behind the forward pass")
     overlap_p2p: Cell = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
     overlap_tp: Cell = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
+    overlap_ep: Cell = _axis(0, "expert all-to-alls hide behind another micro-batch")
+    cp_comm: Cell = _axis(ContextComm.P2P, "p2p (ring), all-gather or a2a (Ulysses)")
+    expert_dispatch: Cell = _axis(Dispatch.ALLTOALL, "alltoall or hierarchical (once a node)")
     precision: Cell = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
     optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
     first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")

@@ -35,6 +35,8 @@ FIELDS = (
     "top_k",
     "expert_ffn",
     "shared_ffn",
+    "expert_groups",
+    "group_limit",
     "dense_layers",
     "mtp_layers",
     "sequence",
@@ -143,4 +145,6 @@ def _experts(table: JsonObject) -> Experts:
         ffn=table.size("expert_ffn"),
         gated=table.flag("gated", True),
         shared_ffn=table.size("shared_ffn", default=0),
+        groups=table.size("expert_groups", default=1, most=count),
+        group_limit=table.size("group_limit", default=1, most=count),
     )

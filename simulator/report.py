@@ -43,6 +43,8 @@ SHORT = {
     "overlap_param_gather": "o-param",
     "overlap_p2p": "o-p2p",
     "overlap_tp": "o-tp",
+    "overlap_ep": "o-ep",
+    "expert_dispatch": "dispatch",
     "first_stage_layers": "first",
     "last_stage_layers": "last",
 }

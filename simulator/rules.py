@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .kernels import peak_flops
 from .pipeline_rules import PIPELINE_RULES, Rule
-from .plan import Plan, Precision, Recompute, model_copies
+from .plan import ContextComm, Plan, Precision, Recompute, Schedule, model_copies, spell
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
 from .task import Task
@@ -222,6 +222,38 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"ep={p.ep} etp={p.etp} need a model with experts",
     ),
     Rule(
+        "context-exchange-needs-cp",
+        ("cp_comm", "cp"),
+        lambda p, t: (p.cp_comm == 0) | (p.cp > 1),
+        lambda p, t: f"cp_comm={spell('cp_comm', p.cp_comm)} needs cp > 1",
+    ),
+    Rule(
+        "context-exchange-divides-heads",
+        ("cp_comm", "cp", "tp"),
+        lambda p, t: (
+            (p.cp_comm != ContextComm.A2A) | _divides((*_heads(t), *_kv_heads(t)), p.tp * p.cp)
+        ),
+        lambda p, t: (
+            f"cp_comm=a2a: tp({p.tp}) x cp({p.cp}) = {p.tp * p.cp} does not divide "
+            f"{_first_undivided((*_heads(t), *_kv_heads(t)), p.tp * p.cp)} heads"
+        ),
+    ),
+    Rule(
+        "expert-exchange-needs-ep",
+        ("expert_dispatch", "overlap_ep", "ep"),
+        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | (p.ep > 1),
+        lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
+    ),
+    Rule(
+        "expert-overlap-needs-interleaving",
+        ("overlap_ep", "virtual_stages", "pp", "schedule"),
+        lambda p, t: (p.overlap_ep == 0) | (p.pp == 1) | (p.virtual_stages > 1) | _dual(p.schedule),
+        lambda p, t: (
+            "overlap_ep runs one micro-batch beside another: with pp > 1 it needs "
+            "virtual_stages >= 2 or a dualpipe schedule"
+        ),
+    ),
+    Rule(
         "ep-divides-experts",
         ("ep",),
         lambda p, t: _divides(_expert_counts(t), p.ep),
@@ -271,6 +303,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """Every rule a plan must meet, cheapest fields first."""
+
+
+def _dual(schedule: Any) -> Any:
+    """Whether a rank runs a forward beside a backward pass."""
+    return (schedule == Schedule.DUALPIPE) | (schedule == Schedule.DUALPIPE_V)
 
 
 def _no_format(p: Plan, task: Task) -> str:

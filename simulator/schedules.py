@@ -85,13 +85,14 @@ def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(each + (i in extra) for i in range(chunks))
 
 
+@lru_cache(maxsize=4096)
 def chunk_layers(
     layers: int,
     pp: int,
     virtual: int,
     first: int,
     last: int,
-    explicit: Sequence[int],
+    explicit: tuple[int, ...],
     place: int = Placement.LOOPED,
 ) -> tuple[int, ...]:
     """Layers of each chunk in model order.

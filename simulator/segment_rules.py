@@ -51,6 +51,7 @@ def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
     several = columns["dp"] * columns["cp"] > 1
     columns["sequence_parallel"] = columns["sequence_parallel"] * (columns["tp"] > 1)
     columns["overlap_tp"] = columns["overlap_tp"] * (columns["tp"] > 1)
+    columns["overlap_ep"] = columns["overlap_ep"] * (columns["ep"] > 1)
     columns["overlap_grad_reduce"] = columns["overlap_grad_reduce"] * several
     gathers = columns["overlap_param_gather"] * several
     columns["overlap_param_gather"] = gathers * (columns["zero"] > 0)

@@ -23,7 +23,7 @@ from .plan import Plan
 from .precision import Recipe
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import Ranks, Stages, Weights, combine, costs_of
+from .stages import STRATEGY, Ranks, Stages, Weights, combine, costs_of
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -168,7 +168,7 @@ class _Runs:
         return out
 
 
-_SHARED = ("cp", "ep", "etp", "sequence_parallel", "overlap_tp")
+_SHARED = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "recompute"))
 """What one layer sees of a plan that is the same in all runs."""
 
 

@@ -38,6 +38,9 @@ STRATEGY = (
     "sequence_parallel",
     "recompute",
     "overlap_tp",
+    "overlap_ep",
+    "cp_comm",
+    "expert_dispatch",
 )
 """Fields of a plan that one layer can see."""
 SKELETON = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "docs" / "accuracy.md")
+PAGES = (README, ROOT / "docs" / "accuracy.md", ROOT / "docs" / "export.md")
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
 
@@ -29,7 +29,7 @@ def printed(command: str) -> str:
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), contextlib.chdir(ROOT):
             main(shlex.split(command))
     finally:
         os.environ.pop("COLUMNS")

@@ -35,12 +35,20 @@ ORDER = {
     "plan3d.search": (
         "objective space pareto backend exhaustive bounds branch_and_bound operator_graph cp_sat "
         "tensor_partition stage_floor layer_choices layer_table layer_program layer_step "
-        "layer_plans "
-        "dynamic_programming integer_programming reinforcement_learning zeroth_order finder advice"
+        "layer_plans dynamic_programming integer_programming reinforcement_learning zeroth_order "
+        "finder advice "
+        "export export.shape export.launch_file export.documents export.exporter "
+        "export.shell_text export.shell_conditions export.shell_words export.flags "
+        "export.launch_script export.megatron_model export.megatron_rules "
+        "export.megatron export.megatron_read export.megatron_bridge export.torchtitan_model "
+        "export.torchtitan_rules "
+        "export.torchtitan export.torchtitan_recipe export.torchtitan_read export.deepspeed "
+        "export.deepspeed_read export.nanotron export.nanotron_read export.registry"
     ),
     "plan3d": (
-        "cli_options cli_output cli_task cli_catalogue cli_views cli_verbs cli_validate "
-        "cli_timeline cli_calibrate cli __main__"
+        "cli_parser cli_launch_options cli_options cli_output cli_task cli_plan cli_catalogue "
+        "cli_views cli_export cli_verbs cli_import cli_validate cli_timeline cli_calibrate cli "
+        "__main__"
     ),
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
@@ -51,7 +59,7 @@ LAZY = {
 }
 """Arrows that run back from inside a function: Model.preset, Model.from_config, Costs.to_frame."""
 
-HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab"}
+HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab", "yaml"}
 """Loaded by the functions that need them."""
 
 

@@ -109,14 +109,15 @@ def every_plan(question, choose):
         yield from_columns(columns, segments=concat(rows))
 
 
+TWO = {"micro_batch": [2]}
 CASES = {
     "recompute": ("gpt3-1.3b", 5, {"pp": [2], "tp": [2], "recompute": [0, 1, 2], "zero": [1]}),
-    "deep": ("gpt3-1.3b", 8, {"pp": [4], "tp": [1], "recompute": [0, 2], "zero": [1]}),
+    "deep": ("gpt3-1.3b", 8, {"pp": [4], "tp": [1], "recompute": [0, 2], "zero": [1]} | TWO),
     "tp": ("llama-7b", 4, {"pp": [1, 2], "tp": [1, 2, 4], "recompute": [0, 2], "zero": [1]}),
     "zero": ("llama-7b", 4, {"pp": [2], "tp": [2], "recompute": [0, 2], "zero": [0, 1, 3]}),
     "zero 2": ("llama-7b", 4, {"pp": [2, 4], "tp": [1], "recompute": [0, 2], "zero": [1, 2]}),
     "kinds": ("deepseek-v3", 4, {"pp": [2, 4], "tp": [2], "recompute": [0, 2], "zero": [1]}),
-    "tied": ("gpt3-125m", 5, {"pp": [1, 2, 4], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
+    "tied": ("gpt3-125m", 5, {"pp": [1, 2], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
 }
 
 
@@ -135,7 +136,7 @@ def brute_force(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("room", [0.0, 0.2, 0.6, 1.0])
+@pytest.mark.parametrize("room", [0.0, 0.4])
 def test_the_search_is_brute_force(name, room):
     steps, sizes = brute_force(name)
     limit = (sizes.min() + room * (sizes.max() - sizes.min())) * (1 + 1e-9)
@@ -188,7 +189,7 @@ def test_a_program_is_below_what_the_simulator_says(name):
     strategies=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
     room=st.integers(0, 30),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 def test_fastest_stages_are_brute_force(strategies, room):
     seconds, size = (np.array(column, float) for column in zip(*strategies, strict=True))
     found = fastest(seconds, size, 4, room)

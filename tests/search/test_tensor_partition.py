@@ -83,7 +83,7 @@ SPLITS = [Layout.WHOLE, Layout.FEATURES, Layout.TOKENS]
     prices=st.sampled_from([ring_units(4), naive_units(4)]),
     limit=st.sampled_from([float("inf"), 4.0, 9.0, 16.0]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_the_program_is_brute_force(graph, training, prices, limit):
     least = brute_force(graph, prices, training, limit)
     if least is None:

@@ -263,8 +263,8 @@ def test_bytes_over_all_shards_are_those_of_one_copy(name, zero):
 
 
 def strategy(**values):
-    names = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute", "overlap_tp")
-    ones = dict.fromkeys(names[:5], 1) | dict.fromkeys(names[5:], 0)
+    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
+    ones = dict.fromkeys(stages.STRATEGY, 0) | ones
     return operators.Strategy(**{k: np.array([float(v)]) for k, v in (ones | values).items()})
 
 

@@ -1,0 +1,1 @@
+"""Launch configurations: plans written for training frameworks, and read from their files."""

@@ -1,0 +1,178 @@
+"""What does torchtitan refuse? Rules of 0.2, and those that it shares with 0.3.
+
+Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
+distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...simulator.pipeline_rules import Rule
+from ...simulator.plan import ContextComm, Optimizer, Precision, Recompute, Schedule
+from .exporter import only, said, whole_key_heads
+from .torchtitan_model import missing
+
+VERSION = "0.2.2"
+TITLE = f"torchtitan {VERSION}"
+SCHEDULES: dict[int, str] = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.BREADTH_FIRST: "LoopedBFS",
+    Schedule.ZB_V: "ZBVZeroBubble",
+    Schedule.DUALPIPE_V: "DualPipeV",
+    Schedule.INTERLEAVED: "Interleaved1F1B",
+    Schedule.ONE_F_ONE_B: "1F1B",
+}
+"""torch.distributed.pipelining's name of each schedule that it has."""
+PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
+ROTATIONS: dict[int, str] = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
+"""context_parallel_rotate_method by cp_comm."""
+
+
+def common_rules(title: str) -> tuple[Rule, ...]:
+    """What 0.2 and 0.3 both refuse."""
+    return (*_model_rules(title), *_recipe_rules(title), *_overlap_rules(title))
+
+
+def _model_rules(title: str) -> tuple[Rule, ...]:
+    """What cannot be split or scheduled."""
+    return (
+        Rule(
+            "torchtitan-model",
+            (),
+            lambda p, t: (p.tp > 0) & (not missing(t.model)),
+            lambda p, t: (
+                f"{title} has no model with {' or '.join(missing(t.model))} like {t.model.name}"
+            ),
+        ),
+        only(
+            "torchtitan-schedule",
+            "schedule",
+            SCHEDULES,
+            f"torch.distributed.pipelining has {', '.join(SCHEDULES.values())}",
+        ),
+        whole_key_heads("torchtitan-key-heads", title),
+        Rule(
+            "torchtitan-group",
+            ("micro_batch_group", "pp"),
+            lambda p, t: (p.micro_batch_group == 0) | (p.micro_batch_group == p.pp),
+            lambda p, t: (
+                f"{said(p, 'micro_batch_group')}: Interleaved1F1B runs groups of pp micro-batches; "
+                "nearest: micro_batch_group=0"
+            ),
+        ),
+    )
+
+
+def _recipe_rules(title: str) -> tuple[Rule, ...]:
+    """Formats, optimizer, recompute and sharding."""
+    return (
+        only("torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"),
+        only("torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"),
+        only(
+            "torchtitan-recompute",
+            "recompute",
+            (Recompute.NONE, Recompute.FULL),
+            "torchtitan's own selective recompute drops every second GEMM, which a plan cannot say",
+        ),
+        only(
+            "torchtitan-sharding",
+            "zero",
+            (0, 3, 2),
+            "FSDP2 shards weights, gradients and optimizer together",
+        ),
+    )
+
+
+def _several(p: Any) -> Any:
+    """Whether ranks hold the same weights."""
+    return p.dp * p.cp > 1
+
+
+def _overlap_rules(title: str) -> tuple[Rule, ...]:
+    """FSDP2 and the pipeline runtime always overlap."""
+    return (
+        Rule(
+            "torchtitan-gradient-overlap",
+            ("overlap_grad_reduce", "dp", "cp"),
+            lambda p, t: p.overlap_grad_reduce == _several(p),
+            lambda p, t: (
+                f"{said(p, 'overlap_grad_reduce')}: {title} always overlaps gradient reduction; "
+                "nearest: overlap_grad_reduce=1"
+            ),
+        ),
+        Rule(
+            "torchtitan-gather-overlap",
+            ("overlap_param_gather", "zero", "dp", "cp"),
+            lambda p, t: (p.zero == 1) | (p.overlap_param_gather == (_several(p) & (p.zero > 1))),
+            lambda p, t: (
+                f"{said(p, 'overlap_param_gather')}: FSDP2 always prefetches, DDP has nothing to; "
+                f"nearest: overlap_param_gather={int(p.zero > 1)}"
+            ),
+        ),
+        Rule(
+            "torchtitan-p2p-overlap",
+            ("overlap_p2p", "virtual_stages"),
+            lambda p, t: p.overlap_p2p == (p.virtual_stages > 1),
+            lambda p, t: (
+                f"{said(p, 'overlap_p2p')}: the pipeline runtime overlaps the sends of several "
+                f"chunks; nearest: overlap_p2p={int(p.virtual_stages > 1)}"
+            ),
+        ),
+    )
+
+
+RULES = (
+    *common_rules(TITLE),
+    only("torchtitan-context", "cp_comm", ROTATIONS, "torch rotates or gathers keys and values"),
+    Rule(
+        "torchtitan-expert-overlap",
+        ("overlap_ep", "schedule", "recompute"),
+        lambda p, t: (
+            (p.overlap_ep == 0)
+            | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
+        ),
+        lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
+    ),
+    Rule(
+        "torchtitan-ddp-alone",
+        ("zero", "dp", "tp", "pp", "cp"),
+        lambda p, t: (p.zero > 0) | (p.dp * p.cp == 1) | (p.tp * p.pp * p.cp == 1),
+        lambda p, t: (
+            "zero=0 is DDP, which 0.2 does not combine with other axes; nearest: zero=2 "
+            "overlap_param_gather=1"
+        ),
+    ),
+    Rule(
+        "torchtitan-mixed-precision",
+        ("precision", "dp", "tp", "pp", "cp"),
+        lambda p, t: (
+            (p.dp * p.cp > 1)
+            | (p.tp * p.pp == 1)
+            | ((p.precision != Precision.BF16) & (p.precision != Precision.FP8))
+        ),
+        lambda p, t: (
+            f"{said(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp > 1; "
+            "nearest: precision=pure-bf16"
+        ),
+    ),
+    Rule(
+        "torchtitan-sequence-parallel",
+        ("sequence_parallel", "tp"),
+        lambda p, t: p.sequence_parallel == (p.tp > 1),
+        lambda p, t: "0.2 always shards the sequence with tp; nearest: sequence_parallel=1",
+    ),
+    Rule(
+        "torchtitan-sequence-divides",
+        ("tp", "cp"),
+        lambda p, t: t.sequence % (2 * p.tp * p.cp) == 0,
+        lambda p, t: f"sequence {t.sequence} is not a multiple of 2 tp cp = {2 * p.tp * p.cp}",
+    ),
+    Rule(
+        "torchtitan-expert-tensor",
+        ("ep", "etp", "tp"),
+        lambda p, t: (p.etp == 1) | ((p.ep > 1) & (p.etp == p.tp)),
+        lambda p, t: f"etp={p.etp} must be 1, or tp = {p.tp} with ep > 1; nearest: etp=1",
+    ),
+)
+"""Rules of 0.2."""
