@@ -104,7 +104,7 @@ def _proof(result: SearchResult) -> list[str]:
     if result.gap is None:
         return []
     share = f"more than {100 * result.gap:.2g} % better" if result.gap else "better"
-    return [f"proven: no plan of the space that fits is {share}"]
+    return [f"proven: no plan that fits, of those searched, is {share}"]
 
 
 def _events(result: SearchResult) -> list[str]:

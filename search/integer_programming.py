@@ -60,7 +60,7 @@ def uniform_space(space: Space) -> Space:
     usual = default_axes(space.task)
     for name, only in ONLY.items():
         asked = space.axes[name]
-        if asked not in (usual[name], (AUTO,)) and not set(asked) & set(only):
+        if asked != usual[name] and not set(asked) <= {*only, AUTO}:
             raise InputError(
                 f"integer-programming cuts stages itself under 1f1b: it cannot keep {name}"
             )

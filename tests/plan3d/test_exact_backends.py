@@ -31,7 +31,7 @@ def test_branch_and_bound_prints_the_exhaustive_ranking_and_its_proof(
     assert found["bound"] == pytest.approx(full["plans"][0]["step_seconds"])
     assert found["counts"]["evaluated"] < full["counts"]["evaluated"]
     assert main(BRANCH) == 0
-    assert "proven: no plan of the space that fits is better" in capsys.readouterr().out
+    assert "proven: no plan that fits, of those searched, is better" in capsys.readouterr().out
 
 
 def test_a_budget_leaves_a_gap(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_a_budget_leaves_a_gap(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["complete"] is False
     assert 0 < found["gap"] < 1
     assert main([*BRANCH, "--budget", "4"]) == 0
-    assert "no plan of the space that fits is more than" in capsys.readouterr().out
+    assert "of those searched, is more than" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,19 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["complete"] is True
     assert found["plans"] == []
     assert "the smallest" in found["infeasible"][0]
+
+
+def test_an_integer_program_prints_a_strategy_for_each_stage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layered = [*SEARCH, "--choose", "pp=2,4", "--backend", "integer-programming"]
+    layered += ["--memory-headroom", "80%"]
+    found = answer(capsys, *layered)
+    assert found["complete"] is True
+    assert 0 <= found["gap"] < 0.01
+    best = found["plans"][0]
+    assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
+    assert best["memory_bytes"]["total"] <= found["memory_limit_bytes"]
+    assert found["bound"] <= best["step_seconds"]
+    assert main([*layered, "--fix", "virtual_stages=2"]) == 2
+    assert "cannot keep virtual_stages" in capsys.readouterr().err

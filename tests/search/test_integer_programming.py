@@ -289,6 +289,7 @@ def test_uniform_plans_cost_the_same_as_segments():
     ("choose", "objective", "message"),
     [
         ({"virtual_stages": [2]}, "step-time", "cannot keep virtual_stages"),
+        ({"virtual_stages": [1, 2]}, "step-time", "cannot keep virtual_stages"),
         ({"schedule": ["zb-h1"]}, "step-time", "cannot keep schedule"),
         ({"first_stage_layers": [2]}, "step-time", "cannot keep first_stage_layers"),
         ({"layers_per_stage": [3, 3], "pp": [2]}, "step-time", "cannot keep layers_per_stage"),
