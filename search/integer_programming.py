@@ -181,22 +181,21 @@ def search(
     tolerance: float = TOLERANCE,
     patience: int = PATIENCE,
 ) -> SearchResult:
-    """Rank the best plan of each pipeline whose worst rank needs at most `limit` bytes.
+    """Rank the best plan of each pipeline within `limit` bytes, from `start` or a uniform plan.
 
-    Ends when no plan can be better by `tolerance`, a share of the step, or `patience` is at its
-    end everywhere; earlier after `budget` plans were costed, after `time_limit` seconds or at an
-    interrupt. `bound` holds in any case. `start` is a plan to improve on, the best uniform one if
-    absent. Raises InputError for what segments cannot express.
+    Ends when no plan can be better by `tolerance` or patience ends everywhere; earlier after
+    `budget` plans, `time_limit` seconds or an interrupt. `bound` holds in any case.
     """
     if objective == "memory":
         raise InputError("integer-programming minimises step time; memory is its constraint")
     seen = Seen(Space(space.task, {}), "integer-programming", objective, limit, top)
-    first = start or _uniform_start(uniform_space(space), limit)
+    whole = uniform_space(space)
+    first = start or _uniform_start(whole, limit)
     if first is None:
         seen.complete = True
         return seen.result()
     seen.add(as_segments(first, space.task))
-    search_of = _Search(uniform_space(space), seen, first.take(0), tolerance, patience)
+    search_of = _Search(whole, seen, first.take(0), tolerance, patience)
     try:
         seen.complete = _run(search_of, budget, time_limit, progress)
     except KeyboardInterrupt:
