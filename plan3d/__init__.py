@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .search.advice import smallest_cluster
     from .search.backend import SearchResult
     from .search.finder import find_plans
+    from .simulator.convergence import Goal
     from .simulator.errors import InputError, NoFeasiblePlanError, Plan3dError
     from .simulator.explain import why
     from .simulator.hardware import Accelerator, Cluster, profile_names
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .simulator.software import Software, software_profile
     from .simulator.step import Costs, by_stage, evaluate
     from .simulator.task import Task
+    from .simulator.topologies import Graph
 
     __version__: str
 
@@ -28,6 +30,8 @@ _HOME = {
     "Accelerator": "simulator.hardware",
     "Cluster": "simulator.hardware",
     "Costs": "simulator.step",
+    "Goal": "simulator.convergence",
+    "Graph": "simulator.topologies",
     "InputError": "simulator.errors",
     "Model": "simulator.model",
     "NoFeasiblePlanError": "simulator.errors",
@@ -51,6 +55,8 @@ __all__ = [
     "Accelerator",
     "Cluster",
     "Costs",
+    "Goal",
+    "Graph",
     "InputError",
     "Model",
     "NoFeasiblePlanError",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cli_calibrate, cli_export, cli_import, cli_timeline
+from . import cli_calibrate, cli_explain, cli_export, cli_import, cli_sweep, cli_timeline
 from .cli_options import ASKING, OPTIONS
 from .cli_output import INTERRUPTED, Screen, warn
 from .cli_parser import Parser
@@ -32,6 +32,8 @@ _VALIDATE = """Predict published measured runs and say how far off the predictio
 VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
+    "explain": ("why a plan is as fast as it is, and what to change", cli_explain.ABOUT),
+    "sweep": ("the same question over one or two numbers", cli_sweep.ABOUT),
     "timeline": ("one plan simulated event by event: trace and picture", cli_timeline.ABOUT),
     "export": ("write a plan as a launch file of a framework", cli_export.ABOUT),
     "import": ("read a launch file of a framework as task and plan", cli_import.ABOUT),
@@ -48,6 +50,14 @@ POSITIONAL = {
     "import": ("FILE", None, "launch script or configuration", "file"),
 }
 """The argument without a flag: its name, how many, its help, and what a shell completes."""
+RUN: dict[str, Callable[[argparse.Namespace], int]] = {
+    "explain": cli_explain.explain,
+    "sweep": cli_sweep.sweep,
+    "timeline": cli_timeline.timeline,
+    "export": cli_export.export,
+    "import": cli_import.read,
+}
+"""Verbs with a room of their own."""
 
 
 class _Completion(argparse.Action):
@@ -175,12 +185,8 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         from . import cli_validate
 
         return cli_validate.validate(args)
-    if args.verb == "timeline":
-        return cli_timeline.timeline(args)
-    if args.verb == "export":
-        return cli_export.export(args)
-    if args.verb == "import":
-        return cli_import.read(args)
+    if args.verb in RUN:
+        return RUN[args.verb](args)
     from . import cli_verbs
 
     if args.verb == "search":

@@ -30,9 +30,12 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate measure --out run/                      on the GPU; needs torch
   plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
+  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
   plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
 
-The written profile is used as --cluster mine.toml. Exit code 4: the data cannot support a fit."""
+Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
+stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
+support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
     "import": "nccl-tests output, torch traces and training logs to the same CSV",
@@ -208,16 +211,20 @@ def _import(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     from .simulator.calibration import build, fit
+    from .simulator.calibration.readers import split_runs
     from .simulator.calibration.view import fit_record, fit_tables
+    from .simulator.published_runs import read_runs
 
     if args.out is not None:
         if not args.out.endswith(".toml"):
             raise InputError(f"--out {args.out}: a profile's name ends in .toml")
         check_writable(args.out, "--out")
+    args.files, runs = split_runs(args.files)
     table = _read(args)
-    calibration = fit.fit(table, args.base, gpu=args.gpu)
+    named = [run for path in runs for run in read_runs(path)]
+    calibration = fit.fit(table, args.base, gpu=args.gpu, runs=named, stack=args.software)
     step = _step(args, table)
-    if not calibration.fits and not step:
+    if not calibration.numbers and not calibration.layers and not step:
         raise CalibrationError("the files hold a step only: say which with --model and --plan")
     out = Path(args.out or "profile.toml")
     result = build.build(args.base, calibration, out, step)

@@ -6,9 +6,10 @@ from typing import Any
 
 from .cli_task import model_of
 from .simulator.hardware import Cluster
-from .simulator.hardware_profile import QUANTITIES, Profile, profile_names, read_profile
+from .simulator.hardware_profile import Profile, profile_names, read_profile
 from .simulator.model import Model
 from .simulator.presets import preset_names
+from .simulator.profile_schema import QUANTITIES
 from .simulator.tables import Table
 from .simulator.units import GIB, convert, format_count
 
@@ -139,7 +140,8 @@ def clusters_table() -> Table:
 
 
 def cluster_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
-    """One profile: every number with unit and origin, the sources, and the same as JSON."""
+    """One profile: every number with unit and origin, its tables of measured times, the sources,
+    and the same as JSON."""
     profile = read_profile(name)
     rows, ids = [], {}
     for key, value in profile.numbers.items():
@@ -150,8 +152,27 @@ def cluster_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
         rows.append((key, number, unit, measured, source.partition(":")[0]))
     headers = ("number", "value", "unit", "origin", "source")
     table = Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3, 4}))
+    for file in profile.tables.values():
+        ids[file.provenance.source.partition(":")[0]] = file.provenance.source
     intro = f"{name}: {', '.join(profile.texts.values())}; bandwidths of one GPU in one direction"
-    return [intro, *(f"[{i}] {text}" for i, text in ids.items())], [table], _profile_record(profile)
+    lines = [intro, *(f"[{i}] {text}" for i, text in ids.items())]
+    tables = [table, _files_table(profile)] if profile.tables else [table]
+    return lines, tables, _profile_record(profile)
+
+
+def _files_table(profile: Profile) -> Table:
+    """Tables of times beside a profile."""
+    rows = [
+        (
+            key,
+            path,
+            "measured" if origin.measured else "of a sibling, or fitted to runs",
+            origin.source.partition(":")[0],
+        )
+        for key, (path, origin) in profile.tables.items()
+    ]
+    headers = ("table of times", "file", "origin", "source")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset(range(4)))
 
 
 def _in_unit(key: str, value: float) -> tuple[str, str]:
@@ -169,4 +190,8 @@ def _profile_record(profile: Profile) -> dict[str, Any]:
         }
         for key, value in profile.numbers.items()
     }
-    return {"name": profile.name, **profile.texts, "numbers": numbers}
+    tables = {
+        key: {"file": path, "measured": origin.measured, "source": origin.source}
+        for key, (path, origin) in profile.tables.items()
+    }
+    return {"name": profile.name, **profile.texts, "numbers": numbers, "tables": tables}

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
 from .cli_parser import Option, positive, seconds, training_tokens, whole
+from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
 from .simulator import units
 
-TASK = ("search", "estimate", "timeline")
-ONE = ("estimate", "timeline")
+ASKED = ("search", "estimate", "timeline", "explain")
+"""Verbs that need a model and a cluster."""
+TASK = (*ASKED, *SWEEP)
+ONE = ("estimate", "timeline", "explain")
 """Verbs about one plan."""
 ASKING = (*TASK, *LAUNCH)
 """Verbs about a task."""
 PREDICTING = (*TASK, "import")
 """Verbs that a number of the machine matters to."""
 SEARCH = ("search",)
+CHOOSING = (*SEARCH, *SWEEP)
+TRAINING = ("search", "estimate", *SWEEP)
 VALIDATE = ("validate",)
 EVERY = (*ASKING, "validate", "models", "clusters")
 
@@ -25,6 +30,7 @@ OPTIONS = (
         flag="--model",
         value="M",
         required=True,
+        verbs=ASKED,
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
     ),
@@ -32,6 +38,7 @@ OPTIONS = (
         flag="--cluster",
         value="C",
         required=True,
+        verbs=ASKED,
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
     ),
@@ -134,6 +141,27 @@ OPTIONS = (
         help="usable of one GPU: '80 GiB'",
     ),
     Option(
+        flag="--graph",
+        value="FILE",
+        completes="file",
+        help="graph of the replicas for topology=given: lines of two node numbers",
+    ),
+    Option(
+        flag="--accuracy",
+        value="E",
+        read=positive,
+        verbs=("search", "estimate"),
+        help="squared gradient norm to reach, where (loss to go) x smoothness = 1; with "
+        "--gradient-noise adds iterations and time to accuracy",
+    ),
+    Option(
+        flag="--gradient-noise",
+        value="V",
+        read=positive,
+        verbs=("search", "estimate"),
+        help="variance of the gradient of one sequence, in the units of --accuracy",
+    ),
+    Option(
         flag="--plan",
         value="PLAN",
         required=True,
@@ -145,28 +173,28 @@ OPTIONS = (
         flag="--fix",
         value="F=V",
         many=True,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="keep plan field F at V; repeatable (fields: --help-fields)",
     ),
     Option(
         flag="--choose",
         value="F=V1,V2",
         many=True,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="try only these values of plan field F; repeatable",
     ),
     Option(
         flag="--memory-headroom",
         value="SHARE",
         read=units.parse_fraction,
-        verbs=SEARCH,
+        verbs=CHOOSING,
         help="of a GPU's memory to leave free (default 10%%)",
     ),
     Option(
         flag="--objective",
         value="O",
-        verbs=SEARCH,
-        help="step-time (default), memory or cost",
+        verbs=CHOOSING,
+        help="step-time (default), memory, cost or time-to-accuracy",
     ),
     Option(
         flag="--backend",
@@ -198,9 +226,22 @@ OPTIONS = (
         help="draw the timeline: .png, .svg or .pdf",
     ),
     Option(
+        flag="--against",
+        value="PLAN",
+        verbs=("explain",),
+        help="another plan, or one change of this plan: 'tp=4'",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=("explain",),
+        help="draw where time and memory go: .png, .svg or .pdf",
+    ),
+    Option(
         flag="--tokens",
         value="T",
-        verbs=("search", "estimate"),
+        verbs=TRAINING,
         read=training_tokens,
         help="training tokens, '300B' or 'chinchilla' (20 a parameter): adds time, energy, cost",
     ),
@@ -208,7 +249,7 @@ OPTIONS = (
         flag="--price",
         value="P",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=TRAINING,
         help="USD per GPU-hour; with --tokens adds cost",
     ),
     Option(
@@ -227,6 +268,20 @@ OPTIONS = (
     ),
     Option(
         flag="--csv", value="FILE", completes="file", verbs=SEARCH, help="also write the plans here"
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="draw the frontier of time against memory: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--report",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="write the answer as one HTML page that needs no network",
     ),
     Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
     Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
@@ -249,6 +304,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *SWEEP_OPTIONS,
     *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),

@@ -91,12 +91,19 @@ def _width() -> int:
 
 
 class ProgressBar:
-    """Plans costed so far, on stderr: only in a terminal, and only once it takes a while.
+    """What is done so far, on stderr: only in a terminal, and only once it takes a while.
 
     Call it with the count; `also`, when given, is called with the same.
     """
 
-    def __init__(self, quiet: bool, also: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        quiet: bool,
+        also: Callable[[int], None] | None = None,
+        what: str = "plans costed",
+        total: int | None = None,
+    ) -> None:
+        self.what, self.total = what, total
         self.began = time.perf_counter()
         self.shown = not quiet and sys.stderr.isatty()
         self.also = also
@@ -127,10 +134,10 @@ class ProgressBar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.fields[costed]} plans costed"), BarColumn())
+        columns = (TextColumn("{task.fields[costed]} " + self.what), BarColumn())
         console = Console(stderr=True)
         self.bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-        self.task = self.bar.add_task("search", total=None, costed="0")
+        self.task = self.bar.add_task("search", total=self.total, costed="0")
         self.bar.start()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import cli_goal
 from .cli_task import PLAN_FIELDS, layout_of, task_of
 from .simulator.errors import InputError
 from .simulator.task import Task
@@ -42,7 +43,9 @@ class Saved:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """The plan of --plan, with what it leaves open to --precision, --optimizer and a layout."""
-    return completed(read_plan(args.plan, "--plan"), args)
+    plan = completed(read_plan(args.plan, "--plan"), args)
+    cli_goal.check_graph(args, [str(plan.to_dict()["topology"])])
+    return plan
 
 
 def completed(saved: Saved, args: argparse.Namespace) -> Plan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from . import cli_goal
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
 from .simulator.model import Model, with_imbalance
@@ -84,7 +86,9 @@ def task_of(args: argparse.Namespace) -> Task:
         raise InputError(f"{model.name} states no sequence length: give --sequence")
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
-    return question(model, cluster_of(args), sequence, _batch(args, model, sequence), args.software)
+    batch = _batch(args, model, sequence)
+    asked = question(model, cluster_of(args), sequence, batch, args.software)
+    return replace(asked, graph=cli_goal.graph_of(args), goal=cli_goal.goal_of(args))
 
 
 def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:

@@ -87,7 +87,7 @@ def record(x: PlanTimeline) -> dict[str, Any]:
 def ranks(x: PlanTimeline) -> list[dict[str, Any]]:
     """What every pipeline rank does."""
     t = x.timeline
-    columns = (t.busy.tolist(), t.idle.tolist(), t.peak(x.kept).tolist())
+    columns = (t.busy.tolist(), t.idle.tolist(), t.peak(x.kept, x.pending).tolist())
     return [
         {
             "rank": rank,

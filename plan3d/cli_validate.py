@@ -46,8 +46,9 @@ NOTES = (
     "interval: measured inside the 80 % interval",
     "regret: how much slower than the best measured layout is the one predicted best, in groups "
     "that differ in layout only; of 3: the best of the first three; tau: Kendall's",
-    "overall averages over sources; software profiles were fitted on some of these sources, so "
-    "these are not held-out errors (--cross-validate has those)",
+    "overall averages over sources; software profiles were fitted on some of these sources, and "
+    "vtrain24_single is predicted with a table of layers made from it, so these are not held-out "
+    "errors (--cross-validate has those)",
 )
 
 
@@ -57,7 +58,8 @@ HELD_OUT_HEADERS = (
 )
 CROSS_NOTES = (
     "median, mean, p90, bias, tau, regret: rows predicted by fits to the other ranking groups "
-    "(five folds); other models: by fits to the other models",
+    "(five folds); other models: by fits to the other models; by layers: with a table of layers "
+    "made from the rows that the fit sees",
     "shipped: median error of the shipped profile; unfitted: of a profile that owes nothing to "
     "any source (the default stack's scalars)",
     "interval: measured over predicted, 80 % of dense 16-bit rows at MFU >= 5 %, sources weighing "

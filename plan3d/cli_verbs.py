@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_export, cli_plan, cli_task
-from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from . import cli_export, cli_goal, cli_plan, cli_plot, cli_task
+from .cli_output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
 
@@ -30,8 +30,10 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
-    if args.csv is not None:
-        check_writable(args.csv, "--csv")
+    cli_goal.check_graph(args, choose.get("topology", []))
+    cli_plot.form_of(args.plot)
+    for name in ("csv", "report"):
+        cli_plot.check_file(getattr(args, name), f"--{name}")
     try:
         with ProgressBar(args.quiet, progress) as bar:
             result = _find(args, task, tokens, {**options, "progress": bar})
@@ -43,11 +45,30 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
     infeasible = _why_infeasible(result, choose)
+    _write_pages(result, args, tokens, infeasible)
     if args.json:
         _print_json({**record, "infeasible": infeasible} if infeasible else record)
     else:
         _print_search(result, args, tokens, infeasible)
     return _exit_code(result, args)
+
+
+def _write_pages(
+    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
+) -> None:
+    """The picture of --plot, where there is a plan to draw, and the page of --report."""
+    if args.plot is not None and result.costs is not None and result.frontier is not None:
+        from .simulator.plots_many import frontier_picture
+
+        form = cli_plot.form_of(args.plot)
+        picture = frontier_picture(result.frontier, result.costs, result.limit, form)
+        cli_plot.write(args.plot, picture)
+    elif args.plot is not None:
+        warn(f"--plot {args.plot}: not written, there is no plan to draw", args.quiet)
+    if args.report is not None:
+        from .cli_report import page
+
+        write_whole(args.report, "--report", page(result, tokens, args.price, infeasible))
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -128,6 +149,7 @@ def _print_search(
     screen.lines(cli_views.count_lines(result))
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(result.costs))
     print()
     if args.pareto and result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
@@ -148,17 +170,12 @@ def _print_ranking(
 
     from . import cli_views
     from .simulator import report
-    from .simulator.plan import ZERO_IS_USUAL
 
     rows = min(len(costs), args.top)
     extra = cli_views.training_columns(costs, rows, tokens, args.price)
     table = report.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(
-        f"{name}={value}"
-        for name, value in report.same_for_all(costs).items()
-        if not (name in ZERO_IS_USUAL and value == "0")
-    )
+    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
     star = "* best; " if winner else ""
     screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
     print()
@@ -195,6 +212,7 @@ def estimate(args: argparse.Namespace) -> int:
     screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
+    screen.lines(cli_views.accuracy_lines(costs))
     print()
     print_costs(screen, costs)
     return 0

@@ -12,6 +12,7 @@ from .simulator import report
 from .simulator.explain import loss_shares, provenance_counts, provenance_line
 from .simulator.step import Costs
 from .simulator.task import Task
+from .simulator.traffic import traffic
 from .simulator.units import GIB, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -137,14 +138,40 @@ def training_columns(
     costs: Costs, rows: int, tokens: float | None, price: float | None
 ) -> dict[str, list[str]]:
     """Columns of a ranking that tell what training takes."""
+    reached = _accuracy_columns(costs, rows)
     if tokens is None:
-        return {}
+        return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
-    out = {
+    out = reached | {
         "days": [f"{r['train_seconds'] / DAY:.1f}" for r in each],
         "GPU-hours": [f"{r['gpu_hours']:,.0f}" for r in each],
     }
     return out if price is None else {**out, "USD": [f"{r['cost_usd']:,.0f}" for r in each]}
+
+
+def _accuracy_columns(costs: Costs, rows: int) -> dict[str, list[str]]:
+    """Columns that tell what reaching the task's goal takes."""
+    if not costs.task.goal:
+        return {}
+    iterations, seconds = np.atleast_1d(costs.iterations), np.atleast_1d(costs.accuracy_seconds)
+    return {
+        "iterations": [f"{n:,.0f}" for n in iterations[:rows]],
+        "to accuracy": [format_seconds(float(s)) for s in seconds[:rows]],
+    }
+
+
+def accuracy_lines(costs: Costs) -> list[str]:
+    """What reaching the task's goal takes with the first plan."""
+    goal = costs.task.goal
+    if not goal:
+        return []
+    terms = {name: float(column[0]) for name, column in costs.iterations_by_cause.items()}
+    parts = ", ".join(f"{name} {value:,.0f}" for name, value in terms.items())
+    total = float(np.atleast_1d(costs.accuracy_seconds)[0])
+    return [
+        f"accuracy {goal.accuracy:g} takes {sum(terms.values()):,.0f} iterations ({parts}), "
+        f"{format_seconds(total)}, by published rates without their constants: to compare plans"
+    ]
 
 
 def training_line(costs: Costs, tokens: float, price: float | None) -> str:
@@ -242,6 +269,7 @@ def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> 
     """The JSON object of one plan: that of a search with one plan, and its stages."""
     (plan,) = plan_records(costs, None, tokens, price)
     plan["shares"] = loss_shares(costs)
+    plan["synchronisation"] = traffic(costs).record()
     return {
         "plan3d": version(),
         "task": {**task_record(costs.task), **({"tokens": tokens} if tokens is not None else {})},

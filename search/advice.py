@@ -38,9 +38,14 @@ def why_infeasible(
     Tries, in this order, to drop each constraint of `choose`, to leave less headroom, and to
     double the GPUs; reports each change that makes a plan fit.
     """
+    return [obstacle(result), *_changes(result, choose or {})]
+
+
+def obstacle(result: SearchResult) -> str:
+    """The line that says which rules remove every plan, or what exceeds the memory and where."""
     if result.smallest is None:
-        return [_no_legal_plan(result), *_changes(result, choose or {})]
-    return [_excess(result, result.smallest), *_changes(result, choose or {})]
+        return _no_legal_plan(result)
+    return _excess(result, result.smallest)
 
 
 def _no_legal_plan(result: SearchResult) -> str:

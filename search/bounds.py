@@ -109,7 +109,8 @@ def _ideal(
     alike = np.zeros(len(counts))
     alike[0] = pp
     rank = np.full(len(counts), pp - 1.0)
-    return schedules.Layout(counts, rank, alike, np.zeros_like(counts), total)
+    before, paths = np.zeros_like(counts), 0 * schedules.layout(order, kinds, pp, even).paths
+    return schedules.Layout(counts, rank, rank, alike, before, total, paths)
 
 
 @dataclass(frozen=True)

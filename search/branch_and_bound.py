@@ -229,6 +229,7 @@ def search(
     the result is marked incomplete, and `bound` says how much better a plan could still be. There
     is no frontier, and `smallest` is that of the plans costed unless none fits.
     """
+    space.check_plain("branch-and-bound", objective)
     tree = _Tree(space, objective, limit, top, budget)
     try:
         tree.seen.complete = _run(tree, time_limit, progress)

@@ -10,6 +10,7 @@ from plan3d.simulator.task import Task
 
 from . import branch_and_bound, exhaustive, integer_programming
 from .backend import Progress, SearchResult
+from .objective import check_goal
 from .objective import objective as objective_of
 from .space import Space
 
@@ -45,6 +46,7 @@ def find_plans(
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}{did_you_mean(backend, BACKENDS)}")
     objective_of(objective)
+    check_goal(objective, task)
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
     if not 0 <= headroom < 1:

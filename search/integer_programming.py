@@ -188,6 +188,7 @@ def search(
     """
     if objective == "memory":
         raise InputError("integer-programming minimises step time; memory is its constraint")
+    space.check_plain("integer-programming", objective)
     seen = Seen(Space(space.task, {}), "integer-programming", objective, limit, top)
     whole = uniform_space(space)
     first = start or _uniform_start(whole, limit)

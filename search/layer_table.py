@@ -18,11 +18,11 @@ from plan3d.simulator import (
     data_parallel,
     memory,
     schedule_idle,
-    schedules,
     segment_stages,
     stages,
 )
 from plan3d.simulator.groups import optimizer_seconds
+from plan3d.simulator.in_flight import Sizes, in_flight
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost, LayerCosts
 from plan3d.simulator.plan import from_columns
@@ -217,8 +217,8 @@ class LayerTable:
         """Micro-batches that each stage keeps [stage]."""
         p, one = self.pipeline, np.ones(1)
         rank = np.arange(p.stages, dtype=float)[:, None]
-        sizes = (one * p.stages, one, one * p.stages, one * p.micro_batches)
-        return schedules.in_flight(np.array([p.shared.schedule]), *sizes, rank)[:, 0]
+        sizes = Sizes(one * p.stages, one, one * p.stages, one * p.micro_batches, rank)
+        return in_flight(np.array([p.shared.schedule]), sizes)[:, 0]
 
     @cached_property
     def ends(self) -> float:

@@ -42,24 +42,35 @@ def _cost(costs: Scored) -> Value:
     return out
 
 
-OBJECTIVES: dict[str, Callable[[Scored], Value]] = {
+def _time_to_accuracy(costs: Costs) -> Value:
+    """Seconds to the task's goal: iterations of the policy's published rate times the step."""
+    out: Value = np.atleast_1d(costs.accuracy_seconds)
+    return out
+
+
+OBJECTIVES: dict[str, Callable[[Any], Value]] = {
     "step-time": _step_time,
     "memory": _memory,
     "cost": _cost,
+    "time-to-accuracy": _time_to_accuracy,
 }
 """Scores by name."""
 
 
-def objective(name: str) -> Callable[[Scored], Value]:
-    """The score of that name; InputError when it is unknown or not modelled."""
-    if name == "time-to-accuracy":
-        raise InputError(
-            "objective time-to-accuracy is not modelled: it needs iterations as well as step "
-            f"time; known: {', '.join(OBJECTIVES)}"
-        )
+def objective(name: str) -> Callable[[Any], Value]:
+    """The score of that name; InputError when it is unknown."""
     if name not in OBJECTIVES:
         raise InputError(f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)}")
     return OBJECTIVES[name]
+
+
+def check_goal(name: str, task: Task) -> None:
+    """InputError when the task does not say what the objective needs."""
+    if name == "time-to-accuracy" and not task.goal:
+        raise InputError(
+            "objective time-to-accuracy needs the accuracy to reach and the noise of a sequence's "
+            "gradient, such as --accuracy 0.01 --gradient-noise 10"
+        )
 
 
 def score(costs: Costs, name: str, limit: float) -> Any:

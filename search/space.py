@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.exchanges import FIELDS, PLAIN
 from plan3d.simulator.pipeline_rules import Rule
-from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, check_field, code, from_columns
+from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, Sync, check_field, code, from_columns
 from plan3d.simulator.rules import RULES, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
+from plan3d.simulator.topologies import Topology
 
 Column = NDArray[np.int64]
 
@@ -55,6 +57,7 @@ ORDER = (
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_p2p",
+    *FIELDS,
 )
 """Axes from the outermost in: what decides the stages comes before what synchronises them, and
 DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
@@ -62,6 +65,7 @@ DISTINCT before the rest, so that plans which a ranking does not tell apart are 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
     *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
+    *("sync", "topology", "sync_period", "compression"),
 )
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
 
@@ -91,6 +95,10 @@ DERIVES_FROM = {
     "overlap_p2p": ("virtual_stages",),
 }
 """The fields that each of DERIVED reads."""
+
+
+PLAIN_AXES = {name: (int(value),) for name, value in zip(FIELDS, PLAIN, strict=True)}
+"""Gradients all-reduced every step in full: other ways change the training, so they are chosen."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -138,7 +146,13 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "overlap_grad_reduce": (1, 0),
         "overlap_param_gather": (AUTO,),
         "overlap_p2p": (AUTO,),
+        **PLAIN_AXES,
     }
+
+
+def _topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
+    """The graphs that go with the ways to synchronise: the exponential one for gossip."""
+    return tuple({Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs})
 
 
 @dataclass
@@ -172,12 +186,23 @@ class Space:
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")
             axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))
+        if "topology" not in (choose or {}):
+            axes["topology"] = _topologies(axes["sync"])
         return cls(task, axes, layout)
 
     @property
     def candidates(self) -> int:
         """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
+
+    def check_plain(self, backend: str, objective: str) -> None:
+        """Raise InputError where the search is over more than its bounds know."""
+        odd = [name for name, plain in PLAIN_AXES.items() if self.axes[name] != plain]
+        if odd or objective == "time-to-accuracy":
+            raise InputError(
+                f"{backend} bounds plain all-reduce training only: it cannot search "
+                f"{odd[0] if odd else objective}; the exhaustive search can"
+            )
 
     def grow(
         self, columns: dict[str, Any], length: int, level: Level
@@ -260,7 +285,8 @@ def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
     names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
     names = names or ["tp"]
     known = {name for name in order if name not in names}
-    waiting = list(RULES)
+    plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
+    waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
     walk = []
     for i, name in enumerate(names):
         known.add(name)
@@ -303,7 +329,7 @@ def table(columns: dict[str, Any], length: int) -> Plan:
     full = {
         name: columns[name]
         if isinstance(columns[name], np.ndarray)
-        else np.full(length, columns[name], np.int64)
+        else np.broadcast_to(np.int64(columns[name]), (length,))
         for name in AXES
     }
     return from_columns(full, columns["layers_per_stage"])

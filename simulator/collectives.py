@@ -174,3 +174,81 @@ def wire_bytes(operation: str, size: Value | float, ranks: Value | float) -> Val
     factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones_like(n)}
     out: Value = factors.get(operation, (n - 1) / n) * np.asarray(size, float)
     return out
+
+
+def ring_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
+    """Seconds of one ring through all ranks: 2 (n-1)/n size sent by each, latency O(n).
+
+    Source: Patarasuk and Yuan 2009; Horovod (Sergeev and Del Balso 2018).
+    """
+    steps = 2 * (group.ranks - 1)
+    sent = steps / group.ranks * size
+    bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
+    local = _inside(cluster.fast.all_reduce, sent, steps)
+    remote = _across(cluster, sent, 2 * (group.domains - 1), bandwidth)
+    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+
+
+def tree_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
+    """Seconds of a pair of binary trees: the bytes of a ring, latency O(log n)."""
+    sent = 2 * (group.ranks - 1) / group.ranks * size
+    bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
+    local = _inside(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks))
+    hops = TREE_HOPS_PER_DOUBLING * np.log2(group.domains)
+    remote = _across(cluster, sent, hops, bandwidth)
+    return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
+
+
+def split(group: Group, size: Value | float) -> tuple[Group, Group]:
+    """The group as subgroups of `size` neighbours, and as those that hold the same place in each:
+    hierarchical all-reduce and hybrid sharding."""
+    ranks = np.minimum(size, group.ranks)
+    inside = np.minimum(ranks, group.in_domain)
+    others = group.ranks / ranks
+    together = np.maximum(np.floor(group.in_domain / ranks), 1.0)
+    within = Group(ranks, inside, np.ceil(ranks / inside))
+    return within, Group(others, together, np.ceil(others / together))
+
+
+def hierarchical_all_reduce(
+    size: Value | float, group: Group, cluster: Cluster, shard: Value | float | None = None
+) -> Value:
+    """Seconds to reduce-scatter inside a domain, all-reduce the shares across, and gather them.
+
+    `shard` replaces the ranks of a domain.
+    """
+    within, across = split(group, group.in_domain if shard is None else shard)
+    out = reduce_scatter(size, within, cluster)
+    out = out + all_reduce(size / within.ranks, across, cluster)
+    return out + all_gather(size, within, cluster)
+
+
+def neighbour_exchange(
+    size: Value | float, group: Group, messages: Value, leaving: Value, cluster: Cluster
+) -> Value:
+    """Seconds in which every rank sends `size` bytes to each of its neighbours in a graph.
+
+    `messages` of the busiest rank follow one another; the `leaving` ones of a domain share its
+    NICs. Source: Ying et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
+    """
+    local = _inside(cluster.fast.send, messages * size, messages)
+    remote = _across(
+        cluster, leaving * size, np.minimum(messages, leaving), _nic_bandwidth(group, cluster)
+    )
+    return np.where(leaving > 0, np.maximum(remote, local), local) * (messages > 0)
+
+
+def through_servers(
+    up: Value | float, down: Value | float, group: Group, servers: int, cluster: Cluster
+) -> Value:
+    """Seconds in which all GPUs push `up` bytes to parameter servers, then pull `down` bytes.
+
+    Servers are machines with the NICs of a node, each with an equal share of the weights. Every
+    GPU pushes, so one server receives gpus x up: O(n). Source: Dean et al. 2012 (DistBelief), Li
+    et al. 2014, section 4. Neglected: the update on the server.
+    """
+    rate = cluster.network.bandwidth * cluster.network.efficiency
+    load = max(cluster.gpus / (servers * cluster.gpus_per_node), 1.0)
+    one = np.ones_like(group.ranks)
+    seconds = [_across(cluster, one * load * size, one, one * rate) for size in (up, down)]
+    return (seconds[0] + seconds[1]) * (group.ranks > 1)

@@ -3,19 +3,25 @@
 Plain data parallelism (ZeRO 0) all-reduces gradients; ZeRO 1 reduce-scatters them and gathers
 the updated weights; ZeRO 2 reduce-scatters after every micro-batch so that whole gradients never
 accumulate; ZeRO 3 (FSDP) also gathers each layer's weights just before use, twice a micro-batch.
-Source: Rajbhandari et al. 2020 (ZeRO), sections 5 and 7; Li et al. 2020 (DDP), section 3.2.
+Hybrid sharding (HSDP) does that among some ranks and all-reduces shards beyond. Other policies
+(ZeRO 0 only) exchange as `exchanges` says: seldom where each replica takes steps of its own.
+Source: Rajbhandari et al. 2020 (ZeRO), sections 5 and 7; Li et al. 2020 (DDP), section 3.2; Zhao
+et al. 2023 (FSDP), section 3.2.2; Lian et al. 2017 (gossip), algorithm 1.
 Legend: m micro-batches; arrays are [class, skeleton].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives
+from . import collectives, exchanges
+from .collectives import Group as Ranks
+from .exchanges import PLAIN, Policy
 from .precision import Recipe
 from .stages import Stages, Weights
 from .task import Task
@@ -40,7 +46,9 @@ class Synchronisation(NamedTuple):
     """Collectives each cut makes."""
 
 
-def synchronisation(task: Task, recipe: Recipe, weights: Weights) -> Synchronisation:
+def synchronisation(
+    task: Task, recipe: Recipe, weights: Weights, policy: Policy = PLAIN
+) -> Synchronisation:
     """Times of the three collectives for the three ways to cut them.
 
     Dense weights are shared by dp cp ranks, experts by the ranks that hold the same ones; both
@@ -49,18 +57,36 @@ def synchronisation(task: Task, recipe: Recipe, weights: Weights) -> Synchronisa
     shares = [(weights.dense, weights.data_group)]
     if any(kind.experts for kind in task.model.kinds):
         shares.append((weights.expert, weights.expert_group))
-    parameters = sum(share for share, _ in shares)
-    buckets = np.maximum(np.ceil(parameters / task.software.bucket_parameters), 1.0)
+    parameters = sum((share for share, _ in shares), np.zeros(1))
+    buckets = exchanges.buckets(task, policy, parameters, weights.units)
     pieces = np.stack([np.ones_like(buckets), buckets, np.maximum(weights.units, 1.0)])
+    element = exchanges.element_bytes(task, recipe, policy)
     reduce = scatter = gather = np.zeros_like(pieces)
     for share, group in shares:
         piece = share / pieces
-        gradient = piece * (task.software.reduce_bytes or recipe.gradient)
-        weight = piece * recipe.weight
-        reduce = reduce + pieces * collectives.all_reduce(gradient, group, task.cluster)
-        scatter = scatter + pieces * collectives.reduce_scatter(gradient, group, task.cluster)
-        gather = gather + pieces * collectives.all_gather(weight, group, task.cluster)
+        once = exchanges.seconds(element, policy, piece, group, task.cluster, task.graph)
+        reduce = reduce + pieces * once
+        if policy.all_reduces:
+            scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
+            gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
+            gather = gather + pieces * gathered
     return Synchronisation(reduce, scatter, gather, pieces)
+
+
+def hybrid(weights: Weights, shard: int) -> Weights:
+    """The weights sharded over `shard` neighbours, every shard replicated beyond them."""
+    if not shard:
+        return weights
+    within, across = collectives.split(weights.data_group, float(shard))
+    return replace(weights, data_group=within, replicas=across)
+
+
+def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
+    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas."""
+    out = collectives.reduce_scatter(size, group, task.cluster)
+    if replicas is None:
+        return out
+    return out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
 
 
 def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:
@@ -75,13 +101,18 @@ def exposed(communication: Value, window: Value, tail: Value, contention: float)
     return np.minimum(shown, communication)
 
 
-def seconds(task: Task, sync: Synchronisation, stages: Stages, zeros: list[int]) -> Value:
+def seconds(
+    task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: Policy = PLAIN
+) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
 
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
     whether the gather is.
     """
     out = np.empty((4, 2, 2, stages.slowest.size))
+    if policy.apart:
+        out[:] = _apart(sync.all_reduce[WHOLE], stages, policy, task.software.contention)
+        return out + stages.end_sync
     for zero in zeros:
         software = task.software
         contention = software.fsdp_contention if zero == 3 else software.contention
@@ -111,6 +142,19 @@ def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Val
 def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Gathering updated weights once a step [1, 2, skeleton]."""
     return _end(times, pieces, s.forward, s.forward_before, contention)[None]
+
+
+def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
+    """Averaging weights, mean over the steps of a period [2, 1, skeleton].
+
+    Gossip averages the weights a step began with, so all of its compute hides it (Lian et al.
+    2017, section 3); local SGD averages those that its last local step ends with.
+    """
+    window = s.micro_batches * (s.forward + s.backward)
+    hidden = exposed(times, window, np.zeros_like(times), contention)
+    shown = np.stack([times - s.backward_before, hidden]).max(axis=1)
+    out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
+    return out
 
 
 def _every_slot(s: Stages, delay: Value) -> Value:

@@ -7,44 +7,33 @@ everything that keeps a GPU from it; the shares add up to one. For a few rows, n
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from .hardware import USER, Cluster
+from .hardware_profile import TableFile
+from .losses import KERNELS, losses, one
+from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
 from .placements import chunk_sizes
 from .plan import Plan, Precision, model_copies, spell
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement
-from .step import Costs, by_stage, interval_factors, simulate
+from .step import Costs, interval_factors
 from .task import Task
+from .traffic import sentences
 from .units import format_bytes, format_flops
 
 LABELS = {
-    "peak": "arithmetic at peak",
+    "peak": LOSSES["ideal"],
     "kernels": "kernels below peak",
-    "uneven": "uneven stages",
-    "recompute": "recompute",
-    "tensor_comm": "tensor-parallel communication",
-    "context_comm": "context-parallel communication",
-    "expert_comm": "expert all-to-all",
-    "launch": "kernel launches",
-    "pipeline_comm": "pipeline sends",
-    "bubble": "pipeline bubble",
-    "data_comm": "data-parallel communication",
-    "optimizer": "optimizer",
+    **{name: label for name, label in LOSSES.items() if name not in ("ideal", *KERNELS)},
 }
 """What a GPU-second goes to; the keys of loss_shares()."""
 
 SMALL = 0.005
 """Shares of a step below this are not worth a word."""
 WORTH_A_SENTENCE = 0.02
-
-
-def one(costs: Costs, row: int = 0) -> Costs:
-    """One row of a table as plain numbers."""
-    if costs.single:
-        return costs
-    return simulate(costs.task, costs.plans.take(slice(row, row + 1)), single=True)
 
 
 def number_format(plan: Plan, row: int = 0) -> str:
@@ -61,26 +50,19 @@ def layers_per_rank(task: Task, p: Plan) -> list[int]:
     for layers, rank in zip(chunks, ranks, strict=True):
         out[rank] += layers
     copies = out[::-1] if model_copies(p.schedule) > 1 else [0] * p.pp
-    return [one + other for one, other in zip(out, copies, strict=True)]
+    return [own + other for own, other in zip(out, copies, strict=True)]
 
 
 def loss_shares(costs: Costs) -> dict[str, float]:
     """Share of a step by LABELS, of one plan; they add up to 1.
 
-        kernels = useful compute x (mean rank / slowest rank) - peak
-
-    `peak` is the MFU. Where attention is causal, kernels skip half of the scores that the MFU
-    counts, so that `kernels` can fall below zero at long sequences.
+    `peak` is the MFU; `kernels` sums what losses() tells apart. Where attention is causal, kernels
+    skip half of the scores that the MFU counts, so that it can fall below zero at long sequences.
     """
     costs = one(costs)
-    step, parts = costs.step_seconds, costs.seconds
-    share = {name: seconds / step for name, seconds in parts.items()}
-    recompute = costs.compute_seconds["recompute"] / step
-    useful = share.pop("compute") - recompute
-    ranks = by_stage(costs)["seconds"]
-    even = float(ranks.mean() / ranks.max())
-    split = {"peak": costs.mfu, "kernels": useful * even - costs.mfu, "uneven": useful * (1 - even)}
-    return {**split, "recompute": recompute, **share}
+    share = {name: seconds / costs.step_seconds for name, seconds in losses(costs).items()}
+    peak, kernels = share.pop("ideal"), sum(share.pop(name) for name in KERNELS)
+    return {"peak": peak, "kernels": kernels, **share}
 
 
 def why(costs: Costs) -> list[str]:
@@ -224,11 +206,22 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "predicted step",
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
+        *_about_layers(task),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
-    return out + _about_the_model(task, plan)
+    return out + sentences(costs, row) + _about_the_model(task, plan)
+
+
+def _about_layers(task: Task) -> list[str]:
+    """Whether times of whole layers are used, or lie beside the profile for other stacks."""
+    tables = task.cluster.accelerator.layer_tables
+    if task.software.name in tables:
+        entry = tables[task.software.name]
+        where = entry.path if isinstance(entry, TableFile) else "a table"
+        return [f"times of whole 16-bit layers from {Path(where).name}"]
+    return []
 
 
 def _routing(task: Task) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from . import operators
 from .layer_kinds import Kind, Local
 from .model import Block, Experts, Model
-from .operators import Strategy
+from .operators import Strategy, Work
 from .plan import Recompute
 from .precision import Recipe
 from .task import Task
@@ -80,6 +80,23 @@ def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.split
     return kept, gathered + full * software.working_sets * everything
+
+
+def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Value:
+    """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
+    e m (k + n), hidden states split as norms are. Ends keep what they keep.
+
+    Source: Qi et al. 2024, section 2 (32 s b h of a GPT layer's 34 s b h + 5 a s^2 b).
+    """
+    if not kind.block:
+        return kept
+    hidden, split = local.task.model.hidden, local.split
+
+    def width(size: Value | float) -> Value | float:
+        return size / split if np.ndim(size) == 0 and size == hidden else size
+
+    values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
+    return np.asarray(local.recipe.activation * sum(values, np.zeros_like(kept)))
 
 
 def gathered_inputs(kind: Kind, local: Local) -> Value | float:

@@ -6,20 +6,19 @@ interval is shared among them, stacked from the bottom.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
 from .plan import spell
 from .plan_timeline import PlanTimeline
 from .schedule_orders import Pass
 from .units import format_seconds
 
-COLOURS = {"F": "#0072B2", "B": "#E69F00", "W": "#009E73"}
-"""By pass, from the Okabe-Ito palette, which colour-blind people tell apart."""
-IDLE = "#EDEDED"
+COLOURS = {"F": BLUE, "B": ORANGE, "W": GREEN}
+"""By pass."""
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
 LIGHTEST = 0.55
 """How far the colour of a rank's last chunk goes to white."""
@@ -37,13 +36,11 @@ DIGIT = 0.075
 
 def picture(x: PlanTimeline, form: str = "png") -> bytes:
     """The Gantt chart of a plan, in a format that matplotlib writes."""
-    from matplotlib.figure import Figure
-
     ranks = x.timeline.graph.ranks
     height = 1.3 + min(max(0.28 * ranks, 1.2), 9.0)
-    figure = Figure(figsize=(INCHES, height), layout="constrained")
-    axes = figure.add_subplot()
-    scale, unit = _scale(float(x.timeline.makespan))
+    drawn = figure(INCHES, height)
+    axes = drawn.add_subplot()
+    scale, unit = time_axis(float(x.timeline.makespan))
     _background(axes, x, scale)
     shared = _inches(x) < NARROWEST
     if shared:
@@ -53,24 +50,14 @@ def picture(x: PlanTimeline, form: str = "png") -> bytes:
             _boxes(axes, x, letter, scale)
         _numbers(axes, x, scale)
     _frame(axes, x, scale, unit, shared)
-    out = io.BytesIO()
-    figure.savefig(out, format=form, dpi=150)
-    return out.getvalue()
-
-
-def _scale(seconds: float) -> tuple[float, str]:
-    """Factor and unit in which the axis has few digits."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return factor, unit
-    return 1e6, "µs"
+    return written(drawn, form)
 
 
 def _background(axes: Any, x: PlanTimeline, scale: float) -> None:
     end = scale * float(x.timeline.makespan)
     ranks = x.timeline.graph.ranks
     axes.set(xlim=(0, end), ylim=(ranks - 0.5, -0.5))
-    axes.barh(np.arange(ranks), end, height=_thick(ranks), color=IDLE, label="idle", zorder=1)
+    axes.barh(np.arange(ranks), end, height=_thick(ranks), color=PALE, label="idle", zorder=1)
 
 
 def _thick(ranks: int) -> float:

@@ -1,8 +1,10 @@
 """How long did this matrix product take when it was measured? Tables of GEMM times by m, n, k.
 
 A table file is text: '#' lines (GPU, source, version, licence, how it was thinned and smoothed),
-a header `n,k,` and the values of m, then one row an (n, k) with microseconds; a blank was not
-measured. Times do not fall along m. Legend: [m, k] times [k, n]; T seconds.
+`peak,` and `memory_bandwidth,` with the datasheet's FLOP/s and bytes/s of the GPU, a header `n,k,`
+and the values of m, then one row an (n, k) with microseconds; a blank was not measured. Without
+the two lines it is taken for a table of whatever machine uses it. Times do not fall along m.
+Legend: [m, k] times [k, n]; T seconds.
 Between measured points ln T is linear in the logarithm of each side down to a lattice of quarter
 octaves, and inside its cells T is linear in each side. Below the smallest m, n or k the time is
 that of the smallest (a tile is padded); above the largest it grows with the FLOPs at the edge's
@@ -13,11 +15,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +32,7 @@ Value = NDArray[np.float64]
 
 STEPS = 4
 """Points of the lattice in an octave; measured sides should lie on it (2^i, 1.25 2^i, ...)."""
+_MACHINE = ("peak", "memory_bandwidth")
 NEAR = 0.01
 """A side within this share of a measured one counts as measured."""
 
@@ -44,6 +48,15 @@ class Origin(IntEnum):
     """Outside the table, or from the table of another GPU with the same die."""
     DATASHEET = 3
     """Datasheet and pooled priors."""
+
+
+class Machine(NamedTuple):
+    """Datasheet numbers that bound a GEMM."""
+
+    peak: float
+    """FLOP/s."""
+    bandwidth: float
+    """Bytes/s of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +77,10 @@ class GemmTable:
     """The measured m, n and k."""
     measured: NDArray[np.bool_]
     """Whether a point was measured [n, k, m]."""
+    points: tuple[Value, Value, Value]
+    """m, n and k of the lattice."""
+    machine: Machine | None = None
+    """Where it was measured, if the file says so."""
 
 
 @lru_cache(maxsize=64)
@@ -74,14 +91,14 @@ def load(path: str) -> GemmTable:
     try:
         content = place.read_bytes()
         text = (gzip.decompress(content) if path.endswith(".gz") else content).decode()
-        return build(*read(text))
+        return replace(build(*read(text)), machine=machine(text))
     except (OSError, ValueError, IndexError) as error:
         raise InputError(f"{path}: not a table of GEMM times ({error})") from None
 
 
 def read(text: str) -> tuple[Value, Value, Value, Value]:
     """m, n, k and seconds [n, k, m] of a table file, NaN where blank."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [line for line in _lines(text) if line.partition(",")[0] not in _MACHINE]
     m = np.array([float(cell) for cell in lines[0].split(",")[2:]])
     rows = np.array([[float(c) if c else np.nan for c in line.split(",")] for line in lines[1:]])
     n, i = np.unique(rows[:, 0], return_inverse=True)
@@ -89,6 +106,21 @@ def read(text: str) -> tuple[Value, Value, Value, Value]:
     seconds = np.full((n.size, k.size, m.size), np.nan)
     seconds[i, j] = rows[:, 2:] * 1e-6
     return m, n, k, seconds
+
+
+def machine(text: str) -> Machine | None:
+    """Where a table was measured; None where its file does not say both numbers."""
+    cells = dict(line.split(",", 1) for line in _lines(text) if line.partition(",")[0] in _MACHINE)
+    if len(cells) < len(_MACHINE):
+        return None
+    found = Machine(*(float(cells[name]) for name in _MACHINE))
+    if not min(found) > 0:
+        raise ValueError("peak and memory_bandwidth must be positive")
+    return found
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
@@ -100,9 +132,9 @@ def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
     full = np.log(_filled(m, k, seconds))
     if not np.isfinite(full).all() or (np.diff(full, axis=2) < -1e-9).any():
         raise ValueError("times must be positive and may not fall along m")
-    lattice = [_lattice(side) for side in (n, k, m)]
-    for axis, (side, points) in enumerate(zip((n, k, m), lattice, strict=True)):
-        full = _resampled(full, axis, np.log(side), np.log(points))
+    points = [_lattice(side) for side in (n, k, m)]
+    for axis, (side, fine) in enumerate(zip((n, k, m), points, strict=True)):
+        full = _resampled(full, axis, np.log(side), np.log(fine))
     shape = (full.shape[0], full.shape[1], full.shape[2])
     strides = (shape[1] * shape[2], shape[2], 1)
     corners = [a * strides[0] + b * strides[1] + c for a in (0, 1) for b in (0, 1) for c in (0, 1)]
@@ -110,7 +142,23 @@ def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
     high = np.array([m[-1], n[-1], k[-1]])[:, None, None]
     offsets = np.array(corners, np.intp)[:, None, None]
     first = np.floor(_coordinate(low))
-    return GemmTable(np.exp(full).ravel(), shape, low, high, first, offsets, (m, n, k), measured)
+    on = (points[2], points[0], points[1])
+    sides = (m, n, k)
+    return GemmTable(np.exp(full).ravel(), shape, low, high, first, offsets, sides, measured, on)
+
+
+def lattice_sides(table: GemmTable) -> Value:
+    """m, n and k of every point of the lattice [3, n, k, m]."""
+    m, n, k = table.points
+    n, k, m = np.meshgrid(n, k, m, indexing="ij")
+    return np.stack([m, n, k])
+
+
+def scaled(table: GemmTable, factor: Value) -> GemmTable:
+    """The table with other times, factor [n, k, m] at each point of the lattice; where they would
+    fall along m they stay."""
+    times = table.seconds.reshape(table.shape) * factor
+    return replace(table, seconds=np.maximum.accumulate(times, axis=2).ravel())
 
 
 def _filled(m: Value, k: Value, seconds: Value) -> Value:

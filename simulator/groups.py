@@ -6,10 +6,13 @@ Arrays are [row] unless a docstring says otherwise.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from . import data_parallel, kernels, memory, schedule_idle, stages
+from . import convergence, data_parallel, exchanges, kernels, memory, schedule_idle, stages
+from .exchanges import SERVERS, Policy
 from .layers import Cost
 from .placements import LayoutOf
 from .plan import Plan, Precision, codes_in
@@ -38,7 +41,7 @@ PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "opt
 
 
 class Group:
-    """Rows of one precision and optimizer, and the tables by skeleton that they look up.
+    """Rows of one precision, optimizer and policy, and the tables by skeleton they look up.
 
     Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
     every skeleton, so a row costs a few lookups.
@@ -50,6 +53,8 @@ class Group:
     """Where these rows stand in the whole table."""
     optimizer: int
     recipe: Recipe
+    policy: Policy
+    """How replicas are kept together."""
     peak: float
     """Dense FLOP/s of the GEMM format."""
     stages: Stages
@@ -61,19 +66,23 @@ class Group:
         self._describe(task, plans, rows)
         first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
         skeletons = plans if first.size == plans.rows else plans.take(first)
-        self.stages = s = stages.build(task, self.recipe, skeletons, layout_of)
-        zeros = codes_in(plans.zero)
-        sync = data_parallel.synchronisation(task, self.recipe, s.weights)
-        self.sync = data_parallel.seconds(task, sync, s, zeros)
+        s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
+        if policy.shard:
+            s = replace(s, weights=data_parallel.hybrid(s.weights, policy.shard))
+        self.stages, zeros = s, codes_in(plans.zero)
+        sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy)
+        self.sync = data_parallel.seconds(task, sync, s, zeros, policy)
+        self.sync += self._compression()
         update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
-        self.update = update.max(axis=1)
-        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros)
+        self.update = update.max(axis=1) * (policy.sync not in SERVERS)
+        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
         self.sends = self._sends(skeletons)
 
     def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
         self.task, self.plans, self.rows = task, plans, rows
         self.optimizer = int(plans.optimizer[0])
         self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.policy = exchanges.policy_of(plans)
         self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
 
     def _sends(self, skeletons: Plan) -> Value:
@@ -90,6 +99,32 @@ class Group:
         )
         out: Value = hops * s.hop
         return out
+
+    def _compression(self) -> Value | float:
+        """Seconds to compress a step's gradients on the slowest rank [skeleton]."""
+        if not self.policy.compression:
+            return 0.0
+        element = exchanges.element_bytes(self.task, self.recipe, self.policy)
+        weights = self.stages.weights
+        parameters = weights.dense + weights.expert
+        work = exchanges.compress_seconds(self.task, element, self.policy, parameters)
+        out: Value = np.asarray(work).max(axis=0)
+        return out
+
+    def terms(self) -> convergence.Terms:
+        """Iterations to the task's goal, by cause."""
+        task, policy, dp = self.task, self.policy, self.plans.dp.astype(float)
+        assert task.goal
+        accuracy = task.goal.accuracy
+        # Every worker averages the gradients of its share of the batch.
+        variance = task.goal.sequence_noise * dp / task.global_batch
+        if policy.compression:
+            how = (policy.compression, dp, variance, accuracy)
+            return convergence.compressed(*how, policy.levels, policy.kept_per_thousand)
+        if not policy.apart:
+            return convergence.averaged(dp, variance, accuracy)
+        period, second = exchanges.averaging(task, policy, self.plans)
+        return convergence.cooperative(dp, variance, accuracy, period, second)
 
     def step(self) -> Value:
         s = self.stages
@@ -135,7 +170,8 @@ class Group:
 
     def rank_bytes(self, zero: int) -> dict[str, Value]:
         """Bytes by memory part [class, skeleton] under one ZeRO stage."""
-        return memory.rank_bytes(self.task, self.recipe, self.optimizer, self.stages, zero)
+        how = (self.task, self.recipe, self.optimizer, self.stages, zero, self.policy)
+        return memory.rank_bytes(*how)
 
     def worst_memory(self) -> dict[str, Value]:
         """Memory by part on the rank that has most, and that rank."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
 from .hardware_profile import (
     Profile,
     Provenance,
@@ -22,6 +23,7 @@ from .hardware_profile import (
     shipped_tables,
     shown,
 )
+from .software import SOFTWARE
 
 __all__ = [
     "Accelerator",
@@ -39,59 +41,7 @@ __all__ = [
 MOST_GPUS = 10_000_000
 USER = "given by the user"
 _TABLE = "kernels.gemm.{}.table"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GemmTime:
-    """Constants of t = latency + [(flops / (efficiency peak))^q + (bytes / (memory_efficiency
-    memory_bandwidth))^q]^(1/q), q = sharpness."""
-
-    efficiency: float
-    memory_efficiency: float
-    latency: float
-    """Seconds."""
-    sharpness: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionTime:
-    """Constants of a causal flash-attention forward, t = latency + 4 b a d (s^2/2 + c s) /
-    (efficiency peak), c = diagonal_tokens; the backward takes backward_ratio times as long."""
-
-    efficiency: float
-    diagonal_tokens: float
-    latency: float
-    backward_ratio: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryBoundTime:
-    """Constants of t = latency + bytes / (efficiency memory_bandwidth)."""
-
-    efficiency: float
-    latency: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accelerator:
-    """One GPU as a rank sees it: peaks, memory and what kernels reach of them."""
-
-    name: str
-    title: str
-    memory: float
-    """Bytes a process can allocate."""
-    memory_bandwidth: float
-    """Bytes/s."""
-    power: float
-    """Watts, board."""
-    peak: Mapping[str, float]
-    """Dense FLOP/s by number format: 'bf16', 'fp16', 'fp8', 'tf32', 'fp32'; absent = cannot."""
-    gemm: Mapping[str, GemmTime]
-    """By operand width: '32bit', '16bit', '8bit'."""
-    attention: AttentionTime
-    memory_bound: MemoryBoundTime
-    gemm_tables: Mapping[str, TableFile] = field(default_factory=dict)
-    """Measured GEMM times by operand width; the constants above serve where there is none."""
+_LAYERS = "kernels.layer.{}.table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +217,13 @@ def _accelerator(file: Profile) -> Accelerator:
         gemm={width: GemmTime(**constants) for width, constants in gemms.items() if constants},
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
+        training=TrainingTime(**file.section("kernels.training")),
         gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
+        layer_tables={
+            stack: _table(file, key)
+            for stack in SOFTWARE
+            if (key := _LAYERS.format(stack)) in file.tables
+        },
     )
 
 

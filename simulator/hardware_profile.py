@@ -15,12 +15,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import InputError, did_you_mean
+from .profile_schema import (
+    FIELDS,
+    LARGEST,
+    ONE_BY_ONE,
+    OPTIONAL,
+    OPTIONAL_NUMBERS,
+    QUANTITIES,
+    TABLE_FILES,
+    TABLES,
+    TEXTS,
+)
 from .units import convert
 
 PACKAGE = "plan3d.hardware_profiles"
 MEASUREMENTS = "measurements"
-LARGEST = 1e30
-"""No quantity of a machine is larger in SI units, nor smaller than its inverse unless zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +45,6 @@ class TableFile(NamedTuple):
 
     path: str
     provenance: Provenance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What a field of a profile may hold."""
-
-    dimension: str
-    example: str
-    least: float = 0.0
-    most: float = LARGEST
-    zero: bool = False
-    """Zero is a value (a latency), not a mistake (a bandwidth)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,66 +73,6 @@ class Profile:
         )
 
 
-_MEMORY = Quantity(dimension="memory", example="GiB")
-_BANDWIDTH = Quantity(dimension="bandwidth", example="GB/s")
-_FLOPS = Quantity(dimension="compute rate", example="TFLOP/s")
-_POWER = Quantity(dimension="power", example="W")
-_TIME = Quantity(dimension="time", example="us", zero=True)
-_ROOT = Quantity(dimension="root latency", example="us/sqrt(kB)", zero=True)
-_SHARE = Quantity(dimension="ratio", example="1", most=2.0)
-_SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
-_RATIO = Quantity(dimension="ratio", example="1", most=100.0)
-_TOKENS = Quantity(dimension="length", example="tokens", zero=True)
-_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000)
-
-_GEMM = {
-    "efficiency": _SHARE,
-    "memory_efficiency": _SHARE,
-    "latency": _TIME,
-    "sharpness": _SHARPNESS,
-}
-_COLLECTIVE = {
-    "latency": _TIME,
-    "latency_per_step": _TIME,
-    "root": _ROOT,
-    "bandwidth": _BANDWIDTH,
-}
-_SECTIONS: dict[str, dict[str, Quantity]] = {
-    "accelerator": {"memory": _MEMORY, "memory_bandwidth": _BANDWIDTH, "power": _POWER},
-    "accelerator.peak": dict.fromkeys(("bf16", "fp16", "fp8", "tf32", "fp32"), _FLOPS),
-    "kernels.gemm.32bit": _GEMM,
-    "kernels.gemm.16bit": _GEMM,
-    "kernels.gemm.8bit": _GEMM,
-    "kernels.attention": {
-        "efficiency": _SHARE,
-        "diagonal_tokens": _TOKENS,
-        "latency": _TIME,
-        "backward_ratio": _RATIO,
-    },
-    "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
-    "node": {"gpus": _GPUS},
-    "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
-    "links.fast.all_reduce": _COLLECTIVE,
-    "links.fast.all_gather": _COLLECTIVE,
-    "links.fast.reduce_scatter": _COLLECTIVE,
-    "links.fast.all_to_all": _COLLECTIVE,
-    "links.fast.send": _COLLECTIVE,
-    "links.fast.switch_all_reduce": _COLLECTIVE,
-    "links.network": {
-        "bandwidth": _BANDWIDTH,
-        "efficiency": _SHARE,
-        "latency": _TIME,
-        "latency_per_node": _TIME,
-        "root": _ROOT,
-    },
-}
-QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
-_TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
-_TABLE_FILES = tuple(f"kernels.gemm.{width}.table" for width in ("32bit", "16bit", "8bit"))
-_FIELDS = (*QUANTITIES, *_TEXTS, *_TABLE_FILES)
-_TABLES = {key[:dot] for key in _FIELDS for dot, char in enumerate(key) if char == "."}
-_OPTIONAL = ("accelerator.peak", "kernels.gemm.8bit", "links.fast.switch_all_reduce")
-"""Sections that a machine may lack; peaks one by one, the others whole."""
 _NUMBER = ("value", "unit", "source", "measured")
 _TABLE = ("file", "source", "measured")
 
@@ -180,9 +117,9 @@ def parse_profile(content: bytes, where: str) -> Profile:
     sources = _sources(where, tree.pop("sources", {}))
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):
-        if key in _TEXTS:
+        if key in TEXTS:
             profile.texts[key] = _text(where, key, node)
-        elif key in _TABLE_FILES:
+        elif key in TABLE_FILES:
             origin = _origin(where, key, node, sources)
             profile.tables[key] = TableFile(_text(where, f"{key}.file", node["file"]), origin)
         else:
@@ -220,14 +157,14 @@ def shown(value: object) -> str:
 def _leaves(where: str, tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, node in tree.items():
         key = prefix + name
-        if key in _TABLES:
+        if key in TABLES:
             if not isinstance(node, dict):
                 raise problem(where, f"{key}: must be a section, [{key}]")
             yield from _leaves(where, node, f"{key}.")
-        elif key in _FIELDS:
+        elif key in FIELDS:
             yield key, node
         else:
-            known = {k[len(prefix) :].split(".")[0] for k in _FIELDS if k.startswith(prefix)}
+            known = {k[len(prefix) :].split(".")[0] for k in FIELDS if k.startswith(prefix)}
             known |= set() if prefix else {"sources"}
             raise problem(where, f"{key}: unknown field{did_you_mean(name, sorted(known))}")
 
@@ -283,12 +220,11 @@ def _number(where: str, key: str, node: Mapping[str, Any]) -> float:
 
 def _check_complete(where: str, profile: Profile) -> None:
     present = {*profile.numbers, *profile.texts, *profile.tables}
-    for key in (*QUANTITIES, *_TEXTS):
+    for key in (*QUANTITIES, *TEXTS):
         section = key.rpartition(".")[0]
-        whole = section != "accelerator.peak" and any(
-            section == k.rpartition(".")[0] for k in present
-        )
-        if key not in present and (section not in _OPTIONAL or whole):
+        whole = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
+        needed = key not in OPTIONAL_NUMBERS and (section not in OPTIONAL or whole)
+        if key not in present and needed:
             raise problem(where, f"{key}: missing")
     if "accelerator.peak.fp32" not in present:
         raise problem(where, "accelerator.peak.fp32: missing")

@@ -7,27 +7,24 @@ profile. `sustained` is the share of the isolated rate that is kept in a trainin
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from . import gemm_tables
+from .accelerator import SUSTAINED, Accelerator
 from .errors import InputError
-from .gemm_tables import Origin
-from .hardware import Accelerator, Cluster
+from .gemm_tables import GemmTable, Machine, Origin
+from .hardware import Cluster
 from .operators import AttentionWork, Gemm
 from .precision import Recipe
 from .software import Software
 
 Value = NDArray[np.float64]
 
-STREAMING = 0.85
-"""Share of memory bandwidth that long element-wise passes reach: softmax over stored scores,
-gradient accumulation, the optimizer (STREAM triad reaches 0.83 to 0.89 on A100 and H100)."""
-
-MISALIGNED = 15.0
-"""How much longer materialised attention matmuls take where the head width is no multiple of 8:
-fitted to the runs of BLOOM's prequel with heads of 108, 150 and 450 (Megatron-DeepSpeed, 2022;
-13.9 to 15.3 by the rows left out). It may absorb more than alignment."""
+SAME = 1e-9
+"""Relative difference of datasheet numbers that is rounding."""
 
 
 def peak_flops(accelerator: Accelerator, number_format: str) -> float:
@@ -38,6 +35,18 @@ def peak_flops(accelerator: Accelerator, number_format: str) -> float:
             f"it has {', '.join(accelerator.peak)}"
         )
     return accelerator.peak[number_format]
+
+
+def sustained_share(software: Software, accelerator: Accelerator) -> float:
+    """Share of the isolated rate that GEMMs and attention keep in a step of a stack."""
+    return software.sustained * (accelerator.training.sustained / SUSTAINED)
+
+
+def gradient_rates(software: Software, accelerator: Accelerator) -> tuple[float, float]:
+    """Rate of the input- and of the weight-gradient GEMM over the forward one."""
+    rates = accelerator.training
+    wgrad = software.wgrad_rate if rates.wgrad_rate is None else rates.wgrad_rate
+    return rates.dgrad_rate, wgrad
 
 
 def stack_gemms(gemms: list[Gemm], rows: int) -> Value:
@@ -54,13 +63,18 @@ def gemm_seconds(
 ) -> Value:
     """Seconds of each GEMM [gemm, row], from the accelerator's table where it has one.
 
-    The dgrad of a GEMM has the same FLOPs and bytes, hence the same time.
+    The dgrad of a GEMM has the same FLOPs and bytes; gradient_rates says how its time differs.
     """
     sizes = stack_gemms(gemms, rows)
+    grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
+    groups = sizes[3] != 1.0
     if recipe.gemm_width in accelerator.gemm_tables:
-        grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
-        return _tabled(sizes, accelerator, recipe, sustained, grouped)
-    return _roofline(sizes, accelerator, recipe, sustained)
+        out = _tabled(sizes, accelerator, recipe, sustained, grouped)
+    else:
+        out = _roofline(sizes, accelerator, recipe, sustained)
+    if grouped and accelerator.training.grouped_rate != 1.0:
+        out[groups] /= accelerator.training.grouped_rate
+    return out
 
 
 def _tabled(
@@ -75,7 +89,7 @@ def _tabled(
     an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
     (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
     """
-    table = gemm_tables.load(accelerator.gemm_tables[recipe.gemm_width].path)
+    table = gemm_table(accelerator, recipe.gemm_width, recipe.gemm_format)
     if not grouped:
         return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
     constants = accelerator.gemm[recipe.gemm_width]
@@ -85,6 +99,33 @@ def _tabled(
     sizes[0] *= batch
     together = gemm_tables.seconds(table, sizes[:3])
     return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
+
+
+def gemm_table(accelerator: Accelerator, width: str, number_format: str) -> GemmTable:
+    """The accelerator's table of that operand width, at its peak and memory bandwidth."""
+    now = Machine(peak_flops(accelerator, number_format), accelerator.memory_bandwidth)
+    return _on_machine(accelerator.gemm_tables[width].path, now, accelerator.gemm[width].latency)
+
+
+@lru_cache(maxsize=64)
+def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
+    """A table, moved to a machine of another peak or bandwidth than the one it was measured on.
+
+        T' = T R(now) / R(then),    R = t0 + max(2 m n k / P, 2 (m k + k n + m n) / BW)
+
+    with datasheet numbers, and never falling with m. So a what-if on those numbers, and a sibling
+    of the GPU, act on measured times too.
+    """
+    table = gemm_tables.load(path)
+    if table.machine is None or np.allclose(table.machine, now, rtol=SAME, atol=0):
+        return table
+    m, n, k = gemm_tables.lattice_sides(table)
+    flops, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+    then, new = (
+        latency + np.maximum(flops / machine.peak, moved / machine.bandwidth)
+        for machine in (table.machine, now)
+    )
+    return gemm_tables.scaled(table, new / then)
 
 
 def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
@@ -113,7 +154,8 @@ def gemm_origins(
         fitted = cluster.provenance[f"kernels.gemm.{recipe.gemm_width}.efficiency"].measured
         return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
     sizes[0] *= sizes[3]
-    found = gemm_tables.origins(gemm_tables.load(entry.path), sizes[:3])
+    table = gemm_table(cluster.accelerator, recipe.gemm_width, recipe.gemm_format)
+    found = gemm_tables.origins(table, sizes[:3])
     if not entry.provenance.measured:
         return np.full_like(found, Origin.EXTRAPOLATED)
     # A group is composed of times, not measured as one.
@@ -145,24 +187,27 @@ def attention_seconds(
 ) -> tuple[Value, Value]:
     """Seconds of the attention core forward and backward, at the stack's attention_rate.
 
-    Flash: t = t0 + 2 rows width (span + c) / (eta P); the backward takes a measured multiple.
-    Materialised: two matmuls without a causal saving, MISALIGNED times as long where heads are
-    misaligned, and softmax over every stored score, 1.5 times as many bytes and twice the FLOPs
-    backward.
+    Flash: t = t0 + 2 (rows + w) width (span + c) / (eta P); the backward takes a measured multiple.
+    Materialised: two matmuls without a causal saving, and softmax over every stored score, 1.5
+    times as many bytes and twice the FLOPs backward. Where the head width is no multiple of 8, the
+    matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times slower
+    on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
     """
     constants = accelerator.attention
     peak = peak_flops(accelerator, recipe.attention_format)
-    slower = 1 / software.attention_rate
+    slower, kept = 1 / software.attention_rate, sustained_share(software, accelerator)
     if software.flash_attention:
-        flops = 2 * work.rows * work.width * (work.span + constants.diagonal_tokens)
-        forward = constants.latency + flops / (constants.efficiency * software.sustained * peak)
+        rows = work.rows + constants.tail_rows
+        flops = 2 * rows * work.width * (work.span + constants.diagonal_tokens)
+        forward = constants.latency + flops / (constants.efficiency * kept * peak)
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
-    matmul *= slower * (1.0 if work.aligned else MISALIGNED)
-    matmul /= accelerator.gemm["16bit"].efficiency * software.sustained * peak
+    width, rate = ("16bit", peak) if work.aligned else ("32bit", peak_flops(accelerator, "fp32"))
+    matmul *= slower
+    matmul /= accelerator.gemm[width].efficiency * kept * rate
     softmax = software.score_bytes * work.rows * work.sequence
-    softmax = softmax / (STREAMING * accelerator.memory_bandwidth)
+    softmax = softmax / (accelerator.training.streaming_efficiency * accelerator.memory_bandwidth)
     return matmul + softmax, 2 * matmul + 1.5 * softmax
 
 
@@ -176,5 +221,6 @@ def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator, kernels: 
 
 def streaming_seconds(moved_bytes: Value, accelerator: Accelerator) -> Value:
     """Seconds of one long element-wise pass over memory."""
-    moved: Value = moved_bytes / (STREAMING * accelerator.memory_bandwidth)
+    efficiency = accelerator.training.streaming_efficiency
+    moved: Value = moved_bytes / (efficiency * accelerator.memory_bandwidth)
     return moved

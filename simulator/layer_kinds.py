@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives
+from . import collectives, layer_tables, operators
 from .model import Block, Model
 from .network import ListedLayer, Network
-from .operators import Strategy
+from .operators import Strategy, Work
 from .precision import Recipe
 from .task import Task
 
@@ -57,6 +57,9 @@ class Local(NamedTuple):
     vocabulary: Value
     """The vocabulary, padded to a multiple that every tensor rank shares."""
     tensor: TensorCollectives
+    layer_ratio: Value | None = None
+    """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
+    the accelerator has no table of them for the stack."""
 
 
 class TensorCollectives(NamedTuple):
@@ -86,4 +89,50 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
             collectives.reduce_scatter(hidden, group, cluster),
             collectives.all_reduce(hidden, group, cluster),
         ),
+        _layer_ratio(task, recipe, s),
     )
+
+
+def work_of(kind: Kind, local: Local) -> Work | None:
+    """Forward work of a kind; None for an end that does the work of the one before it."""
+    task, s = local.task, local.s
+    if kind.name.startswith(("shared", "lone")):
+        return None
+    if kind.name == "embedding":
+        return operators.embedding_work(task.model.hidden, s, task.sequence)
+    parts = []
+    if kind.block:
+        parts.append(
+            operators.block_work(
+                kind.block,
+                task.model.hidden,
+                s,
+                task.sequence,
+                task.software.selective,
+                task.software.norm_bytes,
+            )
+        )
+    if "mtp" in kind.name:
+        parts += operators.mtp_work(task.model, local.vocabulary, s, task.sequence)
+    if "head" in kind.name:
+        parts.append(operators.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
+    return operators.add(parts)
+
+
+def layer_sizes(task: Task, s: Strategy) -> Value:
+    """The sizes of each strategy's layer, in the order of layer_tables.SIZES."""
+    hidden = np.full_like(s.tp, task.model.hidden)
+    return np.stack([hidden, s.tp, s.micro_batch, task.sequence / s.cp])
+
+
+def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
+    entry = task.cluster.accelerator.layer_tables.get(task.software.name)
+    if entry is None or recipe.gemm_width != "16bit":
+        return None
+    return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
+
+
+def is_tabled(kind: Kind) -> bool:
+    """Whether tables of layers speak of this kind: a block with an MLP and ordinary attention."""
+    block = kind.block
+    return bool(block and block.mlp and not block.experts and not block.attention.kv_rank)

@@ -14,15 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels, operators
-from .footprint import gathered_inputs, kept_activations, stored_parameters
+from .footprint import (
+    gathered_inputs,
+    kept_activations,
+    pending_activations,
+    stored_parameters,
+)
 from .layer_communication import (
     context_exposed,
     expert_exchange,
     expert_exposed,
     tensor_exposed,
 )
-from .layer_kinds import Kind, Local, layer_kinds, local_strategies
-from .operators import Strategy, Work
+from .layer_kinds import (
+    Kind,
+    Local,
+    TensorCollectives,
+    is_tabled,
+    layer_kinds,
+    local_strategies,
+    work_of,
+)
+from .model import Block, Experts
+from .operators import AttentionWork, Strategy, Work
 from .plan import Recompute
 from .precision import Recipe
 from .task import Task
@@ -55,6 +69,8 @@ class Cost(IntEnum):
     """Bytes of logits and their gradients while the loss is computed."""
     GATHERED = 15
     """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
+    PENDING = 16
+    """Bytes kept per micro-batch of which only the weight gradients are missing."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -105,6 +121,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         _fill_seconds(column, kind, work, seconds[i], local)
         column[Cost.UNITS] = 1.0
         column[Cost.ACTIVATIONS], working[i] = kept_activations(kind, local)
+        column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
         column[Cost.GATHERED] = gathered_inputs(kind, local)
         if "head" in kind.name or "mtp" in kind.name:
             shards = s.tp if task.software.sharded_logits else 1.0
@@ -116,32 +133,6 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
-def work_of(kind: Kind, local: Local) -> Work | None:
-    """Forward work of a kind; None for an end that does the work of the one before it."""
-    task, s = local.task, local.s
-    if kind.name.startswith(("shared", "lone")):
-        return None
-    if kind.name == "embedding":
-        return operators.embedding_work(task.model.hidden, s, task.sequence)
-    parts = []
-    if kind.block:
-        parts.append(
-            operators.block_work(
-                kind.block,
-                task.model.hidden,
-                s,
-                task.sequence,
-                task.software.selective,
-                task.software.norm_bytes,
-            )
-        )
-    if "mtp" in kind.name:
-        parts += operators.mtp_work(task.model, local.vocabulary, s, task.sequence)
-    if "head" in kind.name:
-        parts.append(operators.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
-    return operators.add(parts)
-
-
 def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:
     """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
 
@@ -149,7 +140,8 @@ def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, V
     """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     rows, task, recipe = local.s.tp.size, local.task, local.recipe
-    accelerator, sustained = task.cluster.accelerator, task.software.sustained
+    accelerator = task.cluster.accelerator
+    sustained = kernels.sustained_share(task.software, accelerator)
     seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
@@ -182,7 +174,8 @@ def _fill_seconds(
     if kind.block and local.s.recompute.max() > 0:
         full = local.s.recompute == Recompute.FULL
         column[COMMUNICATION] += full * forward[COMMUNICATION]
-        selective = (local.s.recompute == Recompute.SELECTIVE) * _rerun(work, gemm[1], local)
+        again = _rerun(work, gemm[1], local) * _layer_ratio(kind, local)[0]
+        selective = (local.s.recompute == Recompute.SELECTIVE) * again
         column[Cost.RECOMPUTE] = full * _in_order(forward[COMPUTE]) + selective
     column[Cost.TOTAL] = _in_order(column[SECONDS])
 
@@ -191,45 +184,100 @@ def _passes(
     column: Value, kind: Kind, work: Work, matmul: Value, local: Local
 ) -> tuple[Value, Value]:
     """Seconds of the forward and the backward pass by part [part, strategy]."""
-    task, software = local.task, local.task.software
+    software = local.task.software
     forward, backward = np.zeros((2, SECONDS.stop, matmul.size))
     forward[Cost.MATMUL] = matmul
-    backward[Cost.MATMUL] = matmul + matmul / software.wgrad_rate
-    forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(column, work, local)
+    dgrad, wgrad = kernels.gradient_rates(software, local.task.cluster.accelerator)
+    backward[Cost.MATMUL] = matmul / dgrad + matmul / wgrad
+    forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
     if work.attention and kind.block:
-        core = kernels.attention_seconds(
-            work.attention, task.cluster.accelerator, local.recipe, software
-        )
-        forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
-        if local.s.cp.max() > 1:
-            ring = context_exposed(kind.block, core, local)
-            forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
+        _add_attention(forward, backward, kind.block, work.attention, local)
+    if kind.block:
+        ratio = _layer_ratio(kind, local)
+        forward[COMPUTE] *= ratio[0]
+        backward[COMPUTE] *= ratio[1]
+    backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
+    if kind.block:
         if kind.block.experts:
-            exchange = expert_exchange(kind.block.experts, local)
-            for one_pass in (forward, backward):
-                window, overlapped = _in_order(one_pass[COMPUTE]), local.s.overlap_ep
-                one_pass[Cost.EXPERT_COMM] = expert_exposed(
-                    exchange, window, software.contention, overlapped
-                )
-        floor = software.layer_floor
-        forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor)
+            _add_experts(forward, backward, kind.block.experts, local)
+        floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
+        forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
-        backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor)
+        backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor * ratio[1])
     return forward, backward
 
 
-def _moved_seconds(column: Value, work: Work, local: Local) -> tuple[Value, Value]:
+def _add_attention(
+    forward: Value, backward: Value, block: Block, work: AttentionWork, local: Local
+) -> None:
+    """Fill in the attention core and the ring of context parallelism."""
+    task = local.task
+    core = kernels.attention_seconds(work, task.cluster.accelerator, local.recipe, task.software)
+    forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
+    if local.s.cp.max() > 1:
+        ring = context_exposed(block, core, local)
+        forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
+
+
+def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> None:
+    """Fill in what shows of the experts' all-to-alls."""
+    exchange = expert_exchange(experts, local)
+    for one_pass in (forward, backward):
+        one_pass[Cost.EXPERT_COMM] = expert_exposed(
+            exchange,
+            _in_order(one_pass[COMPUTE]),
+            local.task.software.contention,
+            local.s.overlap_ep,
+        )
+
+
+def _layer_ratio(kind: Kind, local: Local) -> Value:
+    """Measured over modelled seconds [pass, strategy]; ones without a table."""
+    if local.layer_ratio is None or not is_tabled(kind):
+        return np.ones((2, local.s.tp.size))
+    return local.layer_ratio
+
+
+def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
+    """Seconds [pass, strategy] of the model's first block alone, forward and backward: without
+    communication, gradient accumulation and a table of layers. What such a table is over."""
+    local, kind = local_strategies(task, recipe, s), layer_kinds(task.model)[0]
+    none = np.zeros_like(s.tp)
+    local = local._replace(tensor=TensorCollectives(none, none, none), layer_ratio=None)
+    work = work_of(kind, local)
+    ((matmul, _),) = _gemm_seconds([work], local)
+    if work is None:
+        raise ValueError(f"{kind.name} has no work of its own")
+    passes = _passes(np.zeros((len(Cost), s.tp.size)), kind, work, matmul, local)
+    return np.stack([_in_order(one) for one in passes])
+
+
+def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     """Memory-bound kernels forward and backward; work counts elements of two bytes."""
     software, accelerator = local.task.software, local.task.cluster.accelerator
-    moved = work.moved_bytes * (local.recipe.activation / 2) / software.memory_bound_rate
+    loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
+    element = local.recipe.activation / 2
+    moved = work.moved_bytes
+    if loss is not None:
+        moved = moved - work.loss_bytes
+    moved = moved * element / software.memory_bound_rate
     forward = kernels.memory_bound_seconds(moved, accelerator, work.kernels)
-    backward = forward * software.backward_bytes_ratio
-    if software.accumulation_bytes:
-        parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
-        accumulated = software.accumulation_bytes * parameters
-        backward = backward + kernels.streaming_seconds(accumulated, accelerator)
+    backward = forward * (software.backward_bytes_ratio if ratio is None else ratio)
+    if loss is not None:
+        measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
+        return forward + measured, backward + operators.LOSS_BACKWARD * measured
     return forward, backward
+
+
+def _accumulation(column: Value, local: Local) -> Value | float:
+    """Seconds to add the gradients of a layer into their buffers."""
+    software = local.task.software
+    if not software.accumulation_bytes:
+        return 0.0
+    parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+    accumulated = software.accumulation_bytes * parameters
+    return kernels.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 
 def _rerun(work: Work, gemms: Value, local: Local) -> Value:

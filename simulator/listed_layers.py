@@ -39,7 +39,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         column[Cost.DENSE_PARAMETERS] = layer.parameters
         column[Cost.UNITS] = 1.0
         kept = np.where(full, layer.boundary_bytes, layer.activation_bytes)
-        column[Cost.ACTIVATIONS] = kept * wider * s.micro_batch
+        column[Cost.ACTIVATIONS] = column[Cost.PENDING] = kept * wider * s.micro_batch
     activations = np.array([[layer.activation_bytes] for layer in layers])
     boundaries = np.array([[layer.boundary_bytes] for layer in layers])
     return LayerCosts(
@@ -53,7 +53,8 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
     accelerator = task.cluster.accelerator
     constants = accelerator.gemm[recipe.gemm_width]
-    peak = kernels.peak_flops(accelerator, recipe.gemm_format) * task.software.sustained
+    peak = kernels.peak_flops(accelerator, recipe.gemm_format)
+    peak *= kernels.sustained_share(task.software, accelerator)
     efficiency = layer.efficiency or constants.efficiency
     arithmetic = samples * layer.forward_flops / (efficiency * peak)
     moved = samples * 2 * layer.activation_bytes * (recipe.activation / 2)

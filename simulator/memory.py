@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .compression import METHODS
+from .exchanges import GOSSIP, PLAIN, SERVERS, Policy
 from .precision import Recipe
 from .stages import Stages, Weights
 from .task import Task
@@ -32,10 +34,10 @@ PARTS = (
 
 
 def rank_bytes(
-    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int
+    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int, policy: Policy = PLAIN
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
-    states = bytes_of_states(task, recipe, optimizer)
+    states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, stages.weights)
     buffers = sharding_buffers(task, recipe, stages.weights, zero)
     return with_activations(task, stages, parts, buffers)
@@ -61,7 +63,12 @@ def with_activations(
 
 
 def worst_bytes(
-    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zeros: list[int]
+    task: Task,
+    recipe: Recipe,
+    optimizer: int,
+    stages: Stages,
+    zeros: list[int],
+    policy: Policy = PLAIN,
 ) -> Value:
     """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
 
@@ -69,7 +76,7 @@ def worst_bytes(
     """
     rest = stages.activations + stages.logits + stages.buffers
     fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
-    states = bytes_of_states(task, recipe, optimizer)
+    states = bytes_of_states(task, recipe, optimizer, policy)
     weights = stages.weights
     out = np.empty((4, stages.slowest.size))
     for zero in zeros:
@@ -85,14 +92,22 @@ def worst_bytes(
     return out
 
 
-def bytes_of_states(task: Task, recipe: Recipe, optimizer: int) -> dict[str, float]:
+def bytes_of_states(
+    task: Task, recipe: Recipe, optimizer: int, policy: Policy = PLAIN
+) -> dict[str, float]:
     """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
-    keeps more or less (buffers of its own, no fp32 copy)."""
+    keeps more or less (buffers of its own, no fp32 copy).
+
+    A parameter server keeps the optimizer state; gossip receives into a second copy of the
+    weights; error feedback keeps vectors of the gradient's size.
+    """
     software = task.software
+    memories = METHODS[policy.compression].memories if policy.compression else 0
+    optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
     return {
-        "weights": float(recipe.weight),
-        "gradients": software.gradient_memory or float(recipe.gradient),
-        "optimizer": software.optimizer_memory or float(recipe.optimizer_bytes(optimizer)),
+        "weights": float(recipe.weight) * (2 if policy.sync in GOSSIP else 1),
+        "gradients": (software.gradient_memory or recipe.gradient) + memories * recipe.gradient,
+        "optimizer": 0.0 if policy.sync in SERVERS else optimizer_bytes,
     }
 
 

@@ -19,6 +19,11 @@ from .network import Network
 
 Value = NDArray[np.float64]
 
+LOSS_BYTES = 8
+"""Bytes that cross-entropy moves forward per logit (fp32 logits)."""
+LOSS_BACKWARD = 1.6
+"""Its bytes backward over those forward, as of other memory-bound kernels."""
+
 KERNELS_PER_BLOCK = 6
 """Memory-bound kernels of a fused layer: norms with residuals, rotary, activation, copies."""
 
@@ -87,6 +92,8 @@ class Work(NamedTuple):
     """Memory-bound kernels launched forward."""
     sixteen_bit: bool = False
     """GEMMs that no recipe runs in 8 bits."""
+    loss_bytes: Value | float = 0.0
+    """Those of moved_bytes that are cross-entropy's."""
 
 
 def causal_span(attention: Attention, sequence: int) -> float:
@@ -243,15 +250,13 @@ def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:
 
 
 def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Work:
-    """Final norm, logits of a rank's share of the vocabulary, and cross-entropy.
-
-    Cross-entropy moves about 8 bytes a logit each way (fp32 logits).
-    """
+    """Final norm, logits of a rank's share of the vocabulary, and cross-entropy."""
     tokens = s.tokens(sequence)
     logits = vocabulary / s.tp
-    moved = 2 * tokens * 2 * hidden / s.norm_split + 8 * tokens * logits
+    loss = LOSS_BYTES * tokens * logits
+    moved = 2 * tokens * 2 * hidden / s.norm_split + loss
     logit = Gemm(tokens, logits, hidden)
-    return Work([logit], None, moved, [], np.zeros_like(moved), kernels=3, sixteen_bit=True)
+    return Work([logit], None, moved, [], np.zeros_like(moved), 3, True, loss)
 
 
 def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tuple[Work, Work]:
@@ -280,6 +285,7 @@ def add(works: list[Work]) -> Work:
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
         kernels=sum(w.kernels for w in works),
         sixteen_bit=all(w.sixteen_bit for w in works),
+        loss_bytes=sum((w.loss_bytes for w in works), 0.0),
     )
 
 

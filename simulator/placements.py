@@ -61,13 +61,16 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros_like(self.counts)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
+        self.paths = np.stack([layout.paths for layout in layouts])
         self.rank = np.zeros((classes, len(layouts)))
+        self.last_rank = np.zeros_like(self.rank)
         self.ranks_alike = np.zeros_like(self.rank)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
             self.before[i, :n] = layout.before
             self.rank[:n, i] = layout.rank
+            self.last_rank[:n, i] = layout.last_rank
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
 

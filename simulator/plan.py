@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .compression import Compression
 from .errors import InputError, did_you_mean
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments
 from .stage_layout import mtp_stage, read_layout
+from .topologies import Topology
 
 Column = NDArray[np.int64]
 Cell = Any
@@ -97,6 +99,25 @@ class Dispatch(IntEnum):
     """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
 
 
+class Sync(IntEnum):
+    """How replicas of the model are kept together."""
+
+    ALL_REDUCE = 0
+    """The faster of ring, tree and switch."""
+    RING = 1
+    TREE = 2
+    HIERARCHICAL = 3
+    """Reduced and gathered inside a fast domain, all-reduced across domains."""
+    PARAMETER_SERVER = 4
+    """Gradients up to one server, weights down; synchronous."""
+    SHARDED_PARAMETER_SERVER = 5
+    """As many servers as nodes, a share of the weights each."""
+    GOSSIP = 6
+    """Every replica averages its weights with its neighbours' in a graph."""
+    HIERARCHICAL_GOSSIP = 7
+    """Exact averages inside a fast domain, gossip between domains."""
+
+
 NAMES: dict[str, dict[str, int]] = {
     "schedule": {
         "1f1b": Schedule.ONE_F_ONE_B,
@@ -118,6 +139,13 @@ NAMES: dict[str, dict[str, int]] = {
     "expert_dispatch": {d.name.lower(): d for d in Dispatch},
     "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
     "optimizer": {o.name.lower(): o for o in Optimizer},
+    "sync": {s.name.lower().replace("_", "-"): s for s in Sync},
+    "topology": {t.name.lower().replace("_", "-"): t for t in Topology},
+    "compression": {
+        **{c.name.lower().replace("_", "-"): c for c in Compression},
+        "1-bit": Compression.ONE_BIT,
+        "top-k": Compression.MEM_SGD,
+    },
 }
 """Spelled-out values of the fields that are enumerations."""
 
@@ -180,6 +208,27 @@ class Plan:
     mtp_stage: Cell = _axis(
         0, "stage, from 1, with the multi-token prediction layer; 0 = the last, with the head"
     )
+    sync: Cell = _axis(
+        Sync.ALL_REDUCE,
+        "all-reduce, ring, tree, hierarchical, parameter-server, sharded-parameter-server, gossip "
+        "or hierarchical-gossip",
+    )
+    topology: Cell = _axis(
+        AUTO,
+        "graph of gossip: ring, grid, torus, exponential, one-peer-exponential, "
+        "inner-outer-exponential, complete or given (--graph)",
+    )
+    sync_period: Cell = _axis(1, "steps between synchronisations (local SGD)")
+    compression: Cell = _axis(
+        Compression.NONE,
+        "none, qsgd, one-bit, mem-sgd (top-k), double-squeeze, ef21-sgd or neolithic",
+    )
+    levels: Cell = _axis(0, "levels of quantisation, for qsgd")
+    kept_per_thousand: Cell = _axis(0, "entries of a thousand that top-k keeps")
+    bucket_parameters: Cell = _axis(
+        0, "gradients reduced together when overlapped; 1 = each tensor, 0 = the stack's"
+    )
+    shard: Cell = _axis(0, "ranks that ZeRO shards over, replicated beyond (HSDP); 0 = all")
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
     )
@@ -267,10 +316,10 @@ class Plan:
         """The chosen rows: an index, a slice, an index array or a mask."""
         segments = self.segments
         if isinstance(rows, (int, np.integer)):
-            chosen = {name: int(np.ravel(c)[rows]) for name, c in self.table().columns().items()}
+            chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
             own = segments.take([rows]) if segments else None
             return _unchecked(chosen, self.layers_per_stage, own)
-        columns = {name: column[rows] for name, column in self.table().columns().items()}
+        columns = {name: _chosen(column, rows) for name, column in self.table().columns().items()}
         kept = segments.take(rows) if segments else None
         return _unchecked(columns, self.layers_per_stage, kept)
 
@@ -311,8 +360,9 @@ AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", 
 """The columns of a plan."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
-_POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch")
-_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4])
+_POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "sync_period")
+_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "topology")
+_HIGHEST = {"zero": 3, "kept_per_thousand": 1000, **dict.fromkeys(BOOLEAN, 1)}
 _LIMIT = 2**31
 
 
@@ -328,8 +378,10 @@ def spell(name: str, code: int) -> Any:
 def _usual(row: Plan) -> Plan:
     """The defaults that go with a row's sizes, dp aside."""
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
-    usual = resolve(Plan(**sizes), 1)
-    return _unchecked({**usual.columns(), **dict.fromkeys(sizes, 1)}, ())
+    ways = {name: getattr(row, name) for name in ("sync", "sync_period", "compression")}
+    usual = resolve(Plan(**sizes, **ways), 1)
+    shown = {**dict.fromkeys(sizes, 1), "sync": 0, "sync_period": 1, "compression": 0}
+    return _unchecked({**usual.columns(), **shown}, ())
 
 
 def model_copies(schedule: Cell) -> Cell:
@@ -345,6 +397,20 @@ def _differing(row: Plan) -> Segments:
     return row.segments.filled(
         **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
     )
+
+
+def repeats(column: Column) -> bool:
+    """Whether a column is a view that repeats one value: what costs no memory and no work."""
+    return column.strides == (0,)
+
+
+def _chosen(column: Column, rows: Any) -> Column:
+    if repeats(column) and isinstance(rows, np.ndarray):
+        size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
+        # A part of such a view is one too; only more rows than it has need a new one.
+        return column[:size] if size <= column.size else np.repeat(column[:1], size)
+    out: Column = column[rows]
+    return out
 
 
 def codes_in(column: Column) -> list[int]:
@@ -394,8 +460,7 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         bad |= values == 0
     if bad.any():
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
-    highest = {"zero": 3, **dict.fromkeys(BOOLEAN, 1)}
-    highest |= {enum: max(names.values()) for enum, names in NAMES.items()}
+    highest = _HIGHEST | {enum: max(names.values()) for enum, names in NAMES.items()}
     if name in highest and (values > highest[name]).any():
         wrong = values[values > highest[name]].flat[0]
         raise InputError(f"{name}={wrong} must be at most {highest[name]}")
@@ -457,23 +522,26 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     """The plan with every AUTO replaced by what current training stacks do.
 
     dp = gpus / (tp cp pp); interleaved where there are virtual stages; sequence parallelism
-    where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard;
-    overlapped sends where interleaved.
+    where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard (no
+    ZeRO where replicas are not all-reduced every step in full); overlapped sends where
+    interleaved; the static exponential graph for gossip.
     """
     columns = plan.columns()
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
     segments = _resolved_segments(plan, dp) if plan.segments else None
     tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
     sharded = 1 * (widest * plan.cp * model_copies(plan.schedule) > 1)
-    zero = _unless_given(plan.zero, sharded)
+    plain = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
+    zero = _unless_given(plan.zero, sharded * plain)
     several = 1 * (plan.virtual_stages > 1)
-    reduce = _unless_given(plan.overlap_grad_reduce, sharded)
+    reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
         "schedule": several,
         "sequence_parallel": 1 * (tp > 1),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
+        "topology": Topology.EXPONENTIAL * (plan.sync >= Sync.GOSSIP),
     }
     for name, default in usual.items():
         columns[name] = _unless_given(columns[name], default)

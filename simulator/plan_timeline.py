@@ -17,6 +17,7 @@ from .placements import chunk_sizes
 from .plan import Plan, Schedule, resolve
 from .rules import check
 from .schedule_graph import graph
+from .schedule_idle import deferred
 from .stages import Stages, weight_seconds
 from .step import Costs, simulate
 from .task import Task
@@ -25,8 +26,6 @@ from .timeline import simulate as run
 
 Value = NDArray[np.float64]
 
-MOST_DEFERRED = 1000
-"""Bound of what ZB-H2 holds back, over the rank, when weight gradients take next to no time."""
 EXCHANGE = 0.25
 """Share of a hop for which either end of an interleaved send that is not overlapped stands still:
 a forward and a backward pass are sent and received in one exchange (Megatron-LM)."""
@@ -45,6 +44,8 @@ class PlanTimeline:
     timeline: Timeline
     kept: Value
     """Bytes of activations per micro-batch of each stage [stage]."""
+    pending: Value
+    """Those of them that a weight gradient alone still needs [stage]."""
     tensor_share: float
     """Share of a pass that is exposed tensor-parallel communication (slowest rank)."""
     data_comm: float
@@ -97,7 +98,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     (group,) = simulate(task, alone.table(), _every_chunk).groups
     s, v = group.stages, int(plan.virtual_stages)
     m, times = int(s.micro_batches[0]), _times(task, plan, s)
-    deferred = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
+    held_back = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     work = sum(seconds[name] for name in ("compute", *COMMUNICATION))
     return PlanTimeline(
@@ -105,8 +106,9 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, deferred), times),
+        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, held_back), times),
         kept=s.activations[:, 0],
+        pending=s.pending[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
         data_comm=seconds["data_comm"],
         optimizer=seconds["optimizer"],
@@ -128,9 +130,8 @@ def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
 
 def _deferred(times: StageTimes) -> int:
     """Weight gradients to hold back, by rank, so that none is missing when the pipeline drains."""
-    need = (times.forward + times.input_gradient).max()
-    have = max(times.weight_gradient.max(), 1e-300)
-    return int(min(max(np.ceil(need / have), 2), MOST_DEFERRED))
+    longest = (times.forward + times.input_gradient).max()
+    return int(deferred(longest, times.weight_gradient.max()))
 
 
 def _every_chunk(

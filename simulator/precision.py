@@ -7,7 +7,7 @@ Source: Megatron-Core, distributed optimizer guide, table of bytes per parameter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .plan import Optimizer, Precision
 
@@ -34,6 +34,12 @@ class Recipe:
         """Bytes a parameter of optimizer state: SGD keeps only the first moment."""
         kept = self.moments if optimizer == Optimizer.ADAM else self.moments[:1]
         return self.master + sum(kept)
+
+    def in_sixteen_bits(self) -> Recipe:
+        """What runs the LM head: fp8 recipes leave it in 16 bits."""
+        if self.gemm_width != "8bit":
+            return self
+        return replace(self, gemm_width="16bit", gemm_format=self.attention_format)
 
 
 def _sixteen_bit(number_format: str, gradient: int, master: int) -> Recipe:

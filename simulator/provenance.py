@@ -1,21 +1,23 @@
 """What do a plan's kernel times rest on? Shares measured, interpolated, extrapolated, datasheet.
 
-Weights are the seconds of the slowest pipeline rank. For a few rows, never the hot path.
+Weights are the seconds of the slowest pipeline rank. Where a table of whole layers applies, their
+kernels have its origin and the ends keep the mix of the plan's kernels. For a few rows, never the
+hot path.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kernels, layers, schedules, segment_stages, stages
+from . import kernels, layer_tables, layers, schedules, segment_stages, stages
 from .gemm_tables import Origin
-from .layer_kinds import Local, layer_kinds, local_strategies
+from .hardware_profile import TableFile
+from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies, work_of
+from .layer_tables import LayerTable
 from .network import Network
 from .plan import Plan, Precision
-from .precision import RECIPES, Recipe
+from .precision import RECIPES
 from .segment_rules import run_rows
 from .step import Costs, simulate
 from .task import Task
@@ -47,6 +49,8 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     }
     total = sum(parts[name] for name in shares)
     mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
+    whole = _whole_layers(costs, row)
+    mixed = whole + (1 - whole.sum()) * mixed
     return dict(zip(ORIGINS, mixed.tolist(), strict=True))
 
 
@@ -107,21 +111,45 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
     """Seconds of the GEMMs of some layers by origin."""
     out, cluster = np.zeros(len(Origin)), local.task.cluster
     for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
-        work = layers.work_of(kind, local)
+        work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        recipe = _sixteen_bit(local.recipe) if work.sixteen_bit else local.recipe
+        recipe = local.recipe.in_sixteen_bits() if work.sixteen_bit else local.recipe
         seconds = kernels.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernels.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
     return out
 
 
-def _sixteen_bit(recipe: Recipe) -> Recipe:
-    """What runs the LM head: fp8 recipes leave it in 16 bits."""
-    if recipe.gemm_width != "8bit":
-        return recipe
-    return replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
+def _whole_layers(costs: Costs, row: int) -> Value:
+    """Share of the slowest rank's kernel seconds that a table of layers gives, by origin."""
+    out, total = np.zeros(len(Origin)), 0.0
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network) or _layer_entry(task) is None:
+        return out
+    tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
+    for plan, counts in _on_slowest_rank(task, table):
+        recipe = RECIPES[Precision(int(plan.precision[0]))]
+        local = local_strategies(task, recipe, stages.strategy(plan))
+        kinds = layers.layer_costs(task, recipe, local.s).table[0]
+        seconds = counts * kinds[:, layers.COMPUTE].sum(axis=1)
+        total += seconds.sum()
+        if local.layer_ratio is not None:
+            out[_layer_origin(local)] += seconds[tabled].sum()
+    return out / total
+
+
+def _layer_entry(task: Task) -> TableFile | LayerTable | None:
+    return task.cluster.accelerator.layer_tables.get(task.software.name)
+
+
+def _layer_origin(local: Local) -> Origin:
+    """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
+    entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
+    table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
+    found = Origin(int(layer_tables.origins(table, sizes)[0]))
+    alone = not isinstance(entry, TableFile) or entry.provenance.measured
+    return found if alone else max(found, Origin.INTERPOLATED)
 
 
 def _all(origin: Origin) -> Value:

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from . import tables
-from .explain import assumptions, layers_per_rank, number_format, one, why
+from .exchanges import FIELDS, PLAIN
+from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
+from .losses import one
+from .plan import ZERO_IS_USUAL, spell
 from .provenance import time_provenance
 from .step import Costs, by_stage
 from .tables import Table
@@ -32,6 +35,7 @@ __all__ = [
     "text",
     "training_record",
     "why",
+    "worth_saying",
 ]
 
 SHORT = {
@@ -90,6 +94,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "fits": bool(costs.fits),
         "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
+        **costs.reached,
         "mfu": costs.mfu,
         "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
@@ -194,6 +199,13 @@ def same_for_all(costs: Costs) -> dict[str, str]:
     rows = [plan_fields(costs, row) for row in range(len(costs))]
     hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
     return {name: _cell(rows[0][name]) for name in hidden}
+
+
+def worth_saying(costs: Costs) -> dict[str, str]:
+    """The same without what few plans use and these leave at its default."""
+    usual = dict.fromkeys(ZERO_IS_USUAL, "0")
+    usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
+    return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 
 def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:

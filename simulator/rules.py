@@ -20,6 +20,7 @@ from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import ContextComm, Plan, Precision, Recompute, Schedule, model_copies, spell
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
+from .sync_rules import SYNC_RULES
 from .task import Task
 
 Mask = NDArray[np.bool_]
@@ -168,7 +169,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "layers-fill-stages",
         ("pp", "virtual_stages"),
-        lambda p, t: p.pp * p.virtual_stages <= t.model.layers,
+        # A layout may leave a chunk with nothing but the embedding or the head.
+        lambda p, t: (p.pp * p.virtual_stages <= t.model.layers) | bool(p.layers_per_stage),
         lambda p, t: (
             f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {p.pp * p.virtual_stages} chunks "
             f"need at least one layer each, the model has {t.model.layers}"
@@ -301,6 +303,7 @@ RULES: tuple[Rule, ...] = (
         _computes,
         lambda p, t: _no_format(p, t),
     ),
+    *SYNC_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 

@@ -89,7 +89,7 @@ _ZERO_BUBBLE = Convention(
 CONVENTIONS: dict[str, Convention] = {
     # By source.
     # Not stated; without sharded states some of the runs would not fit.
-    "vtrain24_single": replace(_DEEPSPEED, vocabulary=50257, zero=1),
+    "vtrain24_single": replace(_DEEPSPEED, software="vtrain", vocabulary=50257, zero=1),
     "vtrain24_multi": replace(_DEEPSPEED, vocabulary=50257, zero=1),
     "bloom_prequel22": replace(_DEEPSPEED, zero=1, memory=Memory(reserved=True)),
     "bigscience_gpt2_v100": replace(_DEEPSPEED, vocabulary=50257, memory=Memory(reserved=True)),

@@ -79,9 +79,7 @@ class _Builder:
         _check_size(run, task.model)
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
-            # Published layouts may leave a chunk with nothing but the embedding or the head.
-            if not (name == "layers-fill-stages" and plan.layers_per_stage):
-                raise InputError(f"its layout breaks the rule {name}")
+            raise InputError(f"its layout breaks the rule {name}")
         return Question(run, task, plan)
 
     def task(

@@ -100,6 +100,17 @@ IDLE = {
 """Idle seconds of schedules whose idle time is not a share of what other ranks do."""
 
 
+MOST_DEFERRED = 1000
+"""Bound of what ZB-H2 holds back, over the rank, when weight gradients take next to no time."""
+
+
+def deferred(longest: Value, weight_gradient: Value) -> Value:
+    """Weight gradients ZB-H2 holds back, over the rank, so that none is missing in the drain: as
+    many as fill the longest forward pass and input gradient, and at least the published two."""
+    out: Value = np.ceil(longest / np.maximum(weight_gradient, 1e-300))
+    return np.minimum(np.maximum(out, 2.0), MOST_DEFERRED)
+
+
 def idle_seconds(
     schedule: NDArray[np.int64], p: Value, m: Value, slowest: Passes, others: Passes, usual: Value
 ) -> Value:

@@ -1,4 +1,4 @@
-"""Which rank holds which layers, how long does it idle, how much does it keep?
+"""Which rank holds which layers?
 
 Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers,
 g micro-batches that a rank runs through one chunk before it turns to the next.
@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Schedule, codes_in
+from .plan import Schedule
+from .uneven_chunks import Path, critical_paths
 
 Value = NDArray[np.float64]
 
@@ -68,12 +69,16 @@ class Layout(NamedTuple):
     """Layers of each kind [class, kind]."""
     rank: Value
     """First rank of each class [class]."""
+    last_rank: Value
+    """Its rank that defers most weight gradients: the last, of two copies the innermost [class]."""
     ranks_alike: Value
     """Ranks of each class [class]."""
     before: Value
     """Layers of each kind on all earlier ranks [class, kind]."""
     total: Value
     """Layers of each kind on all ranks [kind]."""
+    paths: Value
+    """Layers on the critical paths of looped chunks [uneven_chunks.Path, 2 kinds]."""
 
 
 def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -132,6 +137,41 @@ def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[in
     return tuple(counts)
 
 
+def chunk_counts(
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int = Placement.LOOPED,
+    mtp_stage: int = 0,
+) -> Value:
+    """Layers of each kind [chunk, kind], ends included: the embedding on the first chunk, the head
+    and, unless `mtp_stage` says another, MTP on the last."""
+    counts = np.zeros((len(chunks), len(kinds)))
+    at = 0
+    for chunk, size in enumerate(chunks):
+        for kind in order[at : at + size]:
+            counts[chunk, kind] += 1
+        at += size
+    if "embedding" in kinds:
+        _place_ends(counts, kinds, chunk_ranks(pp, len(chunks), place).tolist(), place, mtp_stage)
+    return counts
+
+
+def _place_ends(
+    counts: Value, kinds: tuple[str, ...], ranks: list[int], place: int, mtp_stage: int
+) -> None:
+    """Add embedding, head and MTP to the layers [chunk, kind] of the chunks that hold them."""
+    first, last = ranks[0], ranks[-1]
+    counts[0, kinds.index("embedding")] = 1
+    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
+    head = shared + "head" if "shared head" in kinds else "head"
+    counts[-1, kinds.index(head)] = 1
+    if "mtp" in kinds:
+        own = _mtp_kind(ranks[mtp_stage - 1], first, last, bool(shared))
+        counts[mtp_stage - 1, kinds.index(own)] = 1
+
+
 @lru_cache(maxsize=4096)
 def rank_counts(
     order: tuple[int, ...],
@@ -141,35 +181,14 @@ def rank_counts(
     place: int = Placement.LOOPED,
     mtp_stage: int = 0,
 ) -> Value:
-    """Layers of each kind [rank, kind], ends included: the embedding on the first chunk, the head
-    and, unless `mtp_stage` says another, MTP on the last; of two copies, their mean."""
+    """Layers of each kind [rank, kind]; of two copies of the model, their mean."""
     counts = np.zeros((pp, len(kinds)))
-    ranks = chunk_ranks(pp, len(chunks), place).tolist()
-    at = 0
-    for size, rank in zip(chunks, ranks, strict=True):
-        for kind in order[at : at + size]:
-            counts[rank, kind] += 1
-        at += size
-    if "embedding" in kinds:
-        _place_ends(counts, kinds, ranks, place, mtp_stage)
+    ranks = chunk_ranks(pp, len(chunks), place)
+    np.add.at(counts, ranks, chunk_counts(order, kinds, pp, chunks, place, mtp_stage))
     if place == Placement.TWO_WAY:
         counts = (counts + counts[::-1]) / 2
     counts.flags.writeable = False
     return counts
-
-
-def _place_ends(
-    counts: Value, kinds: tuple[str, ...], ranks: list[int], place: int, mtp_stage: int
-) -> None:
-    """Add embedding, head and MTP to the layers of the ranks that hold them."""
-    first, last = ranks[0], ranks[-1]
-    counts[first, kinds.index("embedding")] = 1
-    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
-    head = shared + "head" if "shared head" in kinds else "head"
-    counts[last, kinds.index(head)] = 1
-    if "mtp" in kinds:
-        own = ranks[mtp_stage - 1]
-        counts[own, kinds.index(_mtp_kind(own, first, last, bool(shared)))] = 1
 
 
 def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
@@ -196,7 +215,11 @@ def layout(
     ranks = [members[0] for members in alike.values()]
     sizes = np.array([len(members) for members in alike.values()], float)
     before = _before(counts, place)[ranks]
-    return Layout(counts[ranks], np.array(ranks, float), sizes, before, counts.sum(axis=0))
+    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
+    total = counts.sum(axis=0)
+    inner = [pp - 1 - abs(pp - 1 - 2 * r) if place == Placement.TWO_WAY else r for r in range(pp)]
+    last = np.array([max(members, key=inner.__getitem__) for members in alike.values()], float)
+    return Layout(counts[ranks], np.array(ranks, float), last, sizes, before, total, paths)
 
 
 def every_rank(
@@ -210,92 +233,27 @@ def every_rank(
     """A placement with every rank on its own, for reports by stage."""
     counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
     ranks = np.arange(pp, dtype=float)
-    return Layout(counts, ranks, np.ones(pp), _before(counts, place), counts.sum(axis=0))
+    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
+    before = _before(counts, place)
+    return Layout(counts, ranks, ranks, np.ones(pp), before, counts.sum(axis=0), paths)
+
+
+def _paths(
+    order: tuple[int, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    chunks: tuple[int, ...],
+    place: int,
+    mtp_stage: int,
+) -> Value:
+    transformer = "embedding" in kinds
+    if not transformer or place != Placement.LOOPED or len(chunks) == pp or pp == 1:
+        return np.zeros((len(Path), 2 * len(kinds)))
+    counts = chunk_counts(order, kinds, pp, chunks, place, mtp_stage)
+    return critical_paths(np.reshape(chunks, (-1, pp)), counts.reshape(-1, pp, len(kinds)))
 
 
 def _before(counts: Value, place: int) -> Value:
     """Layers of all earlier ranks; none where micro-batches enter at both ends."""
     earlier: Value = np.cumsum(counts, axis=0) - counts
     return 0 * earlier if place == Placement.TWO_WAY else earlier
-
-
-def _in_flight_gpipe(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return m + 0 * r
-
-
-def _in_flight_1f1b(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, p - r)
-
-
-def _in_flight_interleaved(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, ((v - 1) * g + 2 * (p - r - 1) + 1) / v)
-
-
-def _in_flight_naive(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return 1.0 + 0 * (m + r)
-
-
-def _in_flight_zb_h1(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, p) + 0 * r
-
-
-def _in_flight_zb_h2(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, 2 * p - 1) + 0 * r
-
-
-def _in_flight_dual(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, p + 1) + 0 * r
-
-
-def _in_flight_dual_v(p: Value, v: Value, g: Value, m: Value, r: Value) -> Value:
-    return np.minimum(m, p + 0.5) + 0 * r
-
-
-_IN_FLIGHT = {
-    Schedule.GPIPE: _in_flight_gpipe,
-    Schedule.ONE_F_ONE_B: _in_flight_1f1b,
-    Schedule.INTERLEAVED: _in_flight_interleaved,
-    Schedule.NAIVE: _in_flight_naive,
-    Schedule.BREADTH_FIRST: _in_flight_gpipe,
-    Schedule.ZB_H1: _in_flight_zb_h1,
-    Schedule.ZB_H2: _in_flight_zb_h2,
-    Schedule.ZB_H2_SYNC: _in_flight_zb_h2,
-    Schedule.ZB_V: _in_flight_zb_h1,
-    Schedule.DUALPIPE: _in_flight_dual,
-    Schedule.DUALPIPE_V: _in_flight_dual_v,
-}
-
-
-def in_flight(
-    schedule: NDArray[np.int64], p: Value, v: Value, g: Value, m: Value, r: Value
-) -> Value:
-    """Micro-batches whose activations rank r keeps at its peak, in units of its whole share.
-
-        GPipe, breadth-first m;  naive 1;  1F1B min(m, p - r);
-        interleaved min(m, [(v-1) g + 2 (p-r-1) + 1] / v);  ZB-H1, ZB-V min(m, p);
-        ZB-H2 min(m, 2p - 1);  DualPipe min(m, p + 1);  DualPipeV min(m, p + 1/2)
-
-    Activations of a deferred weight gradient count as kept until it is computed. DualPipe's
-    share of a rank is the mean of its two stages.
-    `r` may have a leading axis of ranks [class, row]; the others are [row].
-    """
-    codes = codes_in(schedule)
-    if len(codes) == 1:
-        return _IN_FLIGHT[Schedule(codes[0])](p, v, g, m, r)
-    out = np.empty(np.broadcast_shapes(m.shape, r.shape))
-    for code in codes:
-        rows = schedule == code
-        sizes = (p[rows], v[rows], g[rows], m[rows])
-        out[..., rows] = _IN_FLIGHT[Schedule(code)](*sizes, r[..., rows])
-    return out
-
-
-ALL_AT_ONCE = (Schedule.GPIPE, Schedule.BREADTH_FIRST)
-"""Schedules that run every forward pass before the first backward pass."""
-
-
-def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
-    """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
-    first, else one."""
-    waits = (schedule == ALL_AT_ONCE[0]) | (schedule == ALL_AT_ONCE[1])
-    return np.where(waits, m, 1.0)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .exchanges import FIELDS as POLICY_FIELDS
+from .exchanges import PLAIN
 from .plan import Plan, from_columns, model_copies
 from .segments import Segments
 from .task import Task
@@ -134,6 +136,14 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
     )
 
 
+def _all_reduced(plans: Plan) -> Mask:
+    own = {name: getattr(plans, name) for name in POLICY_FIELDS}
+    usual = PLAIN._asdict().values()
+    same = [own[name] == value for name, value in zip(own, usual, strict=True)]
+    out: Mask = np.all(same, axis=0)
+    return out
+
+
 SEGMENT_RULES = (
     SegmentRule("segments-add-up", _in_order, _in_order_message),
     SegmentRule("segments-share-gpus", _share_gpus, _share_message),
@@ -145,6 +155,14 @@ SEGMENT_RULES = (
         lambda p, s, t: (
             "segments need virtual_stages=1, one copy of the model (no dualpipe), and neither "
             "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
+        ),
+    ),
+    SegmentRule(
+        "segments-are-all-reduced",
+        lambda p, s, t: _all_reduced(p),
+        lambda p, s, t: (
+            "segments are not modelled with any sync, sync_period, compression, bucket_parameters "
+            "or shard but the default"
         ),
     ),
 )

@@ -119,11 +119,14 @@ _MEGATRON_2021 = Software(
     context_parallel=False,
     working_sets=3.5,
 )
+_DEEPSPEED_BUCKETS = 2 * 5e8 * 2
+"""Bytes of DeepSpeed's buckets to reduce and to gather in: 5e8 elements each by default."""
 _DEEPSPEED_FP16 = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed-fp16",
     title="Megatron-DeepSpeed, fp16 (2022): materialised attention, launch-bound small layers",
     layer_floor=990e-6,
+    context_bytes=0.5 * GIB + _DEEPSPEED_BUCKETS,
 )
 
 SOFTWARE = {
@@ -141,12 +144,18 @@ SOFTWARE = {
         _DEEPSPEED_FP16,
         replace(
             _DEEPSPEED_FP16,
+            name="vtrain",
+            title="Megatron-DeepSpeed, fp16, of vTrain's node: A100s have a table of its layers",
+        ),
+        replace(
+            _DEEPSPEED_FP16,
             name="megatron-deepspeed-bf16",
             title="Megatron-DeepSpeed, bf16 with fp32 accumulation (BLOOM)",
             sustained=0.78,
             memory_bound_rate=0.9,
             gradient_memory=6.0,
             optimizer_memory=16.0,
+            context_bytes=0.5 * GIB,
         ),
         replace(
             _MEGATRON_2021,

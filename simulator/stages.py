@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, schedule_idle, schedules
+from . import collectives, kernels, schedule_idle, schedules, uneven_chunks
 from .hardware import Cluster
+from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .listed_layers import listed_costs
@@ -22,8 +23,9 @@ from .model import Model
 from .network import Network
 from .operators import Strategy
 from .placements import LayoutOf, Placements, distinct
-from .plan import Plan, Schedule, model_copies
+from .plan import Plan, Schedule, model_copies, repeats
 from .precision import Recipe
+from .schedule_idle import Passes
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -74,6 +76,8 @@ class Weights:
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.Group
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    replicas: collectives.Group | None = None
+    """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class Stages:
     """The same summed over all earlier ranks: how long a class waits for them."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
+    pending: Value
+    """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
     buffers: Value
     communicators: Value
@@ -123,7 +129,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     for name in names:
         column = getattr(table, name)
-        new[1:] |= column[1:] != column[:-1]
+        if not repeats(column):
+            new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
@@ -182,6 +189,8 @@ class Ranks:
     before: Value
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
+    paths: Value | None
+    """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
     working: Value
     """Bytes alive while the largest layer is recomputed [class, skeleton]."""
     boundary: Value
@@ -193,6 +202,8 @@ class Ranks:
     end_tp: Value
     """That of the first or last rank, whichever is smaller [skeleton]."""
     rank: Value
+    last_rank: Value
+    """The first rank of a class, and the one that defers most weight gradients."""
     ranks_alike: Value
     """[class, skeleton]."""
     weights: Weights
@@ -217,12 +228,14 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
+        paths=_paths(place, passes),
         working=_largest(costs.working[:, which], present),
         boundary=(cuts * boundary).sum(axis=0),
         hop=(cuts * collectives.send(boundary, crosses, cluster)).sum(axis=0),
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],
+        last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
         weights=Weights(
             dense=stage[Cost.DENSE_PARAMETERS] * copies,
@@ -233,6 +246,16 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
             expert_group=_with_copies(_expert_group(plans, cluster), copies, crosses),
         ),
     )
+
+
+def _paths(place: Placements, passes: Value) -> Value | None:
+    """Seconds along the critical paths of looped chunks [Path, skeleton]."""
+    if not place.paths.any():
+        return None
+    forward, both = passes[..., 0], passes[..., 1]
+    each = np.concatenate([forward, both - forward], axis=1)[..., None]
+    out: Value = (place.paths.take(place.which, axis=0) @ each)[..., 0].T
+    return out
 
 
 def _expert_group(plans: Plan, cluster: Cluster) -> collectives.Group:
@@ -264,10 +287,11 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     slowest = seconds[slow, rows]
     total = ranks.total + (launches * alike).sum(axis=0)
     forward_before, both_before = ranks.before
-    group = micro_batch_groups(plans)
-    flight = schedules.in_flight(plans.schedule, pp, v, group, m, ranks.rank)
+    sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
+    flight = in_flight(plans.schedule, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
-    waiting = schedules.losses_in_flight(plans.schedule, m)
+    waiting = losses_in_flight(plans.schedule, m)
+    usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     kept_boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
     return Stages(
         micro_batches=m,
@@ -276,14 +300,15 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(task, plans, stage, alike, slow, (total - slowest) / v),
+        idle=_idle(task, plans, m, ranks, slow, usual),
         hop=ranks.hop,
         end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
-        activations=flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1)),
+        activations=_activations(task, plans, ranks, sizes, flight),
+        pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=ranks.working + kept_boundary * flight,
         communicators=_communicators(plans, ranks),
@@ -301,31 +326,55 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
 
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
-    """Seconds of weight-gradient GEMMs among those of both passes.
+    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
+    passes: 1/w of 1 + 1/d + 1/w, the rates of kernels.gradient_rates."""
+    dgrad, wgrad = kernels.gradient_rates(task.software, task.cluster.accelerator)
+    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
 
-    A GEMM runs forward and for the input gradient at one rate, for the weight gradient at
-    `wgrad_rate` of it: 1/w of 2 + 1/w.
+
+def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:
+    """Seconds the slowest rank idles under 1F1B or with looped chunks.
+
+    A chunk of every other rank, their mean, or what the longest path of uneven chunks says.
     """
-    slower = 1 / task.software.wgrad_rate
-    return matmul * (slower / (2 + slower))
+    mean: Value = (total - slowest) / plans.virtual_stages
+    if paths is None:
+        return mean
+    longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
+    return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
 
 
-def _idle(
-    task: Task, plans: Plan, stage: Value, ranks_alike: Value, slow: Index, usual: Value
-) -> Value:
+def _passes(task: Task, stage: Value) -> Passes:
+    """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
+    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
+    return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
+
+
+def _activations(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes, flight: Value) -> Value:
+    """Bytes of activations at the peak of the worst rank of each class [class, skeleton]."""
+    stage, schedule = ranks.costs, plans.schedule
+    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
+    if schedule.max() < Schedule.ZB_H1:
+        return np.asarray(flight * whole)
+    passes = _passes(task, stage)
+    longest = (passes.forward + passes.input_gradient).max(axis=0)
+    deferred = schedule_idle.deferred(longest, passes.weight_gradient.max(axis=0))
+    each = (sizes, sizes._replace(r=ranks.last_rank))
+    out = [held_bytes(schedule, one, deferred, whole, stage[Cost.PENDING]) for one in each]
+    return np.asarray(np.maximum(*out))
+
+
+def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: Value) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     pp = plans.pp.astype(float)
     usual = np.where(pp > 1, usual, 0.0)
     if plans.schedule.max() <= Schedule.GPIPE:
         return usual
-    rows = np.arange(pp.size)
-    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
-    parts = (forward, stage[Cost.TOTAL] - forward - weight, weight)
-    own = [part[slow, rows] for part in parts]
-    rest = [(part * ranks_alike).sum(axis=0) - one for part, one in zip(parts, own, strict=True)]
-    m = task.global_batch / (plans.dp * plans.micro_batch)
-    passes = schedule_idle.Passes(*own), schedule_idle.Passes(*rest)
-    return schedule_idle.idle_seconds(plans.schedule, pp, m, *passes, usual)
+    rows, passes = np.arange(pp.size), _passes(task, ranks.costs)
+    own = Passes(*(part[slow, rows] for part in passes))
+    every = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
+    rest = Passes(*(whole - one for whole, one in zip(every, own, strict=True)))
+    return schedule_idle.idle_seconds(plans.schedule, pp, m, own, rest, usual)
 
 
 def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value | float:

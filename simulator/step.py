@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import schedules
+from . import exchanges, schedules
 from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
-from .placements import LayoutOf
-from .plan import Plan, Recompute, codes_in, resolve
+from .placements import LayoutOf, distinct
+from .plan import Plan, Recompute, codes_in, repeats, resolve
 from .rules import check
 from .segment_groups import SegmentGroup
 from .stages import Index
@@ -46,7 +46,7 @@ class Costs:
     task: Task
     plans: Plan
     groups: tuple[Group, ...]
-    """Rows with one precision and optimizer each."""
+    """Rows with one precision, optimizer and policy each."""
     step: Value
     memory_total: Value
     single: bool
@@ -155,6 +155,33 @@ class Costs:
         full = self.plans.recompute == Recompute.FULL
         return self.mfu * self._out(1 + share * full)
 
+    @property
+    def iterations_by_cause(self) -> dict[str, Value]:
+        """Steps to the task's goal by published rates without their constants, by
+        convergence.Terms [row]."""
+        columns: dict[str, Value] = {}
+        for group in self.groups:
+            for name, term in group.terms()._asdict().items():
+                columns.setdefault(name, np.empty(len(self)))[group.rows] = term
+        return columns
+
+    @property
+    def iterations(self) -> Any:
+        """Steps to the task's goal."""
+        return self._out(sum(self.iterations_by_cause.values(), np.zeros(len(self))))
+
+    @property
+    def accuracy_seconds(self) -> Any:
+        """Seconds to the task's goal."""
+        return self.iterations * self.step_seconds
+
+    @property
+    def reached(self) -> dict[str, Any]:
+        """Iterations and seconds to the goal; nothing where the task has none."""
+        if not self.task.goal:
+            return {}
+        return {"iterations": self.iterations, "accuracy_seconds": self.accuracy_seconds}
+
     def take(self, rows: Any) -> Costs:
         """Costs of the chosen rows, evaluated again in full."""
         return simulate(self.task, self.plans.take(rows))
@@ -190,8 +217,13 @@ def interval_factors(task: Task) -> tuple[float, float]:
 
 
 def _groups(plans: Plan) -> list[Index]:
-    """Rows by precision and optimizer; mostly one group."""
+    """Rows by precision, optimizer and policy; mostly one group."""
     key = plans.precision * 16 + plans.optimizer
+    if key.size < 2:
+        return [np.arange(1)] * key.size
+    for column in (getattr(plans, name) for name in exchanges.FIELDS):
+        if not repeats(column) and (column != column[0]).any():
+            _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 

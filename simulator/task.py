@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .errors import InputError
 from .hardware import Cluster
 from .model import Model
 from .software import DEFAULT_SOFTWARE, Software, software_profile
+
+if TYPE_CHECKING:
+    # Rooms that load numpy, which a command line without a plan need not.
+    from .convergence import Goal
+    from .topologies import Graph
 
 _LARGEST = 2**31
 
@@ -24,6 +30,10 @@ class _Question:
     global_batch: int
     """Sequences in one optimizer step."""
     software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
+    graph: Graph | None = None
+    """The replicas that average with each other under topology=given."""
+    goal: Goal | None = None
+    """What training must reach, where time to accuracy is asked."""
 
 
 @dataclass(frozen=True)

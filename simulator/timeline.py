@@ -133,31 +133,35 @@ class Timeline:
             at = int(waits[ends[waits].argmax()])
         return np.array(path[::-1])
 
-    def live(self, kept: Value) -> list[tuple[Value, Value]]:
+    def live(self, kept: Value, pending: Value | None = None) -> list[tuple[Value, Value]]:
         """Seconds at which the activations of each rank change, and their bytes from then on.
 
-        `kept` [stage] are the bytes of one micro-batch; they go with its last gradient.
+        `kept` [stage] are the bytes of one micro-batch; they go with its last gradient, all but
+        the `pending` ones (all, when None) with its input gradient.
         """
         assert self.end.ndim == 1
         g, out = self.graph, []
+        late = kept if pending is None else pending
         splits = np.zeros((g.stages, g.micro_batches), bool)
         weights = g.kind == Pass.WEIGHT
         splits[g.stage[weights], g.micro[weights]] = True
+        split_here = splits[g.stage, g.micro] & (g.kind == Pass.INPUT)
+        freed = np.where(weights, late[g.stage], kept[g.stage])
+        freed = np.where(split_here, kept[g.stage] - late[g.stage], freed)
         forward = g.kind == Pass.FORWARD
-        frees = weights | (g.kind == Pass.BACKWARD)
-        frees |= (g.kind == Pass.INPUT) & ~splits[g.stage, g.micro]
+        change, moments = (
+            np.where(forward, kept[g.stage], -freed),
+            np.where(forward, self.start, self.end),
+        )
         for rank in range(g.ranks):
-            own = g.rank == rank
-            up, down = own & forward, own & frees
-            moments = np.concatenate([self.start[up], self.end[down]])
-            change = np.concatenate([kept[g.stage[up]], -kept[g.stage[down]]])
-            order = np.lexsort((change, moments))
+            own = np.flatnonzero(g.rank == rank)
+            order = own[np.lexsort((change[own], moments[own]))]
             out.append((moments[order], np.cumsum(change[order])))
         return out
 
-    def peak(self, kept: Value) -> Value:
+    def peak(self, kept: Value, pending: Value | None = None) -> Value:
         """Most bytes of activations on each rank [rank]."""
-        return np.array([float(held.max()) for _, held in self.live(kept)])
+        return np.array([float(held.max()) for _, held in self.live(kept, pending)])
 
 
 def simulate(graph: Graph, times: StageTimes) -> Timeline:

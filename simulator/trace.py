@@ -140,7 +140,7 @@ def _after(x: PlanTimeline) -> list[Event]:
 
 def _memory(x: PlanTimeline) -> list[Event]:
     out = []
-    for rank, (moments, held) in enumerate(x.timeline.live(x.kept)):
+    for rank, (moments, held) in enumerate(x.timeline.live(x.kept, x.pending)):
         for moment, size in zip(moments.tolist(), held.tolist(), strict=True):
             counter = {"ph": "C", "name": "activations", "pid": rank, "tid": COMPUTE}
             out.append({**counter, "ts": 1e6 * moment, "args": {"bytes": round(max(size, 0.0))}})

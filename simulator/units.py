@@ -43,6 +43,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "ratio": {"1": 1.0, "%": 0.01},
     "length": {"tokens": 1.0},
     "count": {"GPUs": 1.0},
+    "rows": {"rows": 1.0},
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
 
+from .palette import figure, written
 from .validation import Prediction
 
 BAND = 0.1
@@ -17,10 +17,8 @@ DRAWN_ALONE = 12
 
 def picture(p: Prediction, form: str = "png") -> bytes:
     """The picture of all timed rows, in a format that matplotlib writes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 6.6), layout="constrained")
-    axes = figure.add_subplot()
+    drawn = figure(7, 6.6)
+    axes = drawn.add_subplot()
     timed = p.timed
     if timed.any():
         _points(axes, p.take(timed))
@@ -32,9 +30,7 @@ def picture(p: Prediction, form: str = "png") -> bytes:
         title=f"{int(timed.sum())} published training runs",
     )
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
-    out = io.BytesIO()
-    figure.savefig(out, format=form, dpi=150)
-    return out.getvalue()
+    return written(drawn, form)
 
 
 def _points(axes: Any, p: Prediction) -> None:

@@ -12,44 +12,191 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d": "plan3d"}
 
 ORDER = {
-    "plan3d.simulator": (
-        "errors units json_object model network model_families model_config presets "
-        "hardware_profile gemm_tables hardware software stage_layout segments plan precision task "
-        "operators kernels collectives layer_kinds footprint layer_communication layers "
-        "listed_layers schedules schedule_idle schedule_orders schedule_graph pipeline_rules "
-        "segment_rules rules placements stages segment_stages data_parallel memory groups "
-        "segment_groups step "
-        "timeline plan_timeline trace gantt run_conventions "
-        "published_runs run_plans run_questions scores validation cross_validation "
-        "validation_plot textbook tables provenance "
-        "explain report plots "
-        "calibration calibration.columns calibration.rowfile calibration.timing calibration.cases "
-        "calibration.cases_matrix calibration.cases_memory calibration.cases_layer "
-        "calibration.suites calibration.cases_collective calibration.recording "
-        "calibration.measure_ranks calibration.measure calibration.measurements "
-        "calibration.read_nccl calibration.read_trace calibration.read_logs calibration.readers "
-        "calibration.priors calibration.robust calibration.subjects "
-        "calibration.subjects_collective calibration.fit calibration.profile_text "
-        "calibration.step_scale calibration.build calibration.view calibration.plots"
-    ),
-    "plan3d.search": (
-        "objective space pareto backend exhaustive bounds branch_and_bound operator_graph cp_sat "
-        "tensor_partition stage_floor layer_choices layer_table layer_program layer_step "
-        "layer_plans dynamic_programming integer_programming reinforcement_learning zeroth_order "
-        "finder advice "
-        "export export.shape export.launch_file export.documents export.exporter "
-        "export.shell_text export.shell_conditions export.shell_words export.flags "
-        "export.launch_script export.megatron_model export.megatron_rules "
-        "export.megatron export.megatron_read export.megatron_bridge export.torchtitan_model "
-        "export.torchtitan_rules "
-        "export.torchtitan export.torchtitan_recipe export.torchtitan_read export.deepspeed "
-        "export.deepspeed_read export.nanotron export.nanotron_read export.registry"
-    ),
-    "plan3d": (
-        "cli_parser cli_launch_options cli_options cli_output cli_task cli_plan cli_catalogue "
-        "cli_views cli_export cli_verbs cli_import cli_validate cli_timeline cli_calibrate cli "
-        "__main__"
-    ),
+    "plan3d.simulator": """
+        errors
+        units
+        topologies
+        compression
+        convergence
+        json_object
+        model
+        network
+        model_families
+        model_config
+        presets
+        software
+        stage_layout
+        segments
+        plan
+        precision
+        operators
+        uneven_chunks
+        schedules
+        in_flight
+        schedule_idle
+        schedule_orders
+        schedule_graph
+        timeline
+        run_conventions
+        published_runs
+        run_plans
+        scores
+        textbook
+        tables
+        calibration
+        calibration.columns
+        calibration.rowfile
+        calibration.timing
+        calibration.cases
+        calibration.cases_matrix
+        calibration.cases_memory
+        calibration.cases_layer
+        calibration.suites
+        calibration.cases_collective
+        calibration.recording
+        calibration.measure_ranks
+        calibration.measure
+        calibration.measurements
+        calibration.read_nccl
+        calibration.read_trace
+        calibration.read_logs
+        calibration.readers
+        calibration.priors
+        calibration.robust
+        calibration.plots
+        palette
+        profile_schema
+        hardware_profile
+        gemm_tables
+        layer_tables
+        accelerator
+        hardware
+        task
+        kernels
+        collectives
+        layer_kinds
+        footprint
+        layer_communication
+        layers
+        listed_layers
+        pipeline_rules
+        placements
+        stages
+        exchanges
+        segment_rules
+        segment_stages
+        data_parallel
+        memory
+        groups
+        segment_groups
+        sync_rules
+        rules
+        step
+        plan_timeline
+        trace
+        sync_validation
+        run_questions
+        validation
+        provenance
+        traffic
+        calibration.subjects
+        calibration.subjects_collective
+        calibration.profile_text
+        calibration.step_scale
+        losses
+        explain
+        report
+        gantt
+        validation_plot
+        contrast
+        sensitivity
+        roofline
+        plots
+        plots_many
+        timed_rows
+        layer_fit
+        cross_validation
+        calibration.subjects_training
+        calibration.layer_times
+        calibration.fit
+        calibration.build
+        calibration.view
+    """,
+    "plan3d.search": """
+        objective
+        space
+        pareto
+        backend
+        exhaustive
+        bounds
+        branch_and_bound
+        operator_graph
+        cp_sat
+        tensor_partition
+        stage_floor
+        layer_choices
+        layer_table
+        layer_program
+        layer_step
+        layer_plans
+        dynamic_programming
+        integer_programming
+        finder
+        advice
+        export
+        export.shape
+        export.launch_file
+        export.documents
+        export.exporter
+        export.shell_text
+        export.shell_conditions
+        export.shell_words
+        export.flags
+        export.launch_script
+        export.megatron_model
+        export.megatron_rules
+        export.megatron
+        export.megatron_read
+        export.megatron_bridge
+        export.torchtitan_model
+        export.torchtitan_rules
+        export.torchtitan
+        export.torchtitan_recipe
+        export.torchtitan_read
+        export.deepspeed
+        export.deepspeed_read
+        export.nanotron
+        export.nanotron_read
+        export.registry
+        edits
+        sweep_file
+        sweep
+    """,
+    "plan3d": """
+        cli_parser
+        cli_launch_options
+        cli_output
+        cli_goal
+        cli_task
+        cli_plan
+        cli_catalogue
+        cli_views
+        cli_export
+        cli_validate
+        cli_timeline
+        cli_sweep_options
+        cli_options
+        cli_calibrate
+        cli_plot
+        cli_report
+        cli_verbs
+        cli_import
+        cli_explain
+        cli_sweep_points
+        cli_sweep
+        cli
+        __main__
+    """,
 }
 """Rooms of each package: one may import those before it, in its package and in earlier ones."""
 

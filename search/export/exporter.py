@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...simulator.errors import InputError
+from ...simulator.exchanges import FIELDS as FIELDS_OF_POLICY
+from ...simulator.exchanges import PLAIN
 from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan, resolve, spell
 from ...simulator.rules import violated
@@ -93,6 +95,23 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
+def _plainly_reduced(p: Any, task: Task) -> Any:
+    same = [getattr(p, name) == usual for name, usual in zip(FIELDS_OF_POLICY, PLAIN, strict=True)]
+    return np.logical_and.reduce(same)
+
+
+ALL_REDUCED = Rule(
+    "all-reduced-gradients",
+    FIELDS_OF_POLICY,
+    _plainly_reduced,
+    lambda p, t: (
+        "launch files are written for gradients that are all-reduced every step in full, over all "
+        f"data ranks: {', '.join(FIELDS_OF_POLICY)} must keep their defaults"
+    ),
+)
+"""The rule of every framework about how replicas are kept together."""
+
+
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
     general = violated(plan, task)
@@ -100,7 +119,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
         return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
-        for rule in form.rules
+        for rule in (ALL_REDUCED, *form.rules)
         if not np.all(rule.ok(plan, task))
     ]
 

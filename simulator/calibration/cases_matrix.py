@@ -24,6 +24,14 @@ MODELS = (
 """(hidden, width of keys, ffn, gated MLP): 1B, Llama-3 8B, GPT 13B, Llama-3 70B, GPT-3 175B."""
 TENSOR_SIZES = (1, 2, 4, 8)
 TOKENS = (4096, 1024, 16384)
+LOOPED = (
+    (4096, 4096, 4096),
+    (4096, 28672, 4096),
+    (16384, 6144, 4096),
+    (16384, 10240, 8192),
+    (16384, 57344, 8192),
+)
+"""(m, n, k) of long loops; each is timed alone as well."""
 CACHE_BYTES = 256e6
 """Weights are cycled through copies of this many bytes, more than any L2 cache."""
 
@@ -70,10 +78,7 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
 
 def sustained(quick: bool) -> Iterator[Case]:
     """The same in a loop of 10 s, when clocks have settled, with clock and power."""
-    sizes = [(64, 64, 64)] if quick else [(8192, 4096, 4096), (8192, 8192, 8192)]
-    if not quick:
-        sizes += [(8192, 57344, 8192), (4096, 28672, 4096)]
-    for m, n, k in sizes:
+    for m, n, k in [(64, 96, 64)] if quick else LOOPED:
         yield Case(
             suite="sustained",
             op="forward",

@@ -99,7 +99,7 @@ def _loss(device: str, m: int, vocabulary: int) -> Call:
 
 def optimizer(quick: bool) -> Iterator[Case]:
     """Fused AdamW on fp32 parameters."""
-    for elements in (4096, 65536) if quick else (10**7, 10**8, 10**9):
+    for elements in (4096, 65536) if quick else (10**7, 3 * 10**7, 10**8, 3 * 10**8, 10**9):
         yield Case(
             suite="optimizer",
             op="adamw_fused",

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .. import gemm_tables
+from .. import gemm_tables, kernels
+from ..accelerator import Accelerator, GemmTime
 from ..errors import CalibrationError
 from ..hardware import Cluster, CollectiveTime
 from ..hardware_profile import read_profile
+from ..profile_schema import QUANTITIES
+from ..published_runs import Run
+from ..software import DEFAULT_SOFTWARE
+from . import layer_times
+from .layer_times import Compare
 from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
+from .subjects_training import SECTION, layer_floor, training_subjects
+
+Value = NDArray[np.float64]
 
 UNUSED = {
-    "layer": "whole layers",
-    "loss": "cross-entropy",
-    "optimizer": "the optimizer",
-    "launch": "launches",
-    "grouped": "grouped GEMMs",
-    "copy": "host copies",
-    "trace": "kernel sums of traces",
+    "host copies (offload is not modelled)": ("copy", ""),
+    "kernel sums of traces (they do not say of which shapes)": ("trace", ""),
+    "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
+    "single launches (a layer's are used)": ("launch", "kernel_eager"),
+    "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),
 }
-"""Suites whose rows no constant of a profile is fitted to."""
+"""Rows that nothing in the cost model could use: suite, and how their op ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,34 +46,58 @@ class Calibration:
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     gpu: str = ""
-    ratios: Mapping[str, float] = field(default_factory=dict)
-    """Measured ratios that a profile does not hold: dgrad, wgrad and sustained over forward."""
+    layers: Compare | None = None
+    """Timed layers, to be compared with what the fitted profile predicts of them."""
 
 
-def fit(table: Measurements, base: str, *, gpu: str | None = None) -> Calibration:
+def fit(
+    table: Measurements,
+    base: str,
+    *,
+    gpu: str | None = None,
+    runs: Sequence[Run] = (),
+    stack: str | None = None,
+) -> Calibration:
     """Fit what the rows can determine, starting from the machine of a base profile.
 
-    Raises CalibrationError where nothing can be fitted; a part that cannot is noted.
+    `runs` are timed training runs in the columns of published ones; `stack` names the software
+    profile that timed layers stand for. Raises CalibrationError where nothing can be fitted; a
+    part that cannot is noted.
     """
     table = usable(table, gpu)
     cluster = Cluster.profile(base, nodes=1)
     fits, notes = _fits(table, cluster)
-    if not fits and not len(table.where(suite="step")):
+    layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
+    if not fits and not layers and not floor and not len(table.where(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
     numbers = {
         key: constant
         for one in fits
         for name, constant in one.constants.items()
         for key in [key_of(one.subject, name)]
+        if key in QUANTITIES
     }
+    numbers |= {f"{SECTION}.{name}": constant for name, constant in floor.items()}
     return Calibration(
         fits=tuple(fits),
         numbers=numbers,
         notes=(*notes, *_unused(table)),
         sources=table.sources,
         gpu=", ".join(table.gpus()),
-        ratios=ratios(table),
+        layers=layers,
     )
+
+
+def _layers(
+    table: Measurements, runs: Sequence[Run], stack: str | None, notes: list[str]
+) -> Compare | None:
+    """Layers timed alone, else those of runs."""
+    try:
+        alone = layer_times.timed_layers(table, stack or DEFAULT_SOFTWARE)
+        return alone or layer_times.timed_runs(runs, stack)
+    except CalibrationError as error:
+        notes.append(str(error))
+        return None
 
 
 def key_of(subject: Subject, name: str) -> str:
@@ -75,16 +107,43 @@ def key_of(subject: Subject, name: str) -> str:
 
 
 def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
-    """Kernels and collectives inside the fast domain first, then the network on top of them."""
+    """Kernels and collectives inside the fast domain first, then what is on top of them."""
     fits: list[Fit] = []
     notes: list[str] = []
     for subject in kernel_subjects(table, cluster):
+        _try(subject, fits, notes)
+    for subject in training_subjects(table, with_gemms(cluster.accelerator, fits)):
         _try(subject, fits, notes)
     for subject in fast_subjects(table, cluster):
         _try(subject, fits, notes)
     for subject in network_subjects(table, _with_fast(cluster, fits)):
         _try(subject, fits, notes)
     return fits, notes
+
+
+def with_gemms(accelerator: Accelerator, fits: Sequence[Fit]) -> Accelerator:
+    """The accelerator with the fitted GEMM constants, without the tables that are worse."""
+    constants, tables = dict(accelerator.gemm), dict(accelerator.gemm_tables)
+    for one in fits:
+        width = one.subject.section.removeprefix("kernels.gemm.")
+        if width in constants:
+            values = {name: constant.value for name, constant in one.constants.items()}
+            constants[width] = GemmTime(**values)
+            if width in tables and not table_serves(one, accelerator):
+                del tables[width]
+    return replace(accelerator, gemm=constants, gemm_tables=tables)
+
+
+def table_error(fit: Fit, accelerator: Accelerator) -> float | None:
+    """Median error of the accelerator's table on the rows; None where they cannot be compared."""
+    predicted = tabled_seconds(fit.subject, accelerator)
+    return None if predicted is None else errors(predicted, fit.subject.seconds).median
+
+
+def table_serves(fit: Fit, accelerator: Accelerator) -> bool:
+    """Whether the accelerator's table predicts the rows as well as the fitted constants do."""
+    found = table_error(fit, accelerator)
+    return found is not None and found <= (fit.held_out or fit.in_sample).median
 
 
 def kernel_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
@@ -112,27 +171,13 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def ratios(table: Measurements) -> dict[str, float]:
-    """Median time of dgrad, wgrad and sustained loops over the forward of the same shape."""
-    gemm = table.where(suite="gemm", op="forward")
-    forward = dict(zip(_shapes(gemm), gemm.number("seconds"), strict=True))
-    out = {}
-    for suite, op in (("gemm", "dgrad"), ("gemm", "wgrad"), ("sustained", "forward")):
-        rows = table.where(suite=suite, op=op)
-        pairs = zip(_shapes(rows), rows.number("seconds"), strict=True)
-        found = [seconds / forward[shape] for shape, seconds in pairs if shape in forward]
-        if found:
-            out[op if suite == "gemm" else suite] = float(np.median(found))
-    return out
-
-
-def _shapes(rows: Measurements) -> list[tuple[str, ...]]:
-    columns = (rows.text(name).tolist() for name in ("dtype", "m", "n", "k", "batch"))
-    return list(zip(*columns, strict=True))
-
-
 def _unused(table: Measurements) -> tuple[str, ...]:
-    found = [what for suite, what in UNUSED.items() if len(table.where(suite=suite))]
+    suites, ops = table.text("suite"), table.text("op")
+    found = [
+        what
+        for what, (suite, end) in UNUSED.items()
+        if ((suites == suite) & np.char.endswith(ops, end)).any()
+    ]
     return (f"rows not fitted: {', '.join(found)}",) if found else ()
 
 
@@ -152,12 +197,18 @@ def compare(table: Measurements, profile: str, *, gpu: str | None = None) -> tup
 
 def _tabled(subject: Subject, cluster: Cluster) -> Subject:
     """GEMMs as the profile predicts them: from its table where it has one."""
+    seconds = tabled_seconds(subject, cluster.accelerator)
+    return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
+
+
+def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
+    """Seconds of GEMMs from the accelerator's table; None for anything else."""
     width = subject.section.removeprefix("kernels.gemm.")
-    entry = cluster.accelerator.gemm_tables.get(width)
-    if entry is None or subject.sides is None:
-        return subject
-    seconds = gemm_tables.seconds(gemm_tables.load(entry.path), subject.sides[:, None, :])[0]
-    return replace(subject, predict=lambda constants: seconds)
+    if width not in accelerator.gemm_tables or subject.sides is None:
+        return None
+    table = kernels.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
+    seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
+    return seconds
 
 
 def _as_is(subject: Subject, profile: str) -> Fit:

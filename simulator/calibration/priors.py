@@ -55,7 +55,8 @@ GEMM = {
 ATTENTION = (
     _prior("efficiency", 0.59, 0.15, 0.02, 1.0),
     _prior("diagonal_tokens", 290.0, 0.5, 1.0, 1e4),
-    _prior("latency", 14 * US, 0.4, 0.1 * US, 1e-3),
+    _prior("latency", 10 * US, 0.8, 0.1 * US, 1e-3),
+    _prior("tail_rows", 15e3, 1.0, 1.0, 1e6),
 )
 BACKWARD_RATIO = _prior("backward_ratio", 3.0, 0.12, 1.0, 10.0)
 """Backward over forward time of causal attention: 2.7 to 3.3, more where deterministic."""
@@ -101,6 +102,21 @@ NETWORK = (
     _prior("latency_per_node", 75 * US, 0.8, 0.1 * US, 1e-1),
     _prior("root", 0.4 * ROOT, 0.8, 1e-4 * ROOT, 1e3 * ROOT),
 )
+
+TRAINING = {
+    "dgrad_rate": _prior("dgrad_rate", 1.0, 0.10, 0.1, 2.0),
+    "wgrad_rate": _prior("wgrad_rate", 0.951, 0.10, 0.1, 2.0),
+    "grouped_rate": _prior("grouped_rate", 1.0, 0.30, 0.05, 2.0),
+    "sustained": _prior("sustained", 0.94, 0.08, 0.1, 2.0),
+    "backward_bytes_ratio": _prior("backward_bytes_ratio", 1.6, 0.40, 0.1, 20.0),
+    "streaming_efficiency": _prior("streaming_efficiency", 0.85, 0.15, 0.02, 1.5),
+    "loss_efficiency": _prior("loss_efficiency", 0.60, 0.50, 0.02, 2.0),
+}
+"""Rates over forward GEMMs: 1.00 and 0.951 on A100 and B200 (SimuMax); long loops: two stacks'
+tables on H200 and published steps; streaming: STREAM triad; the others are the defaults of the
+cost model, with wide spreads."""
+PASS_LATENCY = _prior("latency", 10 * US, 1.5, 0.1 * US, 1e-2)
+"""Of one long pass; no field of a profile."""
 
 SUSTAINED = (0.73, 1.05)
 """Shares of the isolated rate that public steps keep; a scale outside is flagged."""

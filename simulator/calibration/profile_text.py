@@ -19,17 +19,20 @@ from ..hardware import Cluster
 from ..hardware_profile import (
     MEASUREMENTS,
     PACKAGE,
-    QUANTITIES,
+    TableFile,
     profile_names,
     read_profile,
 )
+from ..profile_schema import QUANTITIES
 from ..units import convert
 from .robust import Constant
 
 FITTED = "fitted"
 PRIOR = "pooled-prior"
 SCALED = "sustained"
-"""Citations of numbers that were fitted, that the prior decides, and that a step rescaled."""
+LAYERS = "layers"
+"""Citations of numbers that were fitted, that the prior decides, that a step rescaled, and of
+tables of layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,18 @@ class Changes:
     scale_citation: str = ""
     table_files: Mapping[str, str] = field(default_factory=dict)
     """By operand width: the file that takes the place of the base's table."""
+    layer_file: LayerFile | None = None
+    """A table of layers that takes the place of those of the base."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFile:
+    """A table of layers beside the profile."""
+
+    stack: str
+    file: str
+    citation: str
+    measured: bool
 
 
 def base_tree(base: str) -> dict[str, Any]:
@@ -66,25 +81,60 @@ def table_paths(base: str) -> dict[str, str]:
     return {width: table.path for width, table in tables.items()}
 
 
+def layer_paths(base: str) -> dict[str, str]:
+    """The same of its tables of layers, by software profile."""
+    tables = Cluster.profile(base, nodes=1).accelerator.layer_tables
+    return {stack: table.path for stack, table in tables.items() if isinstance(table, TableFile)}
+
+
 def profile_text(base: str, changes: Changes, folder: Path) -> str:
     """The text of the profile, to be written into a folder."""
     tree = base_tree(base)
-    tables = table_paths(base)
-    for width, section in tree["kernels"]["gemm"].items():
-        path = tables.get(width)
-        if width in changes.dropped_tables or not path:
-            section.pop("table", None)
-        elif width in changes.table_files:
-            section["table"] |= {"file": changes.table_files[width], "source": SCALED}
-        elif Path(path).name != path:
-            section["table"]["file"] = os.path.relpath(path, folder.resolve())
     sources = tree.setdefault("sources", {})
+    _place_gemm_tables(tree, table_paths(base), changes, folder)
+    _place_layer_tables(tree, base, changes, folder)
     _replace(tree, changes, sources)
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
         sources[SCALED] = changes.scale_citation
     head = "".join(f"# {line}\n" for line in changes.remarks)
     return head + ("\n" if head else "") + emit(tree)
+
+
+def _place_gemm_tables(
+    tree: dict[str, Any], tables: Mapping[str, str], changes: Changes, folder: Path
+) -> None:
+    for width, section in tree["kernels"]["gemm"].items():
+        path = tables.get(width)
+        if width in changes.dropped_tables or not path:
+            section.pop("table", None)
+        elif width in changes.table_files:
+            section["table"] |= {"file": changes.table_files[width], "source": SCALED}
+        else:
+            section["table"]["file"] = _seen_from(folder, path)
+
+
+def _seen_from(folder: Path, path: str) -> str:
+    """A shipped table by its name, another one relative to the profile."""
+    return path if Path(path).name == path else os.path.relpath(path, folder.resolve())
+
+
+def keeps_layers(changes: Changes) -> bool:
+    """Whether the base's tables of layers stay: they hold for its kernel constants only."""
+    new = [key for key in changes.numbers if key.startswith("kernels.")]
+    return not new and changes.layer_file is None
+
+
+def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, folder: Path) -> None:
+    if not keeps_layers(changes):
+        tree["kernels"].pop("layer", None)
+    for stack, section in tree["kernels"].get("layer", {}).items():
+        section["table"]["file"] = _seen_from(folder, layer_paths(base)[stack])
+    if changes.layer_file is not None:
+        new = changes.layer_file
+        entry = {"file": new.file, "source": LAYERS, "measured": new.measured}
+        tree["kernels"]["layer"] = {new.stack: {"table": entry}}
+        tree["sources"][LAYERS] = new.citation
 
 
 def _replace(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) -> None:
@@ -120,15 +170,11 @@ def _rescale(tree: dict[str, Any], scale: float) -> None:
 def scaled_table(text: str, scale: float) -> str:
     """A table of GEMM times with every time divided by the scale."""
     out = [f"# times divided by the sustained share {scale:.4g} of a measured step"]
-    header = False
     for line in text.splitlines():
-        if not line or line.startswith("#") or not header:
-            header = header or bool(line and not line.startswith("#"))
-            out.append(line)
-            continue
         cells = line.split(",")
-        times = [f"{float(cell) / scale:.6g}" if cell.strip() else "" for cell in cells[2:]]
-        out.append(",".join((*cells[:2], *times)))
+        if cells[0].replace(".", "").isdecimal():
+            cells[2:] = [f"{float(cell) / scale:.6g}" if cell.strip() else "" for cell in cells[2:]]
+        out.append(",".join(cells))
     return "\n".join(out) + "\n"
 
 

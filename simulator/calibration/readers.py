@@ -36,6 +36,17 @@ class Hints:
         return read_nccl.Said(self.op, self.known.gpus, self.nodes)
 
 
+def split_runs(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files of measurements, and those of whole runs in the columns of published ones."""
+    runs = [path for path in paths if {"step_seconds", "tp"} <= set(_header(path))]
+    return [path for path in paths if path not in runs], runs
+
+
+def _header(name: str) -> list[str]:
+    lines = _text(Path(name)).splitlines()
+    return next((line.split(",") for line in lines if line.strip()[:1] not in ("", "#")), [])
+
+
 def read_all(paths: Sequence[str], hints: Hints | None = None) -> Measurements:
     """Measurements of several files."""
     return joined([read(path, hints or Hints()) for path in paths])

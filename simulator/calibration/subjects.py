@@ -105,7 +105,7 @@ def attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator
     check_rate("attention", work[~back] / seconds[~back], peak, accelerator)
 
     def predict(c: Constants) -> Value:
-        flops = 4 * b * a * d * s * (s / 2 + c["diagonal_tokens"])
+        flops = 4 * d * (b * a * s + c["tail_rows"]) * (s / 2 + c["diagonal_tokens"])
         forward = c["latency"] + flops / (c["efficiency"] * peak)
         return forward * np.where(back, c.get("backward_ratio", 1.0), 1.0)
 

@@ -6,24 +6,27 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..hardware_profile import QUANTITIES
+from ..profile_schema import QUANTITIES
 from ..tables import Table
 from ..units import convert
 from .build import Result
 from .fit import Calibration, key_of
+from .layer_times import LayerTimes
 from .robust import Errors, Fit
 
 
 def fit_tables(calibration: Calibration, result: Result) -> list[Table]:
-    """Errors by subject, fitted constants, and ratios that a profile does not hold."""
+    """Errors by subject, fitted constants, whole layers, and the scale of a measured step."""
     out = []
     if calibration.fits:
-        out = [_error_table(calibration.fits), _constant_table(calibration)]
-    ratios = [(f"{name} time over forward", f"{r:.3f}") for name, r in calibration.ratios.items()]
+        out.append(_error_table(calibration.fits))
+    if calibration.numbers:
+        out.append(_constant_table(calibration))
+    if result.layers is not None:
+        out.append(_layer_table(result.layers))
     if result.scale is not None:
-        ratios.append(("share of the kernels' rate that the step keeps", f"{result.scale:.3f}"))
-    if ratios:
-        out.append(Table(headers=("ratio", "value"), rows=tuple(ratios)))
+        kept = ("share of the kernels' rate that the step keeps", f"{result.scale:.3f}")
+        out.append(Table(headers=("ratio", "value"), rows=(kept,)))
     return out
 
 
@@ -41,6 +44,18 @@ def _error_table(fits: Sequence[Fit]) -> Table:
     errors = ("median %", "p90 %", "bias %")
     headers = ("fitted", "rows", *errors, *(f"held out {e}" for e in errors), "held out by")
     return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 8}))
+
+
+def _layer_table(layers: LayerTimes) -> Table:
+    told = {
+        "without the table": layers.without,
+        f"held out: {layers.split}": layers.held_out,
+        "steps of layers not in it": layers.elsewhere,
+    }
+    rows = [(name, str(e.rows), *_percent(e)) for name, e in told.items() if e is not None]
+    headers = ("whole layers", "rows", "median %", "p90 %", "bias %")
+    title = f"{layers.seconds.shape[1]} layers of {layers.stack}"
+    return Table(title=title, headers=headers, rows=tuple(rows), words=frozenset({0}))
 
 
 def _percent(found: Errors) -> tuple[str, str, str]:
@@ -76,9 +91,21 @@ def fit_record(
         "gpu": calibration.gpu,
         "sources": list(calibration.sources),
         "subjects": [_subject(fit) for fit in calibration.fits],
-        "ratios": dict(calibration.ratios),
         "sustained_scale": result.scale,
+        "layers": None if result.layers is None else _layers(result.layers),
         "notes": [*calibration.notes, *result.notes],
+    }
+
+
+def _layers(layers: LayerTimes) -> dict[str, Any]:
+    return {
+        "software": layers.stack,
+        "layers": int(layers.seconds.shape[1]),
+        "timed_alone": layers.timed_alone,
+        "without": asdict(layers.without),
+        "held_out": asdict(layers.held_out),
+        "held_out_by": layers.split,
+        "elsewhere": asdict(layers.elsewhere) if layers.elsewhere else None,
     }
 
 

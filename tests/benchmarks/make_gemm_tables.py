@@ -1,10 +1,11 @@
 """How were the shipped GEMM tables made? Thins and smooths measured times into table files.
 
-    python tests/benchmarks/make_gemm_tables.py FILE.csv KERNELS GPU SOURCE OUT.csv
+    python tests/benchmarks/make_gemm_tables.py FILE.csv KERNELS GPU SOURCE PEAK BANDWIDTH OUT.csv
 
 FILE.csv holds the GEMM rows of one GPU as exported from the parquet tables of the PyPI package
 aiconfigurator-core, with columns dtype, src, m, n, k, us; KERNELS names the rows to take,
-'bf16/trt', or several, 'fp8/sgl,fp8_block/sgl', of which the fastest counts.
+'bf16/trt', or several, 'fp8/sgl,fp8_block/sgl', of which the fastest counts; PEAK and BANDWIDTH
+are the datasheet's FLOP/s and bytes/s.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def measured(file: Path, kernels: set[str]) -> dict[tuple[int, int], dict[int, f
     return out
 
 
-def write(file: Path, kernels: str, gpu: str, source: str, out: Path) -> None:
+def write(
+    file: Path, kernels: str, gpu: str, source: str, machine: tuple[str, str], out: Path
+) -> None:
     """One table file."""
     times = measured(file, set(kernels.split(",")))
     rows = sorted({m for row in times.values() for m in row})
@@ -83,9 +86,10 @@ def write(file: Path, kernels: str, gpu: str, source: str, out: Path) -> None:
         moved=f"90 % of times moved by <= {100 * p90:.1f} %, all by <= {100 * most:.0f} %",
     )  # fmt: skip
     head = ",".join(["n", "k", *map(str, rows)])
-    out.write_text("\n".join([header.strip(), head, *lines]) + "\n", encoding="utf-8")
+    bounds = [f"peak,{float(machine[0]):g}", f"memory_bandwidth,{float(machine[1]):g}"]
+    out.write_text("\n".join([header.strip(), *bounds, head, *lines]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    file, kernels, gpu, source, out = sys.argv[1:]
-    write(Path(file), kernels, gpu, source, Path(out))
+    file, kernels, gpu, source, peak, bandwidth, out = sys.argv[1:]
+    write(Path(file), kernels, gpu, source, (peak, bandwidth), Path(out))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plan3d import simulator
 from plan3d.cli import main
 from plan3d.simulator.calibration.readers import read_all
 from plan3d.simulator.hardware import Cluster
@@ -66,6 +68,28 @@ def test_fit_writes_a_profile(capsys, tmp_path):
         constants[key]["value"], rel=1e-5
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.toml"]
+
+
+def test_runs_become_a_table_of_layers(capsys, tmp_path):
+    lines = (resources.files(simulator) / "published_runs.csv").read_text().splitlines()
+    header = next(line for line in lines if not line.startswith("#"))
+    size = header.split(",").index
+    alike = {size("source"): "vtrain24_single", size("layers"): "12", size("global_batch"): "16"}
+    cells = [line.split(",") for line in lines if line.startswith("vtrain24_single")]
+    rows = [",".join(row) for row in cells if all(row[i] == text for i, text in alike.items())]
+    runs, out = tmp_path / "runs.csv", tmp_path / "mine.toml"
+    runs.write_text("\n".join([header, *rows]))
+    arguments = ["fit", str(runs), "--base", "a100-80gb-sxm", "--out", str(out), "--quiet"]
+    found = answer(capsys, *arguments)["layers"]
+    assert found["software"] == "vtrain"
+    assert found["layers"] >= 16
+    assert found["held_out"]["median"] < found["without"]["median"]
+    assert (tmp_path / "mine-layers.csv").exists()
+    tables = Cluster.profile(out, nodes=1).accelerator.layer_tables
+    assert set(tables) == {"vtrain"}
+    few = [header, *rows[:5]]
+    runs.write_text("\n".join(few))
+    assert "needs at least 16" in refusal(capsys, 4, "fit", str(runs), "--base", "a100-80gb-sxm")
 
 
 def test_fit_prints_tables_and_remarks(capsys):

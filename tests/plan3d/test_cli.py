@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -336,7 +337,14 @@ BAD = [
     (["search", *TASK, "--memory", "nan GiB"], "unit"),
     (["search", *TASK, "--memory-headroom", "100%"], "below 100%"),
     (["search", *TASK, "--objective", "speed"], "unknown objective"),
-    (["search", *TASK, "--objective", "time-to-accuracy"], "not modelled"),
+    (["search", *TASK, "--objective", "time-to-accuracy"], "needs the accuracy to reach"),
+    (["search", *TASK, "--accuracy", "0.1"], "need each other"),
+    (["search", *TASK, "--accuracy", "0"], "above 0"),
+    (["search", *TASK, "--graph", "none.txt"], "cannot be read"),
+    (["timeline", *TASK, "--plan", "tp=2", "--graph", __file__], "must be two node numbers"),
+    (["estimate", *TASK, "--plan", "sync=gossip sync_period=0"], "at least 1"),
+    (["estimate", *TASK, "--plan", "sync=asynchronous-sgd"], "not modelled"),
+    (["estimate", *TASK, "--plan", "compression=top-k kept_per_thousand=1001"], "at most 1000"),
     (["search", *TASK, "--backend", "magic"], "unknown backend"),
     (["search", *TASK, "--seed", "1"], "no effect"),
     (["search", *TASK, "--top", "0"], "at least 1"),
@@ -436,6 +444,12 @@ def test_models_and_clusters_are_listed_and_shown(capsys: pytest.CaptureFixture[
     clusters = answer(capsys, "clusters")["clusters"]
     assert {"a100-80gb-sxm", "gb200"} <= {cluster["name"] for cluster in clusters}
     profile = answer(capsys, "clusters", "h100-sxm")
+    assert profile["tables"]["kernels.gemm.16bit.table"]["file"] == "h100-gemm-16bit.csv"
+    assert "aiconfigurator" in profile["tables"]["kernels.gemm.16bit.table"]["source"]
+    assert not answer(capsys, "clusters", "a100-80gb-sxm")["tables"]["kernels.layer.vtrain.table"][
+        "measured"
+    ]
+    assert answer(capsys, "clusters", "mi300x")["tables"] == {}
     number = profile["numbers"]["accelerator.memory_bandwidth"]
     assert number["value"] == pytest.approx(3.35e12)
     assert number["source"]
@@ -486,3 +500,68 @@ def test_a_full_disk_is_one_line() -> None:
 def test_the_published_batch_is_a_round_number_of_sequences(name: str, batch: int) -> None:
     model = Model.preset(name)
     assert published_batch(model, model.sequence) == batch
+
+
+def test_a_plan_that_gossips_is_estimated_and_says_what_is_assumed(tmp_path):
+    plan = "dp=16 sync=gossip topology=ring"
+    done = run("estimate", *TASK, "--plan", plan, "--accuracy", "0.01", "--gradient-noise", "10")
+    assert done.returncode == 0
+    words = " ".join(done.stdout.split())
+    assert "gossip of weights among 16 replicas" in words
+    assert "spectral gap 0.05" in words
+    assert "Wang and Joshi 2021" in words
+    assert "accuracy 0.01 takes" in words
+    ring = tmp_path / "ring.txt"
+    ring.write_text("".join(f"{i} {(i + 1) % 16}\n" for i in range(16)))
+    given = ["--plan", "dp=16 sync=gossip topology=given", "--graph", str(ring), "--json"]
+    record = json.loads(run("estimate", *TASK, *given).stdout)["plans"][0]
+    sent = record["synchronisation"]
+    assert (sent["replicas"], sent["messages"]) == (16, 2)
+    assert sent["spectral_gap"] == pytest.approx(0.05, abs=0.005)
+    for verb in ("estimate", "timeline"):
+        unused = run(verb, *TASK, "--plan", "dp=16", "--graph", str(ring))
+        assert unused.returncode == 2
+        assert "--graph has no effect" in unused.stderr
+    ring.write_text("0 1\n2 3\n")
+    done = run("estimate", *TASK, *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 unconnected parts never agree" in done.stderr
+
+
+def test_a_search_by_time_to_accuracy_shows_iterations():
+    goal = ["--objective", "time-to-accuracy", "--accuracy", "0.1", "--gradient-noise", "1"]
+    ways = ["--choose", "sync=all-reduce,gossip", "--choose", "sync_period=1,8"]
+    done = run(*SEARCH, *goal, *ways)
+    assert done.returncode == 0
+    assert "iterations" in done.stdout
+    assert "to accuracy" in done.stdout
+    plans = json.loads(run(*SEARCH, *goal, *ways, "--json").stdout)["plans"]
+    seconds = [plan["accuracy_seconds"] for plan in plans]
+    assert seconds == sorted(seconds)
+    assert all(p["accuracy_seconds"] == p["iterations"] * p["step_seconds"] for p in plans)
+
+
+def test_a_report_is_one_page_that_loads_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    words = ["--report", str(page), "--plot", str(plot), "--tokens", "1T", "--price", "2"]
+    record = answer(capsys, *SEARCH, *words)
+    text = page.read_text(encoding="utf-8")
+    for said in ("Best plan:", "Ranking", "USD", "Assumptions", "default-src 'none'"):
+        assert said in text
+    assert f"{record['plans'][0]['step_seconds']:.4g} s a step" in text
+    sources = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert len(sources) == 2
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "<script" not in text
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_says_why_nothing_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    words = ["--memory", "2GiB", "--report", str(page), "--plot", str(plot)]
+    assert main([*SEARCH, *words]) == 3
+    assert "No plan fits" in page.read_text(encoding="utf-8")
+    assert not plot.exists()
+    assert "not written" in capsys.readouterr().err

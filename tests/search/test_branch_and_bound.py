@@ -129,7 +129,7 @@ def ranked(result, objective):
 
 @given(
     asked=spaces(),
-    objective=st.sampled_from(sorted(OBJECTIVES)),
+    objective=st.sampled_from(["step-time", "memory", "cost"]),
     top=st.sampled_from([1, 3, 10]),
     headroom=st.sampled_from([0.1, 0.5, 0.8, 0.95]),
 )

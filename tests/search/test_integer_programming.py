@@ -89,6 +89,7 @@ def every_plan(question, choose):
     space = Space.of(question, choose)
     shared = Plan(schedule=0, dp=1, zero=0, overlap_grad_reduce=1, overlap_param_gather=1)
     shared = replace(shared, sequence_parallel=choose["sequence_parallel"][0], overlap_p2p=0)
+    shared = resolve(shared, question.gpus)
     for pipeline in pipelines(space, shared):
         layers = question.model.layers
         own = np.argwhere(pipeline.legal).tolist()
@@ -294,6 +295,7 @@ def test_uniform_plans_cost_the_same_as_segments():
         ({"first_stage_layers": [2]}, "step-time", "cannot keep first_stage_layers"),
         ({"layers_per_stage": [3, 3], "pp": [2]}, "step-time", "cannot keep layers_per_stage"),
         ({}, "memory", "minimises step time"),
+        ({"sync_period": [2]}, "step-time", "cannot search sync_period"),
     ],
 )
 def test_what_segments_cannot_express_is_refused(choose, objective, message):

@@ -13,6 +13,7 @@ from plan3d.search.space import Space
 from plan3d.simulator import collectives, kernels, memory, operators, schedules, stages
 from plan3d.simulator.collectives import place, wire_bytes
 from plan3d.simulator.hardware import Cluster, profile_names
+from plan3d.simulator.in_flight import Sizes, in_flight
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost, layer_costs
 from plan3d.simulator.model import Model, padded_vocabulary
@@ -604,7 +605,7 @@ def test_no_pipeline_no_bubble(name):
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
     same = [np.full(p, float(x)) for x in (p, 1, p, m)]
-    kept = schedules.in_flight(np.full(p, int(Schedule.ONE_F_ONE_B)), *same, rank)
+    kept = in_flight(np.full(p, int(Schedule.ONE_F_ONE_B)), Sizes(*same, rank))
     assert kept.tolist() == [min(m, p - r) for r in range(p)]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.simulator import kernels
+from plan3d.simulator import gemm_tables, kernels
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.gemm_tables import Origin
 from plan3d.simulator.hardware import Cluster, profile_names
@@ -65,6 +65,71 @@ def test_time_never_falls_with_tokens(name, m, n, k, batch):
         gemm = Gemm(np.sort(np.array(m, float)), float(n), float(k), count)
         times = seconds(gemm, name, FP16)
         assert (np.diff(times) >= -1e-12 * times[1:]).all()
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_a_table_serves_its_own_machine_as_it_is(name):
+    for width, entry in gpu(name).gemm_tables.items():
+        table = kernels.gemm_table(gpu(name), width, "fp8" if width == "8bit" else "bf16")
+        same = table is gemm_tables.load(entry.path)
+        assert same == (name not in ("a100-40gb-sxm", "gh200-96gb"))
+
+
+def moved(name="h100-sxm", peak=1.0, bandwidth=1.0):
+    """The GPU with other datasheet numbers, its table as it is."""
+    old = shipped(name)
+    formats = {kind: peak * rate for kind, rate in old.peak.items()}
+    return replace(old, peak=formats, memory_bandwidth=bandwidth * old.memory_bandwidth)
+
+
+LARGE, THIN = Gemm(8192.0, 8192.0, 8192.0), Gemm(128.0, 16384.0, 4096.0)
+
+
+@pytest.mark.parametrize(("gemm", "field"), [(LARGE, "peak"), (THIN, "bandwidth")])
+def test_a_what_if_moves_measured_gemms(gemm, field):
+    """A GEMM follows the number that bounds it, and not the other."""
+
+    def ratio(**change):
+        args = ([gemm], 1)
+        new = kernels.gemm_seconds(*args, moved(**change), BF16, 1.0)
+        return float((new / kernels.gemm_seconds(*args, shipped("h100-sxm"), BF16, 1.0))[0, 0])
+
+    other = {"peak": "bandwidth", "bandwidth": "peak"}[field]
+    assert ratio(**{field: 0.5}) == pytest.approx(2.0, rel=0.06)
+    assert ratio(**{field: 1.1}) == pytest.approx(1 / 1.1, rel=0.02)
+    assert ratio(**{other: 1.1}) == 1.0
+
+
+@given(
+    m=st.lists(side, min_size=2, max_size=20),
+    n=side,
+    k=side,
+    peak=st.floats(0.2, 5),
+    bandwidth=st.floats(0.2, 5),
+)
+@few
+def test_what_ifs_keep_times_monotone(m, n, k, peak, bandwidth):
+    gemm, args = Gemm(np.sort(np.array(m, float)), float(n), float(k)), (BF16, 1.0)
+    times = kernels.gemm_seconds([gemm], len(m), moved(peak=peak, bandwidth=bandwidth), *args)[0]
+    assert (np.diff(times) >= -1e-12 * times[1:]).all()
+    better = kernels.gemm_seconds(
+        [gemm], len(m), moved(peak=1.2 * peak, bandwidth=1.2 * bandwidth), *args
+    )[0]
+    assert (better <= times * (1 + 1e-12)).all()
+
+
+def test_a_what_if_in_a_file_changes_the_step(tmp_path):
+    text = (SHIPPED / "h100-sxm.toml").read_text()
+    for old, new in (("value = 989", "value = 500"), ("value = 3.35", "value = 1.5")):
+        assert old in text
+        (tmp_path / "what-if.toml").write_text(text.replace(old, new))
+        assert step(tmp_path / "what-if.toml") > 1.05 * step("h100-sxm")
+
+
+def step(profile):
+    there = Cluster.profile(profile, gpus=8)
+    task = Task(Model.preset("llama-7b"), there, sequence=2048, global_batch=64)
+    return evaluate(task, Plan(tp=2, micro_batch=2)).step_seconds
 
 
 def test_without_a_table_the_roofline_serves():
@@ -129,7 +194,10 @@ def test_misaligned_heads_slow_materialised_attention_only():
     flash = software_profile("megatron-core")
     stored = replace(software_profile("megatron-lm-2021"), score_bytes=0.0)
     np.testing.assert_array_equal(core(flash, aligned=False), core(flash))
-    np.testing.assert_allclose(core(stored, aligned=False), kernels.MISALIGNED * core(stored))
+    a100 = gpu("a100-80gb-sxm")
+    tensor = a100.gemm["16bit"].efficiency * a100.peak["bf16"]
+    without = a100.gemm["32bit"].efficiency * a100.peak["fp32"]
+    np.testing.assert_allclose(core(stored, aligned=False), tensor / without * core(stored))
 
 
 def test_what_gemms_rest_on():
@@ -182,7 +250,8 @@ def test_shares_of_kernel_time_add_up_and_are_reported(model, profile, precision
 
 
 def test_every_named_table_is_there_and_every_table_is_named():
-    named = {t.path for n in profile_names() for t in gpu(n).gemm_tables.values()}
+    kinds = [gpu(n).gemm_tables | gpu(n).layer_tables for n in profile_names()]
+    named = {table.path for tables in kinds for table in tables.values()}
     assert named == {path.name for path in (SHIPPED / "measurements").iterdir()}
     assert PACKAGE == "plan3d.hardware_profiles"
 

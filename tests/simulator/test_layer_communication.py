@@ -155,12 +155,14 @@ def test_llama_3_405b_at_131072_tokens():
     """16,384 H100, tp 8, cp 16, pp 16, 16 sequences a rank: 380 TFLOP/s a GPU; and 400 at 8,192
     tokens (Llama 3 report, table 4). Attention FLOPs are counted under the causal mask there."""
     long = question("llama-3.1-405b", 16384, 131072, 128)
-    plan = "tp=8 cp=16 pp=16 virtual_stages=7 micro_batch=1 cp_comm=all-gather"
-    costs = evaluate(long, Plan.parse(plan))
+    # The first and the last of 128 chunks hold no layer (section 3.3.2).
+    layout = "layers_per_stage=0," + 126 * "1," + "0"
+    plan = "tp=8 cp=16 pp=16 virtual_stages=8 micro_batch=1 cp_comm=all-gather"
+    costs = evaluate(long, Plan.parse(f"{plan} {layout}"))
     dense = 6 * long.model.parameters
     scores = 6 * long.model.layers * 2 * long.model.hidden * long.sequence
     causal = (dense + scores / 2) / (dense + scores)
-    assert causal * costs.model_flops_per_second == pytest.approx(380e12, rel=0.12)
+    assert causal * costs.model_flops_per_second == pytest.approx(380e12, rel=0.05)
     short = question("llama-3.1-405b", 16384, 8192, 2048)
     costs = evaluate(short, Plan.parse("tp=8 pp=16 virtual_stages=4 micro_batch=1"))
     assert costs.model_flops_per_second == pytest.approx(400e12, rel=0.12)

@@ -17,6 +17,7 @@ from plan3d.simulator.rules import RULES, check, legal, nearest_divisors, violat
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.topologies import Graph
 
 
 @cache
@@ -218,6 +219,56 @@ REFUSED = [
         "4 micro-batches are fewer than pp = 16, which the breadth-first schedule needs",
     ),
     ("precision-on-accelerator", task(cluster="a100-80gb-sxm"), {"precision": "fp8"}, "no fp8"),
+    ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
+    ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
+    (
+        "sync-of-whole-replicas",
+        task("mixtral-8x7b"),
+        {"ep": 2, "sync": "parameter-server"},
+        "ep = 2, etp = 1",
+    ),
+    ("sync-needs-zero-0", task(), {"sync": "ring", "zero": 1}, "sync=ring needs zero = 0, not 1"),
+    ("sync-needs-zero-0", task(), {"sync_period": 2, "zero": 3}, "sync_period=2 needs zero = 0"),
+    ("topology-is-of-gossip", task(), {"topology": "ring"}, "topology=ring needs sync=gossip"),
+    ("topology-is-of-gossip", task(), {"sync": "gossip", "topology": "none"}, "name its topology"),
+    ("graph-fits-replicas", task(), {"sync": "gossip", "topology": "given"}, "--graph FILE"),
+    (
+        "graph-fits-replicas",
+        replace(task(), graph=Graph(3, ((0, 1), (1, 2)))),
+        {"sync": "gossip", "topology": "given"},
+        "the graph has 3 nodes, the plan dp = 16 replicas",
+    ),
+    (
+        "graph-fits-replicas",
+        task(),
+        {"sync": "hierarchical-gossip", "topology": "given"},
+        "needs sync=gossip",
+    ),
+    (
+        "local-steps-are-not-overlapped",
+        task(),
+        {"sync_period": 2, "overlap_grad_reduce": 1},
+        "nothing to hide",
+    ),
+    (
+        "compression-has-an-exchange",
+        task(),
+        {"compression": "qsgd", "levels": 5, "sync": "gossip"},
+        "compression=qsgd with sync=gossip and sync_period=1 is not modelled",
+    ),
+    ("levels-are-of-qsgd", task(), {"compression": "qsgd"}, "needs levels >= 2, not 0"),
+    ("levels-are-of-qsgd", task(), {"levels": 5}, "levels=5 needs compression=qsgd"),
+    ("kept-entries-are-of-top-k", task(), {"compression": "neolithic"}, "from 1 to 1000"),
+    ("kept-entries-are-of-top-k", task(), {"kept_per_thousand": 5}, "needs a compression by top-k"),
+    (
+        "buckets-need-overlap",
+        task(),
+        {"bucket_parameters": 5, "overlap_grad_reduce": 0},
+        "bucket_parameters=5 needs overlap_grad_reduce",
+    ),
+    ("shards-fill-ranks", task(), {"shard": 3}, "shard=3 must divide 16 data ranks"),
+    ("shards-fill-ranks", task(), {"shard": 2, "zero": 0}, "shard=2 needs zero >= 1"),
+    ("shards-fill-ranks", task("mixtral-8x7b"), {"shard": 2}, "experts is not modelled"),
 ]
 
 

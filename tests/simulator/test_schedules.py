@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.simulator.in_flight import Sizes, in_flight, losses_in_flight
 from plan3d.simulator.plan import Schedule
 from plan3d.simulator.schedule_graph import graph
 from plan3d.simulator.schedule_idle import exposed_hops, sends
@@ -18,9 +19,7 @@ from plan3d.simulator.schedules import (
     chunk_layers,
     chunk_ranks,
     every_rank,
-    in_flight,
     layout,
-    losses_in_flight,
     rank_counts,
 )
 from plan3d.simulator.timeline import StageTimes, simulate
@@ -276,7 +275,7 @@ def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     orders, makespan = run(schedule, p, v, m)
     rank = np.arange(p, dtype=float)
     same = [np.full(p, float(x)) for x in (p, v, p, m)]
-    kept = in_flight(np.full(p, int(schedule)), *same, rank) * v
+    kept = in_flight(np.full(p, int(schedule)), Sizes(*same, rank)) * v
     assert kept.tolist() == [most_kept(order) for order in orders]
     busy = m * v * (FORWARD + BACKWARD)
     share = v * (FORWARD + BACKWARD)

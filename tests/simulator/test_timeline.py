@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.in_flight import Sizes, held_bytes, in_flight
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, Schedule, concat, resolve
 from plan3d.simulator.plan_timeline import rescore, timeline_of
 from plan3d.simulator.schedule_graph import graph, of_orders
 from plan3d.simulator.schedule_idle import Passes, idle_seconds, round_trips
 from plan3d.simulator.schedule_orders import Pass, orders
-from plan3d.simulator.schedules import LOOPED, V_SHAPED, chunk_ranks, in_flight, placement
+from plan3d.simulator.schedules import LOOPED, V_SHAPED, chunk_ranks, placement
 from plan3d.simulator.step import by_stage, evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.timeline import StageTimes, simulate
@@ -261,7 +262,7 @@ def test_peak_in_flight_equals_the_closed_form(shape):
         pytest.skip("refused")
     rank = np.arange(p, dtype=float)
     sizes = (np.full(p, float(x)) for x in (p, v, p, m))
-    closed = in_flight(np.full(p, int(schedule)), *sizes, rank)
+    closed = in_flight(np.full(p, int(schedule)), Sizes(*sizes, rank))
     t = simulate(graph(schedule, p, v, m), uniform(p * v))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), closed)
 
@@ -283,6 +284,31 @@ def test_exposed_sends_equal_the_closed_form(schedule, p, m):
 
 
 @given(
+    shape=st.sampled_from([shape for shape in SHAPES if shape[1] > 1]),
+    kept=st.floats(0.5, 2),
+    pending=st.floats(0.1, 20),
+    held_back=st.integers(2, 6),
+)
+@few
+def test_bytes_held_equal_the_live_memory(shape, kept, pending, held_back):
+    """The largest of the live memory over time, on every rank; whole and pending micro-batches."""
+    schedule, p, v, m = shape
+    if schedule == S.ZB_V:
+        m = max(m, 2 * p)
+    elif schedule in (S.ZB_H1, S.ZB_H2, S.ZB_H2_SYNC):
+        m = max(m, held_back * p)
+    rank = np.arange(p, dtype=float)
+    sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)), rank)
+    back = np.full(p, float(held_back))
+    code = np.full(p, int(schedule))
+    closed = held_bytes(code, sizes, back, np.full(p, kept), np.full(p, pending))
+    deferred = held_back if schedule == S.ZB_H2 else 0
+    t = simulate(graph(schedule, p, v, m, 0, deferred), uniform(p * v))
+    found = t.peak(np.full(p * v, kept / v), np.full(p * v, pending / v))
+    np.testing.assert_allclose(found, closed)
+
+
+@given(
     p=st.integers(2, 6),
     v=st.integers(2, 4),
     longer=st.integers(0, 6),
@@ -301,7 +327,7 @@ def test_groups_of_micro_batches(p, v, longer, groups, rest):
     np.testing.assert_allclose(t.idle, (p - 1) * 3)
     arrays = [np.full(p, float(x)) for x in (p, v, g, m)]
     code = np.full(p, int(S.INTERLEAVED))
-    peak = in_flight(code, *arrays, np.arange(p, dtype=float))
+    peak = in_flight(code, Sizes(*arrays, np.arange(p, dtype=float)))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), peak)
     exposed = float(late.step_seconds - t.step_seconds) / 1e-5
     assert exposed == pytest.approx(round_trips(code, *arrays)[0], abs=1e-3)

@@ -66,6 +66,13 @@ def test_every_framework_names_its_version_and_states_the_plan():
         assert "# plan: tp=2 dp=8 zero=0" in out
 
 
+@pytest.mark.parametrize("framework", EXPORTERS)
+@pytest.mark.parametrize("way", ["sync=gossip", "sync_period=4", "shard=4", "bucket_parameters=9"])
+def test_no_framework_synchronises_otherwise(framework, way):
+    with pytest.raises(InputError, match="all-reduced every step in full"):
+        text(framework, f"tp=2 dp=8 {way}")
+
+
 def test_megatron_flags():
     flags = array_words(text("megatron", "tp=2 pp=4 virtual_stages=2 micro_batch=2 recompute=full"))
     assert flags["--num-layers"] == ["32"]

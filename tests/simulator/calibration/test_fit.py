@@ -106,7 +106,7 @@ def test_sixteen_shapes_suffice():
 
 
 def attention_rows(b: int, a: int, d: int, s: int, truth: AttentionTime) -> list[dict[str, Any]]:
-    flops = 4 * b * a * d * s * (s / 2 + truth.diagonal_tokens)
+    flops = 4 * d * (b * a * s + truth.tail_rows) * (s / 2 + truth.diagonal_tokens)
     forward = truth.latency + flops / (truth.efficiency * CLUSTER.accelerator.peak["bf16"])
     shape = {"batch": b, "heads": a, "head_dim": d, "sequence": s, "dtype": "bf16", "causal": 1}
     times = {"forward": forward, "backward": truth.backward_ratio * forward}
@@ -114,12 +114,15 @@ def attention_rows(b: int, a: int, d: int, s: int, truth: AttentionTime) -> list
 
 
 def test_attention_and_its_backward():
-    truth = AttentionTime(efficiency=0.5, diagonal_tokens=400, latency=2e-5, backward_ratio=2.6)
+    truth = AttentionTime(
+        efficiency=0.5, diagonal_tokens=400, latency=2e-5, backward_ratio=2.6, tail_rows=12e3
+    )
     shapes = [(b, a, 128, 2**i) for b in (1, 4) for a in (8, 32) for i in range(8, 15)]
     rows = [row for shape in shapes for row in attention_rows(*shape, truth)]
     rows.append({**rows[0], "causal": 0, "seconds": 1.0})
     found = values(fit(as_rows(rows, "synthetic"), BASE), "kernels.attention")
-    assert found == pytest.approx(truth.__dict__, rel=0.03)
+    # Latency and tail are both small where the other is not.
+    assert found == pytest.approx(truth.__dict__, rel=0.1)
 
 
 def test_memory_bound_kernels_use_forward_rows():
@@ -243,8 +246,10 @@ def test_missing_sizes_and_unknown_kinds():
     assert "'gather' is not fitted" in refused(as_rows(rows, "x"))
     assert "64 ranks on one node" in refused(as_rows([{**rows[0], "ranks": 64}], "x"))
     assert "at least 2" in refused(as_rows([{**rows[0], "ranks": ""}], "x"))
-    layer = [{"suite": "layer", "op": "forward", "seconds": 1.0}]
-    assert "no row that a constant is fitted to" in refused(as_rows(layer, "x"))
+    layer = {"suite": "layer", "op": "forward", "seconds": 1.0}
+    assert "0 with a forward" in refused(as_rows([layer], "x"))
+    copy = {**layer, "suite": "copy"}
+    assert "no row that a constant is fitted to" in refused(as_rows([copy], "x"))
 
 
 def test_a_part_that_cannot_be_fitted_is_noted():
@@ -255,18 +260,6 @@ def test_a_part_that_cannot_be_fitted_is_noted():
     found = fit(as_rows(rows, "x"), BASE)
     assert len(found.fits) == 1
     assert any("memory-bound kernels: 1 different shapes" in note for note in found.notes)
-
-
-def test_ratios_of_backward_and_sustained():
-    forward = gemm_table(grid()).rows
-    rows = list(forward)
-    for op, suite, factor in (("wgrad", "gemm", 1.1), ("forward", "sustained", 1.2)):
-        rows += [
-            {**row, "op": op, "suite": suite, "seconds": str(factor * float(row["seconds"]))}
-            for row in forward
-        ]
-    ratios = fit(as_rows(rows, "x"), BASE).ratios
-    assert ratios == pytest.approx({"wgrad": 1.1, "sustained": 1.2})
 
 
 def test_an_unknown_base():
