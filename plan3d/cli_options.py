@@ -203,7 +203,8 @@ OPTIONS = (
         flag="--backend",
         value="B",
         verbs=SEARCH,
-        help="exhaustive (default), random, annealing, spsa, cma-es or reinforcement-learning",
+        help="exhaustive (default), branch-and-bound, dynamic-programming, integer-programming, "
+        "random, annealing, spsa, cma-es or reinforcement-learning",
     ),
     Option(
         flag="--space",

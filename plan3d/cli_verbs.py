@@ -80,6 +80,9 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "time_limit": args.time_limit,
         "seed": args.seed,
     }
+    backend = args.backend or "exhaustive"
+    if args.pareto and backend != "exhaustive":
+        raise InputError(f"--pareto needs every plan costed: the {backend} search leaves plans out")
     ends = args.budget is not None or args.time_limit is not None
     if ends and cli_task.asks_for_gpus(args):
         raise InputError("--budget and --time-limit do not go with --days or --budget-usd")

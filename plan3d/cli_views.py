@@ -99,7 +99,7 @@ def count_lines(result: SearchResult) -> list[str]:
     state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
     state = "" if result.complete else state
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
-    met = "candidates" if result.certificate is None else "stages costed"
+    met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
     found = (
         f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "

@@ -65,26 +65,15 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """What an exact search over plans that are not uniform proves, and what it compares with.
+class UniformSteps:
+    """Seconds of a step of the best uniform plans; infinity where none fits."""
 
-    Seconds of a step; infinity where no plan fits.
-    """
-
-    bound: float
-    """No plan of the set takes less."""
-    uniform_same_pp: float
-    """The best uniform plan with as many stages as the best plan, without virtual stages."""
-    uniform: float
-    """The best uniform plan without virtual stages."""
-    uniform_interleaved: float
-    """The best uniform plan of all, with virtual stages where they help."""
-
-    def gap(self, step: float) -> float:
-        """By how much a step of so many seconds may be longer than the shortest, relative; 0 to
-        rounding."""
-        gap = step / self.bound - 1
-        return gap if gap > ROUNDING else 0.0
+    same_pp: float
+    """With as many stages as the best plan, without virtual stages."""
+    whole: float
+    """Without virtual stages."""
+    every: float
+    """Of all, with virtual stages where they help."""
 
 
 @dataclass(kw_only=True)
@@ -103,15 +92,18 @@ class SearchResult:
     costs: Costs | None
     """Costs of the ranked plans, best first; None when none is feasible."""
     frontier: Costs | None
-    """Plans that no other beats in both step time and memory, fastest first."""
+    """Plans that no other beats in both step time and memory, fastest first; None where plans
+    were left out of the search, or none fits."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
     interrupted: bool = False
     """Ended by Ctrl-C: the best so far."""
     trace: Trace | None = None
     """How the best plan came about, of a search that does not cost every plan."""
-    certificate: Certificate | None = None
-    """Of an exact search over plans that are not uniform."""
+    bound: float | None = None
+    """What no plan that fits scores below, where the backend proves it."""
+    compared: UniformSteps | None = None
+    """Of a search over plans that are not uniform: what the best uniform ones take."""
 
     @property
     def plans(self) -> list[Plan]:
@@ -131,6 +123,15 @@ class SearchResult:
             return 0
         step = self.costs.step
         return int(np.count_nonzero(step <= step[0] * (1 + TIE)))
+
+    @property
+    def gap(self) -> float | None:
+        """How much better than the best plan another could be, relative; None where unknown."""
+        if self.bound is None or self.costs is None:
+            return None
+        found = float(score(self.costs, self.objective, self.limit)[0])
+        gap = 1 - self.bound / found
+        return gap if gap > ROUNDING else 0.0
 
     @cached_property
     def event_seconds(self) -> Value:
@@ -175,6 +176,18 @@ class Best:
             self.scores.append(scores[rows])
         if len(self.plans) > 16:
             self._merge()
+
+    @property
+    def least(self) -> float:
+        """The best score offered; infinity when nothing finite was."""
+        return min((float(scores.min()) for scores in self.scores), default=np.inf)
+
+    @property
+    def threshold(self) -> float:
+        """What a plan must score to enter: the last score of a full ranking, else infinity."""
+        self._merge()
+        full = bool(self.scores) and self.scores[0].size == self.limit
+        return float(self.scores[0][-1]) if full else np.inf
 
     def result(self) -> Plan | None:
         """The best rows in order; None when nothing finite was offered."""

@@ -23,16 +23,14 @@ from plan3d.simulator.segments import of_stages
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
-from . import exhaustive
-from .backend import Certificate, Counts, Frontier, Progress, SearchResult
+from .backend import Counts, Frontier, Progress, SearchResult
+from .comparison import EVERY, exhausted, fastest, uniform_steps
 from .pipelines import pipelines
 from .space import PLAIN_AXES, Space, default_axes
 from .stage_search import Search, plan_of
 
 Value = NDArray[np.float64]
 
-EVERY = 10**6
-"""Uniform plans kept, of which the best of every pipeline size is wanted."""
 AGAIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
 _REFUSED = (
@@ -78,7 +76,7 @@ def best_plan(
     limit = task.cluster.accelerator.memory if limit is None else limit
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
     uniform = _uniform(space, limit, deadline)
-    search = Search(task, limit, min(below, _fastest(uniform) * (1 + AGAIN)))
+    search = Search(task, limit, min(below, fastest(uniform) * (1 + AGAIN)))
     complete = _run(search, space, deadline, unequal)
     costs = _ranked(task, [*_found(search), *_as_segments(uniform.costs, 1)], limit)
     if costs is None or costs.step[0] >= below:
@@ -149,7 +147,7 @@ def search(
     began = time.perf_counter()
     deadline = np.inf if time_limit is None else began + time_limit
     uniform = _uniform(space, limit, deadline)
-    dynamic = Search(space.task, limit, _fastest(uniform) * (1 + AGAIN), progress)
+    dynamic = Search(space.task, limit, fastest(uniform) * (1 + AGAIN), progress)
     try:
         complete = _run(dynamic, space, deadline if uniform.complete else began, False)
         if complete:
@@ -158,7 +156,6 @@ def search(
         complete = False
     plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]
     ranked = _ranked(space.task, plans, limit)
-    proof = _certificate(space, uniform, ranked, dynamic, deadline)
     return replace(
         uniform,
         backend="dynamic-programming",
@@ -168,7 +165,8 @@ def search(
         complete=complete,
         costs=ranked.take(slice(0, top)) if ranked is not None else None,
         frontier=_frontier(uniform, ranked),
-        certificate=proof,
+        bound=dynamic.bound,
+        compared=uniform_steps(space, uniform, ranked, deadline),
     )
 
 
@@ -195,16 +193,7 @@ def _uniform(space: Space, limit: float, deadline: float) -> SearchResult:
     """Uniform plans without virtual stages, fastest first, that the set contains."""
     stages = stage_axes(space)
     own = {name: stages[name] for name in (*_REFUSED, *_SINGLE)}
-    return _exhausted(replace(space, axes={**space.axes, **own}), limit, EVERY, deadline)
-
-
-def _exhausted(space: Space, limit: float, top: int, deadline: float) -> SearchResult:
-    left = None if np.isinf(deadline) else max(deadline - time.perf_counter(), 1e-9)
-    return exhaustive.search(space, objective="step-time", limit=limit, top=top, time_limit=left)
-
-
-def _fastest(result: SearchResult) -> float:
-    return float(result.costs.step[0]) if result.costs is not None else np.inf
+    return exhausted(replace(space, axes={**space.axes, **own}), limit, EVERY, deadline)
 
 
 def _found(search: Search) -> Iterator[Plan]:
@@ -234,20 +223,3 @@ def _ranked(task: Task, tables: list[Plan], limit: float) -> Costs | None:
     rows = [row for row in order if once[str(costs.plans.take(int(row)))] == row]
     rows = [row for row in rows if costs.memory_total[row] <= limit]
     return costs.take(np.array(rows)) if rows else None
-
-
-def _certificate(
-    space: Space, uniform: SearchResult, ranked: Costs | None, search: Search, deadline: float
-) -> Certificate:
-    """What the best plan is compared with."""
-    same = np.inf
-    if ranked is not None and uniform.costs is not None:
-        steps = uniform.costs.step[uniform.costs.plans.pp == ranked.plans.pp[0]]
-        same = float(steps.min(initial=np.inf))
-    every = _exhausted(space, uniform.limit, 1, deadline)
-    return Certificate(
-        bound=search.bound,
-        uniform_same_pp=same,
-        uniform=_fastest(uniform),
-        uniform_interleaved=_fastest(every) if every.complete else np.inf,
-    )

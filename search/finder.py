@@ -8,7 +8,13 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.task import Task
 
-from . import dynamic_programming, exhaustive, sampling
+from . import (
+    branch_and_bound,
+    dynamic_programming,
+    exhaustive,
+    integer_programming,
+    sampling,
+)
 from .backend import Progress, SearchResult
 from .objective import check_goal
 from .objective import objective as objective_of
@@ -45,7 +51,9 @@ def _sampling(name: str) -> Callable[..., SearchResult]:
 
 BACKENDS: dict[str, Callable[..., SearchResult]] = {
     "exhaustive": exhaustive.search,
+    "branch-and-bound": branch_and_bound.search,
     "dynamic-programming": dynamic_programming.search,
+    "integer-programming": integer_programming.search,
     **{name: _sampling(name) for name in SAMPLERS},
 }
 """Searches by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,28 @@ from plan3d.simulator.task import Task
 Value = NDArray[np.float64]
 
 
-def _step_time(costs: Costs) -> Value:
+class Scored(Protocol):
+    """What an objective reads: the costs of plans, or bounds on them. It grows with both."""
+
+    @property
+    def step(self) -> Value: ...
+
+    @property
+    def memory_total(self) -> Value: ...
+
+    @property
+    def task(self) -> Task: ...
+
+
+def _step_time(costs: Scored) -> Value:
     return costs.step
 
 
-def _memory(costs: Costs) -> Value:
+def _memory(costs: Scored) -> Value:
     return costs.memory_total
 
 
-def _cost(costs: Costs) -> Value:
+def _cost(costs: Scored) -> Value:
     """GPU-seconds a step: what is paid for, at any price."""
     out: Value = costs.step * costs.task.gpus
     return out
@@ -35,7 +48,7 @@ def _time_to_accuracy(costs: Costs) -> Value:
     return out
 
 
-OBJECTIVES: dict[str, Callable[[Costs], Value]] = {
+OBJECTIVES: dict[str, Callable[[Any], Value]] = {
     "step-time": _step_time,
     "memory": _memory,
     "cost": _cost,
@@ -44,7 +57,7 @@ OBJECTIVES: dict[str, Callable[[Costs], Value]] = {
 """Scores by name."""
 
 
-def objective(name: str) -> Callable[[Costs], Value]:
+def objective(name: str) -> Callable[[Any], Value]:
     """The score of that name; InputError when it is unknown."""
     if name not in OBJECTIVES:
         raise InputError(f"unknown objective {name!r}{did_you_mean(name, OBJECTIVES)}")

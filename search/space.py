@@ -42,6 +42,10 @@ ORDER = (
     "virtual_stages",
     "schedule",
     "micro_batch_group",
+    "cp_comm",
+    "expert_dispatch",
+    "precision",
+    "optimizer",
     "first_stage_layers",
     "last_stage_layers",
     "mtp_stage",
@@ -49,17 +53,14 @@ ORDER = (
     "recompute",
     "overlap_tp",
     "overlap_ep",
-    "cp_comm",
-    "expert_dispatch",
-    "precision",
-    "optimizer",
     "zero",
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_p2p",
     *FIELDS,
 )
-"""Axes from the outermost in: what decides the stages comes before what synchronises them."""
+"""Axes from the outermost in: what decides the stages comes before what synchronises them, and
+DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
 
 DISTINCT = (
     *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
@@ -194,6 +195,21 @@ class Space:
         """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
 
+    def check_plain(self, backend: str, objective: str) -> None:
+        """Raise InputError where the search is over more than its bounds know."""
+        odd = [name for name, plain in PLAIN_AXES.items() if self.axes[name] != plain]
+        if odd or objective == "time-to-accuracy":
+            raise InputError(
+                f"{backend} bounds plain all-reduce training only: it cannot search "
+                f"{odd[0] if odd else objective}; the exhaustive search can"
+            )
+
+    def grow(
+        self, columns: dict[str, Any], length: int, level: Level
+    ) -> tuple[dict[str, Any], int]:
+        """Partial plans with one axis more, those that a rule forbids left out and counted."""
+        return self._prune(*expand(columns, length, level), level)
+
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
         """Tables of legal plans of at most `rows` rows; `removed` is complete at the end."""
         self.removed.clear()
@@ -264,11 +280,11 @@ class Level:
         return self.values.size == 1 and bool(self.values[0] == AUTO)
 
 
-def levels(space: Space) -> list[Level]:
+def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
     """The axes to expand, in order, each with the rules that are decided after it."""
-    names = [name for name in ORDER if len(space.axes[name]) > 1 or _derived(space, name)]
+    names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
     names = names or ["tp"]
-    known = {name for name in ORDER if name not in names}
+    known = {name for name in order if name not in names}
     plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
     waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
     walk = []

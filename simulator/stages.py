@@ -58,6 +58,8 @@ SKELETON = (
 )
 """Fields of a plan that decide its stages."""
 
+CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -143,16 +145,23 @@ def strategy(plans: Plan) -> Strategy:
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
 
 
-def build(task: Task, recipe: Recipe, plans: Plan, layout_of: LayoutOf) -> Stages:
-    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank."""
+def build(
+    task: Task,
+    recipe: Recipe,
+    plans: Plan,
+    layout_of: LayoutOf,
+    cost: CostsOf | None = None,
+) -> Stages:
+    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank, `cost` what
+    makes the cost table of its layers when that is not the model's own."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = costs_of(task.model)(task, recipe, strategy(distinct_plans))
+    costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
     place = Placements(task, plans, layout_of)
     return combine(task, recipe, plans, _uniform(task, plans, costs, which, place))
 
 
-def costs_of(model: Model) -> Callable[[Task, Recipe, Strategy], LayerCosts]:
+def costs_of(model: Model) -> CostsOf:
     """What makes the cost table of a model's layers."""
     return listed_costs if isinstance(model, Network) else layer_costs
 

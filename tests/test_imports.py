@@ -129,6 +129,18 @@ ORDER = {
         pareto
         backend
         exhaustive
+        comparison
+        bounds
+        branch_and_bound
+        operator_graph
+        cp_sat
+        tensor_partition
+        stage_floor
+        layer_choices
+        layer_table
+        layer_program
+        layer_step
+        layer_plans
         export
         export.shape
         export.launch_file
@@ -171,6 +183,7 @@ ORDER = {
         label_pass
         stage_search
         dynamic_programming
+        integer_programming
         finder
         advice
         edits

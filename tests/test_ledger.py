@@ -6,11 +6,15 @@ Rows whose printed figure does not follow from its own formula reproduce the for
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
+from plan3d.search import operator_graph
 from plan3d.search.finder import find_plans
+from plan3d.search.tensor_partition import partition
 from plan3d.simulator import convergence, sync_validation, textbook
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import Policy
@@ -273,6 +277,58 @@ def test_t9_tensor_parallelism_never_idles() -> None:
     costs = evaluate(task("gpt3-6.7b", 8, 8), Plan(tp=8))
     assert costs.seconds["bubble"] == 0
     assert costs.seconds["tensor_comm"] > 0
+
+
+T10_FIRST, T10_SECOND = ("rows", "columns", "columns"), ("rows", "rows", "columns")
+T10 = {
+    # (h1, h2, y): ring units of T10_FIRST and T10_SECOND
+    (4, 1, 1): (3, 6),
+    (1, 4, 1): (6, 3),
+    (1, 1, 1): (3, 3),
+}
+
+
+def product_of_three(widths: tuple[int, ...]) -> Any:
+    """y = W3 W2 W1 x, too large for any rank to hold a whole weight."""
+    graph = operator_graph.empty_graph()
+    operator_graph.given(graph, "x", 1.0)
+    for name, before, width in zip(("W1", "W2", "W3"), ("x", "W1", "W2"), widths, strict=True):
+        weight = operator_graph.matmul(8, weight=8.0)
+        operator_graph.add_operator(graph, name, [before], width, weight)
+    operator_graph.wanted(graph, "y", ["W3"])
+    return graph
+
+
+def t10_cost(graph: Any, prices: Any, names: tuple[str, ...]) -> float:
+    """Cost of three partitions by name."""
+    index = {"rows": 0, "columns": 1}
+    choice = {f"W{i}": index[name] for i, name in enumerate(names, start=1)}
+    return operator_graph.cost(graph, prices, {"x": 0, "y": 0, **choice})
+
+
+@pytest.mark.parametrize("widths", T10)
+def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
+    graph, ring = product_of_three(widths), operator_graph.ring_units(8)
+    first, second = T10[widths]
+    assert t10_cost(graph, ring, T10_FIRST) == first
+    assert t10_cost(graph, ring, T10_SECOND) == second
+    h1, h2, y = widths
+    moves = list(operator_graph.changes(graph, ring, dict.fromkeys(graph.nodes, 0), False))
+    assert [c.collective for c in moves] == 3 * ["all_gather"]
+    assert (first, second) == (h2 + 2 * y, h1 + 2 * y)
+    # Every choice of rows and columns; a rank can hold three shares and no whole weight.
+    every = [t10_cost(graph, ring, names) for names in product(("rows", "columns"), repeat=3)]
+    found = partition(graph, ring, limit=3.0)
+    assert found.cost == min(every) == min(first, second)
+    assert found.complete
+    assert found.gap < 1e-6
+
+
+def test_t10_equal_widths_with_naive_all_reduce() -> None:
+    graph, naive = product_of_three((1, 1, 1)), operator_graph.naive_units(8)
+    assert t10_cost(graph, naive, T10_FIRST) == 4
+    assert t10_cost(graph, naive, T10_SECOND) == 3
+    assert partition(graph, naive, limit=3.0).cost == 3
 
 
 def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:

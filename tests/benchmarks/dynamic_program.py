@@ -57,12 +57,12 @@ def proof(question: Task) -> None:
     result = find_plans(question, backend="dynamic-programming", headroom=HEADROOM)
     seconds = time.process_time() - began
     work = best_plan(question, limit=result.limit).search
-    sure, best = result.certificate, result.best
-    assert sure is not None
+    compared, best, gap = result.compared, result.best, result.gap
+    assert compared is not None
     assert best is not None
-    gap = sure.gap(best.step_seconds)
+    assert gap is not None
     about = f"{name(question)}, {question.software.name}"
-    row(about, sure.uniform, best.step_seconds, gap, seconds, work, str(result.plans[0]))
+    row(about, compared.whole, best.step_seconds, gap, seconds, work, str(result.plans[0]))
 
 
 def unequal(question: Task, stages: int) -> None:

@@ -253,13 +253,13 @@ def search(**options):
 def test_no_uniform_plan_of_the_set_is_better():
     result = search(choose={"pp": [4, 8]})
     uniform = find_plans(LARGE, choose={"pp": [4, 8], "virtual_stages": [1]})
-    proof, step = result.certificate, result.best.step_seconds
+    steps, step = result.compared, result.best.step_seconds
     assert result.complete
-    assert proof.gap(step) == pytest.approx(0, abs=1e-8)
-    assert proof.uniform == pytest.approx(uniform.best.step_seconds)
-    assert step <= proof.uniform <= proof.uniform_same_pp
+    assert result.gap == pytest.approx(0, abs=1e-8)
+    assert steps.whole == pytest.approx(uniform.best.step_seconds)
+    assert step <= steps.whole <= steps.same_pp
     every = find_plans(LARGE, choose={"pp": [4, 8]})
-    assert proof.uniform_interleaved == pytest.approx(every.best.step_seconds)
+    assert steps.every == pytest.approx(every.best.step_seconds)
     assert all(plan.segments for plan in result.plans)
     assert (np.diff(result.costs.step) >= 0).all()
     assert (result.costs.memory_total <= result.limit).all()
@@ -282,7 +282,7 @@ def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
     assert sum(sizes) == 16
     assert len(set(sizes)) > 1
     assert result.best.step_seconds == evaluate(small, result.plans[0]).step_seconds
-    assert result.certificate.uniform == np.inf
+    assert result.compared.whole == np.inf
 
 
 def test_a_bound_holds_from_the_first_second():
@@ -292,7 +292,7 @@ def test_a_bound_holds_from_the_first_second():
     assert 0.7 * best < outcome.bound <= best
     result = search(choose={"pp": [4]}, time_limit=1e-6)
     assert not result.complete
-    assert result.certificate.bound <= best
+    assert result.bound <= best
 
 
 def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
     result = search(progress=stop)
     assert not result.complete
     assert result.plans
-    assert result.certificate.bound <= search().best.step_seconds
+    assert result.bound <= search().best.step_seconds
 
 
 def test_what_none_can_hold_is_answered_with_no_plan():
