@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from plan3d.simulator.step import Costs
+from plan3d.simulator.task import Task
 
 from . import exhaustive
 from .backend import SearchResult, UniformSteps
@@ -20,6 +21,12 @@ def exhausted(space: Space, limit: float, top: int, deadline: float) -> SearchRe
     """All plans of a space by step time, as far as the deadline (time.perf_counter) allows."""
     left = None if np.isinf(deadline) else max(deadline - time.perf_counter(), 1e-9)
     return exhaustive.search(space, objective="step-time", limit=limit, top=top, time_limit=left)
+
+
+def without_virtual_stages(task: Task, limit: float) -> SearchResult:
+    """Every uniform plan of a task's default space that segments could write."""
+    space = Space.of(task, {"virtual_stages": [1]})
+    return exhausted(space, limit, EVERY, np.inf)
 
 
 def fastest(result: SearchResult) -> float:

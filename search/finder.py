@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.errors import InputError, did_you_mean
@@ -16,6 +17,7 @@ from . import (
     sampling,
 )
 from .backend import Progress, SearchResult
+from .comparison import uniform_steps, without_virtual_stages
 from .objective import check_goal
 from .objective import objective as objective_of
 from .reinforcement_learning import PolicyGradient
@@ -43,8 +45,13 @@ def _sampling(name: str) -> Callable[..., SearchResult]:
     """The search of one sampler."""
 
     def search(subject: Subject, **options: Any) -> SearchResult:
-        problem = UniformProblem(subject) if isinstance(subject, Space) else subject
-        return sampling.search(problem, SAMPLERS[name], backend=name, **options)
+        if isinstance(subject, Space):
+            return sampling.search(UniformProblem(subject), SAMPLERS[name], backend=name, **options)
+        result = sampling.search(subject, SAMPLERS[name], backend=name, **options)
+        uniform = without_virtual_stages(subject.task, result.limit)
+        return replace(
+            result, compared=uniform_steps(Space.of(subject.task), uniform, result.costs)
+        )
 
     return search
 

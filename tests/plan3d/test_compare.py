@@ -73,6 +73,7 @@ def test_stages_may_differ(capsys: pytest.CaptureFixture[str]) -> None:
     best = found["plans"][0]
     assert len(best["plan"]["segments"]) == 4
     assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
+    assert found["gain"] == pytest.approx(found["uniform_step_seconds"] / best["step_seconds"] - 1)
     assert main([*asked, "--budget", "100"]) == 0
     out = capsys.readouterr().out
     said = " ".join(out.partition("Best plan: ")[2].split())
