@@ -12,7 +12,7 @@ Legend: m micro-batches; arrays are [class, skeleton].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -47,9 +47,14 @@ class Synchronisation(NamedTuple):
 
 
 def synchronisation(
-    task: Task, recipe: Recipe, weights: Weights, policy: Policy = PLAIN
+    task: Task,
+    recipe: Recipe,
+    weights: Weights,
+    policy: Policy = PLAIN,
+    zeros: Sequence[int] = (0, 1, 2, 3),
 ) -> Synchronisation:
-    """Times of the three collectives for the three ways to cut them.
+    """Times of the three collectives for the three ways to cut them; 0 for those that no ZeRO
+    stage among `zeros` makes.
 
     Dense weights are shared by dp cp ranks, experts by the ranks that hold the same ones; both
     use the same links one after the other.
@@ -64,9 +69,10 @@ def synchronisation(
     reduce = scatter = gather = np.zeros_like(pieces)
     for share, group in shares:
         piece = share / pieces
-        once = exchanges.seconds(element, policy, piece, group, task.cluster, task.graph)
-        reduce = reduce + pieces * once
-        if policy.all_reduces:
+        if min(zeros) == 0 or policy.apart:
+            once = exchanges.seconds(element, policy, piece, group, task.cluster, task.graph)
+            reduce = reduce + pieces * once
+        if policy.all_reduces and max(zeros) > 0:
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
             gather = gather + pieces * gathered
@@ -109,7 +115,7 @@ def seconds(
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
     whether the gather is.
     """
-    out = np.empty((4, 2, 2, stages.slowest.size))
+    out = np.zeros((4, 2, 2, stages.slowest.size))
     if policy.apart:
         out[:] = _apart(sync.all_reduce[WHOLE], stages, policy, task.software.contention)
         return out + stages.end_sync

@@ -69,7 +69,10 @@ PLAIN = Policy()
 
 def policy_of(plans: Plan, row: int = 0) -> Policy:
     """The policy of one row of a table."""
-    sync, topology, period, method, *rest = (int(getattr(plans, name)[row]) for name in FIELDS)
+    stated = tuple(int(getattr(plans, name)[row]) for name in FIELDS)
+    if stated == PLAIN:
+        return PLAIN
+    sync, topology, period, method, *rest = stated
     return Policy(Sync(sync), Topology(topology), period, Compression(method), *rest)
 
 

@@ -70,9 +70,10 @@ class Group:
         if policy.shard:
             s = replace(s, weights=data_parallel.hybrid(s.weights, policy.shard))
         self.stages, zeros = s, codes_in(plans.zero)
-        sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy)
+        sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy, zeros)
         self.sync = data_parallel.seconds(task, sync, s, zeros, policy)
-        self.sync += self._compression()
+        if policy.compression:
+            self.sync += self._compression()
         update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
         self.update = update.max(axis=1) * (policy.sync not in SERVERS)
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
@@ -100,10 +101,8 @@ class Group:
         out: Value = hops * s.hop
         return out
 
-    def _compression(self) -> Value | float:
+    def _compression(self) -> Value:
         """Seconds to compress a step's gradients on the slowest rank [skeleton]."""
-        if not self.policy.compression:
-            return 0.0
         element = exchanges.element_bytes(self.task, self.recipe, self.policy)
         weights = self.stages.weights
         parameters = weights.dense + weights.expert

@@ -122,7 +122,7 @@ def _held_zb_v(s: Sizes, deferred: Value, a: Value, w: Value) -> Value:
 
 
 def _held_dual(stages: Value, place: Value, a: Value, w: Value) -> Value:
-    filled = (stages - 1) * a + np.maximum(2 * a, w * (stages > 2))
+    filled = (stages - 1) * a + np.maximum(2 * a, w * (place < stages / 2 - 1))
     return np.maximum(filled, (place + 1) * w + (stages / 2 - 1 - place) * a)
 
 
@@ -153,8 +153,8 @@ def held_bytes(
     ZB-H1     (p-r) A + r W, and W - A more where W is larger; at most m micro-batches
     ZB-H2     (2(p-r) - 1) A + D r W, likewise
     ZB-V      the larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A
-    DualPipe  of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W and
-              (r+1) W + (P/2-1-r) A
+    DualPipe  of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W, not on
+              the ranks in the middle, and (r+1) W + (P/2-1-r) A
     all others  A times `in_flight`
     """
     out = in_flight(schedule, sizes) * a

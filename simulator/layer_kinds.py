@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, layer_tables, operators
+from .hardware import Cluster
 from .model import Block, Model
 from .network import ListedLayer, Network
 from .operators import Strategy, Work
@@ -70,6 +71,20 @@ class TensorCollectives(NamedTuple):
     reduce: Value
 
 
+def _tensor_collectives(
+    hidden: Value, group: collectives.Group, cluster: Cluster, sequence_parallel: Value
+) -> TensorCollectives:
+    """Those that some strategy makes; sequence parallelism gathers and scatters, the others
+    reduce."""
+    gather = scatter = reduce = np.zeros_like(hidden)
+    if sequence_parallel.any():
+        gather = collectives.all_gather(hidden, group, cluster)
+        scatter = collectives.reduce_scatter(hidden, group, cluster)
+    if not sequence_parallel.all():
+        reduce = collectives.all_reduce(hidden, group, cluster)
+    return TensorCollectives(gather, scatter, reduce)
+
+
 def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     """The strategies with the sizes and collectives that all kinds share."""
     tokens, cluster = s.tokens(task.sequence), task.cluster
@@ -84,11 +99,7 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
         s.norm_split,
         hidden,
         np.ceil(task.model.vocabulary / multiple) * multiple,
-        TensorCollectives(
-            collectives.all_gather(hidden, group, cluster),
-            collectives.reduce_scatter(hidden, group, cluster),
-            collectives.all_reduce(hidden, group, cluster),
-        ),
+        _tensor_collectives(hidden, group, cluster, s.sequence_parallel),
         _layer_ratio(task, recipe, s),
     )
 

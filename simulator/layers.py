@@ -174,7 +174,9 @@ def _fill_seconds(
     if kind.block and local.s.recompute.max() > 0:
         full = local.s.recompute == Recompute.FULL
         column[COMMUNICATION] += full * forward[COMMUNICATION]
-        again = _rerun(work, gemm[1], local) * _layer_ratio(kind, local)[0]
+        again = _rerun(work, gemm[1], local)
+        if local.layer_ratio is not None and is_tabled(kind):
+            again = again * local.layer_ratio[0]
         selective = (local.s.recompute == Recompute.SELECTIVE) * again
         column[Cost.RECOMPUTE] = full * _in_order(forward[COMPUTE]) + selective
     column[Cost.TOTAL] = _in_order(column[SECONDS])
@@ -193,8 +195,9 @@ def _passes(
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
     if work.attention and kind.block:
         _add_attention(forward, backward, kind.block, work.attention, local)
-    if kind.block:
-        ratio = _layer_ratio(kind, local)
+    ratio: Value | tuple[float, float] = (1.0, 1.0)
+    if local.layer_ratio is not None and is_tabled(kind):
+        ratio = local.layer_ratio
         forward[COMPUTE] *= ratio[0]
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
@@ -230,13 +233,6 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
             local.task.software.contention,
             local.s.overlap_ep,
         )
-
-
-def _layer_ratio(kind: Kind, local: Local) -> Value:
-    """Measured over modelled seconds [pass, strategy]; ones without a table."""
-    if local.layer_ratio is None or not is_tabled(kind):
-        return np.ones((2, local.s.tp.size))
-    return local.layer_ratio
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from . import schedules
 from .layer_kinds import layer_kinds
-from .model import Model
 from .network import Network
 from .plan import Plan
 from .task import Task
@@ -56,7 +55,9 @@ class Placements:
             layout_of(task.model.order, kinds, pp, chunks, place, mtp_stage)
             for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
         ]
-        self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
+        self.cuts: Value | None = None
+        if isinstance(task.model, Network):
+            self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros_like(self.counts)
@@ -75,11 +76,8 @@ class Placements:
             self.total[i] = layout.total
 
 
-def cut_shares(model: Model, chunks: tuple[int, ...]) -> Value:
-    """Share of the boundaries between chunks that lie behind a layer of each kind, where kinds
-    hand on different tensors; else all of them."""
-    if not isinstance(model, Network):
-        return np.ones(1)
+def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
+    """Share of the boundaries between chunks that lie behind a layer of each kind."""
     behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
     return np.bincount(behind, minlength=len(model.listed)) / max(behind.size, 1)
 

@@ -289,7 +289,7 @@ class Plan:
     @property
     def scalar(self) -> bool:
         """Whether this is one plan of plain numbers rather than a table."""
-        return not any(isinstance(getattr(self, name), np.ndarray) for name in AXES)
+        return np.ndarray not in map(type, vars(self).values())
 
     def table(self) -> Plan:
         """The same plans with every field a column of equal length."""

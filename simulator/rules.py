@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .exchanges import FIELDS, PLAIN
 from .kernels import peak_flops
 from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import ContextComm, Plan, Precision, Recompute, Schedule, model_copies, spell
@@ -344,6 +345,11 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
+_PLAIN = tuple(zip(FIELDS, PLAIN, strict=True))
+"""What a plan says that all-reduces its gradients every step: the rules of others hold."""
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in SYNC_RULES)
+
+
 def _own_rules(plans: Plan) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
     if not plans.segments:
@@ -395,8 +401,10 @@ def legal_runs(rows: Plan, task: Task) -> Mask:
 
 def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
-    if plans.scalar and not plans.segments and all(rule.ok(plans, task) for rule in RULES):
-        return
+    if plans.scalar and not plans.segments:
+        plain = all(getattr(plans, name) == value for name, value in _PLAIN)
+        if all(rule.ok(plans, task) for rule in (_PLAIN_RULES if plain else RULES)):
+            return
     keep = legal(plans, task)
     if not keep.all():
         row = int(np.argmin(keep))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, kernels, schedule_idle, schedules, uneven_chunks
-from .hardware import Cluster
 from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
@@ -219,10 +218,12 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
     passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
     present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
     boundary, stride = costs.boundary[:, which], tp * cp * dp
-    crosses, cuts = pp * stride > cluster.fast.gpus, place.cuts[place.which].T
-    copies = model_copies(plans.schedule)
-    # The counts are the mean of both copies: right for seconds, half of what a rank holds.
-    stage[Cost.LOGITS] *= copies
+    crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
+    hop = collectives.send(boundary, crosses, cluster)
+    data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
+    if copies.max() > 1:
+        # The counts are the mean of both copies: right for seconds, half of what a rank holds.
+        stage[[Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS]] *= copies
     return Ranks(
         costs=stage,
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
@@ -230,22 +231,31 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
         paths=_paths(place, passes),
         working=_largest(costs.working[:, which], present),
-        boundary=(cuts * boundary).sum(axis=0),
-        hop=(cuts * collectives.send(boundary, crosses, cluster)).sum(axis=0),
+        boundary=_mean_over_cuts(boundary, place),
+        hop=_mean_over_cuts(hop, place),
         tp=tp,
         end_tp=tp,
         rank=place.rank[:, place.which],
         last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
         weights=Weights(
-            dense=stage[Cost.DENSE_PARAMETERS] * copies,
-            expert=stage[Cost.EXPERT_PARAMETERS] * copies,
+            dense=stage[Cost.DENSE_PARAMETERS],
+            expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
-            data_group=_with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses),
-            expert_group=_with_copies(_expert_group(plans, cluster), copies, crosses),
+            data_group=data_group,
+            expert_group=_expert_group(task, plans, copies, crosses) or data_group,
         ),
     )
+
+
+def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
+    """The mean over the boundaries between chunks [skeleton] of what layers hand on
+    [kind, skeleton]; one row where all layers hand on the same."""
+    if place.cuts is None:
+        out: Value = by_kind[0]
+        return out
+    return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
 
 
 def _paths(place: Placements, passes: Value) -> Value | None:
@@ -258,10 +268,15 @@ def _paths(place: Placements, passes: Value) -> Value | None:
     return out
 
 
-def _expert_group(plans: Plan, cluster: Cluster) -> collectives.Group:
+def _expert_group(
+    task: Task, plans: Plan, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.Group | None:
+    """Ranks that hold the same experts; None for a model without."""
+    if not any(kind.experts for kind in task.model.kinds):
+        return None
     folded = plans.etp * plans.ep
     ranks = (plans.tp * plans.cp * plans.dp).astype(float)
-    return collectives.place(ranks / folded, folded, cluster)
+    return _with_copies(collectives.place(ranks / folded, folded, task.cluster), copies, crosses)
 
 
 def _with_copies(
@@ -280,12 +295,12 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     stage, alike = ranks.costs, ranks.ranks_alike
     pp, v = plans.pp.astype(float), plans.virtual_stages.astype(float)
     m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
-    launches = _pipeline_launches(task, stage, ranks.tp, pp)
+    launches = _pipeline_launches(task, ranks, pp)
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, rows]
-    total = ranks.total + (launches * alike).sum(axis=0)
+    total = ranks.total + launches
     forward_before, both_before = ranks.before
     sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
     activations, buffers = kept_bytes(task, ranks, pp, in_flight(plans.schedule, sizes))
@@ -385,21 +400,21 @@ def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: V
     return schedule_idle.idle_seconds(plans.schedule, pp, m, own, rest, usual)
 
 
-def _pipeline_launches(task: Task, stage: Value, tp: Value, pp: Value) -> Value | float:
+def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
     """Seconds that a stack's launch floor of pipelines over several nodes adds to a micro-batch
-    [class, skeleton]; `stage` takes them in."""
-    software, cluster = task.software, task.cluster
+    on all ranks [skeleton]; the costs of the ranks take them in."""
+    software, cluster, stage = task.software, task.cluster, ranks.costs
     if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
         return 0.0
     passes = 1 + software.backward_floor_ratio
-    per_layer = passes * software.layer_floor + software.pipeline_floor * (tp - 1)
+    per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)
     floor = stage[Cost.UNITS] * per_layer * (pp > 1)
     total = stage[Cost.TOTAL]
     added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
     stage[Cost.LAUNCH] += added
     stage[Cost.TOTAL] += added
     stage[Cost.FORWARD] += added / passes
-    return added
+    return np.asarray((added * ranks.ranks_alike).sum(axis=0))
 
 
 def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:

@@ -1,0 +1,49 @@
+"""Does every command that the user guide shows work, in the order of the page?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plan3d.cli import main
+
+TESTS = Path(__file__).parent
+DOCS = TESTS.parent / "docs"
+BROUGHT = {
+    "qwen2-7b.json": TESTS / "simulator" / "hf_configs" / "qwen2-7b.json",
+    "phi-4-mini.json": TESTS / "simulator" / "hf_configs" / "phi-4-mini.json",
+    "pretrain.sh": DOCS / "examples" / "gpt_7b.sh",
+}
+"""Files that the guide expects its reader to have."""
+ANSWERED = (0, 3)
+"""Exit codes of an answer: a plan, or why none fits."""
+
+
+def commands(page: str) -> list[list[str]]:
+    """Shell words of the lines in ```sh blocks, continued lines joined."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines]
+
+
+def test_commands_of_the_guide_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, source in BROUGHT.items():
+        shutil.copy(source, tmp_path / name)
+    shown = commands((DOCS / "guide.md").read_text(encoding="utf-8"))
+    assert len(shown) >= 24
+    for program, *words in shown:
+        assert program == "plan3d"
+        asked, target = (words[:-2], words[-1]) if ">" in words else (words, None)
+        code = main(asked)
+        printed = capsys.readouterr()
+        assert code in ANSWERED, f"plan3d {shlex.join(asked)}: {printed.err}"
+        assert printed.out
+        if target:
+            Path(target).write_text(printed.out, encoding="utf-8")
