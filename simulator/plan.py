@@ -383,12 +383,14 @@ def spell(name: str, code: int) -> Any:
 
 
 def _usual(row: Plan) -> Plan:
-    """The defaults that go with a row's sizes, dp aside."""
+    """The defaults that go with a row's sizes and segments, dp aside."""
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
     ways = {name: getattr(row, name) for name in ("sync", "sync_period", "compression")}
-    usual = resolve(Plan(**sizes, **ways), 1)
+    usual = resolve(Plan(**sizes, **ways, segments=row.segments), 1)
+    own = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
+    gather = resolve(Plan(**sizes, **ways, **own, segments=row.segments), 1).overlap_param_gather
     shown = {**dict.fromkeys(sizes, 1), "sync": 0, "sync_period": 1, "compression": 0}
-    return _unchecked({**usual.columns(), **shown}, ())
+    return _unchecked({**usual.columns(), **shown, "overlap_param_gather": gather}, ())
 
 
 def model_copies(schedule: Cell) -> Cell:

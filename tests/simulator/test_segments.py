@@ -101,6 +101,16 @@ def test_texts_and_json_give_the_plan_back(plan):
         assert evaluate(DENSE, again).step_seconds == evaluate(DENSE, plan).step_seconds
 
 
+@pytest.mark.parametrize(
+    "own", ["zero=0", "zero=1", "zero=0 overlap_grad_reduce=0", "zero=1 overlap_param_gather=0"]
+)
+def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
+    runs = "segments=8|8:tp=4,dp=2,zero=0|8:tp=4,dp=2|8"
+    asked = resolve(Plan.parse(f"tp=8 pp=4 dp=1 micro_batch=2 {own} {runs}"), DENSE.gpus)
+    again = resolve(Plan.parse(str(asked)), DENSE.gpus)
+    assert again.to_dict() == asked.to_dict()
+
+
 @given(plans=st.lists(mixed(), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=30)
 def test_a_table_equals_its_rows(plans):
