@@ -1,0 +1,104 @@
+"""Do the notebooks run from a fresh kernel, and are they kept short and without outputs?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MOST_CELLS = 14
+SECONDS = 120
+"""Limit of one cell on a slow machine."""
+MOVES = (
+    "sliders['network'].value = 25",
+    "sliders['tp'].value = 1; sliders['pp'].value = 1",
+    "sliders['micro_batch'].value = 4",
+)
+"""Of the sliders of what_if.ipynb: slower, too large, and more than the batch has."""
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request: pytest.FixtureRequest) -> Any:
+    """The JSON of one notebook."""
+    return json.loads(request.param.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a notebook's JSON in a folder of its own; the executed notebook."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    for package in ("ipykernel", "ipywidgets"):
+        pytest.importorskip(package)
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+    def execute(content: Any) -> Any:
+        opened = nbformat.reads(json.dumps(content), as_version=4)
+        nbformat.validate(opened)
+        where = {"metadata": {"path": str(tmp_path)}}
+        return nbclient.NotebookClient(opened, timeout=SECONDS, resources=where).execute()
+
+    return execute
+
+
+def test_there_are_three() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["calibration", "search_backends", "what_if"]
+
+
+def test_short_and_stripped(notebook: Any) -> None:
+    assert len(notebook["cells"]) <= MOST_CELLS
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert all(cell["metadata"] == {} for cell in notebook["cells"])
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert notebook["metadata"]["language_info"] == {"name": "python"}
+
+
+def test_runs_without_a_warning(notebook: Any, run: Any) -> None:
+    outputs = [out for cell in run(notebook)["cells"] for out in cell.get("outputs", ())]
+    assert not [out["text"] for out in outputs if out.get("name") == "stderr"]
+    assert any("image/png" in out.get("data", {}) for out in outputs)
+
+
+def test_sliders_answer(run: Any) -> None:
+    content = json.loads((FOLDER / "what_if.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell["source"]) for cell in content["cells"]]
+    end = 1 + next(i for i, source in enumerate(sources) if "sliders = {" in source)
+    cells = [*content["cells"][:end], *map(_code, ("", *MOVES))]
+    done = run({**content, "cells": cells})
+    first, slower, large, refused = [cell["outputs"][0]["text"] for cell in done["cells"][end:]]
+    assert "MFU" in first
+    assert _seconds(slower) > 1.02 * _seconds(first)
+    assert "does not fit" in large
+    assert "global batch" in refused
+    assert _drawn_below_the_sliders(done) == refused
+
+
+def _code(move: str) -> dict[str, Any]:
+    """A cell that moves a slider, then asks what all of them say."""
+    source = f"{move}\nask(**{{name: one.value for name, one in sliders.items()}})"
+    return {
+        "cell_type": "code",
+        "id": f"move-{MOVES.index(move) if move else 'none'}",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+        "source": source,
+    }
+
+
+def _seconds(answer: str) -> float:
+    return float(answer.split()[1])
+
+
+def _drawn_below_the_sliders(done: Any) -> str:
+    """The text in the output that belongs to the sliders."""
+    state = done["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    (shown,) = [one["state"] for one in state.values() if one["model_name"] == "OutputModel"]
+    return "".join(out.get("text", "") for out in shown["outputs"])
