@@ -38,7 +38,9 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         if args.json:
             _print_json(cli_views.empty_record(task, tokens, [str(error)]))
         raise
-    record = cli_views.search_record(result, tokens, args.price, args.pareto)
+    record: dict[str, Any] = {}
+    if args.json or args.csv is not None:
+        record = cli_views.search_record(result, tokens, args.price, args.pareto)
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
     infeasible = _why_infeasible(result, choose)
