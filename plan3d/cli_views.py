@@ -119,7 +119,7 @@ def _events(result: SearchResult) -> list[str]:
         return []
     seconds = result.event_seconds
     times = ", ".join(f"{s:.4g}" for s in seconds)
-    longest = 100 * (seconds / result.costs.step - 1).max()
+    longest = max(0.0, 100 * float((seconds / result.costs.step - 1).max()))
     return [
         f"with their pipelines simulated event by event these plans take {times} s a step: at most "
         f"{longest:.1f} % more than the closed form that ranks them; the shortest is plan "
