@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_task
+from . import cli_goal, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
 from .simulator.errors import InputError
 from .simulator.tables import Table
@@ -28,6 +28,7 @@ def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) ->
     choose = cli_task.choices_of(args)
     task = cli_task.task_of(args)
     cli_task.check_choices(task, choose)
+    cli_goal.check_graph(args, choose.get("topology", []))
     form = _picture_format(args.plot)
     options = _options(args)
     from .search.race import compare as run

@@ -22,6 +22,8 @@ PREDICTING = (*TASK, "import")
 SEARCH = ("search",)
 CHOOSING = ("search", "compare", *SWEEP)
 """Verbs about a space of plans."""
+RANKING = (*SEARCH, *SWEEP)
+"""Verbs that rank plans by more than one thing."""
 TRAINING = ("search", "estimate", *SWEEP)
 COMPARE = ("compare",)
 SPACE = ("search", "compare")
@@ -196,7 +198,7 @@ OPTIONS = (
     Option(
         flag="--objective",
         value="O",
-        verbs=CHOOSING,
+        verbs=RANKING,
         help="step-time (default), memory, cost or time-to-accuracy",
     ),
     Option(

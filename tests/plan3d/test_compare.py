@@ -166,3 +166,14 @@ def test_what_is_refused(
     assert err.startswith("plan3d: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+@pytest.mark.parametrize("unused", [["--objective", "memory"], ["--graph", "ring.txt"]])
+def test_what_would_change_nothing_is_refused(
+    unused: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    graph = tmp_path / "ring.txt"
+    graph.write_text("0 1\n1 0\n")
+    words = [str(graph) if word == "ring.txt" else word for word in unused]
+    assert main(["compare", *TASK, *words]) == 2
+    assert unused[0] in capsys.readouterr().err
