@@ -186,6 +186,8 @@ class Space:
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")
             axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))
+            if AUTO in axes[name] and (len(axes[name]) > 1 or name not in DERIVED):
+                raise InputError(f"{name}=auto cannot be searched; give its values")
         if "topology" not in (choose or {}):
             axes["topology"] = _topologies(axes["sync"])
         return cls(task, axes, layout)
@@ -311,8 +313,6 @@ def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[
 def expand(columns: dict[str, Any], length: int, level: Level) -> tuple[dict[str, Any], int]:
     """Every row once with each value of the axis; an AUTO axis is worked out instead."""
     if level.derived:
-        if level.name not in DERIVED:
-            raise InputError(f"{level.name}=auto cannot be searched; give its values")
         derived = DERIVED[level.name](SimpleNamespace(**columns), level.task)
         column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (length,)))
         return {**columns, level.name: column}, length

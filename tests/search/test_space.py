@@ -289,6 +289,8 @@ def test_divisors(number):
         ({"tp": (0,)}, "at least 1"),
         ({"zero": (4,)}, "at most 3"),
         ({"zero": ("auto",)}, "cannot be searched"),
+        ({"zero": ("auto", 1)}, "zero=auto cannot be searched"),
+        ({"schedule": ("auto", "zb-h1")}, "schedule=auto cannot be searched"),
         ({"recompute": ("most",)}, "recompute=most"),
     ],
 )
