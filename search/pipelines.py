@@ -19,7 +19,8 @@ from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
 from plan3d.simulator.placements import distinct
-from plan3d.simulator.plan import AUTO, AXES, Plan, Precision, Schedule, from_columns
+from plan3d.simulator.plan import AUTO, AXES, Plan, from_columns
+from plan3d.simulator.plan_names import Precision, Schedule
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.rules import legal_runs
 from plan3d.simulator.segment_rules import as_run

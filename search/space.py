@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import FIELDS, PLAIN
 from plan3d.simulator.pipeline_rules import Rule
-from plan3d.simulator.plan import AUTO, AXES, Plan, Schedule, Sync, check_field, code, from_columns
+from plan3d.simulator.plan import AUTO, AXES, Plan, check_field, code, from_columns
+from plan3d.simulator.plan_names import Schedule, Sync
 from plan3d.simulator.rules import RULES, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task

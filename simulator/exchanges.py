@@ -18,7 +18,8 @@ from .collectives import Group
 from .compression import METHODS, Compression, bytes_of_entry
 from .hardware import Cluster
 from .kernels import streaming_seconds
-from .plan import Plan, Sync
+from .plan import Plan
+from .plan_names import Sync
 from .precision import Recipe
 from .task import Task
 from .topologies import Graph as GivenGraph

@@ -15,7 +15,8 @@ from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
 from .placements import chunk_sizes
-from .plan import Plan, Precision, model_copies, spell
+from .plan import Plan, model_copies, spell
+from .plan_names import Precision
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement

@@ -13,7 +13,7 @@ from . import operators
 from .layer_kinds import Kind, Local
 from .model import Block, Experts, Model
 from .operators import Strategy, Work
-from .plan import Recompute
+from .plan_names import Recompute
 from .precision import Recipe
 from .task import Task
 

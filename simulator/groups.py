@@ -15,7 +15,8 @@ from . import convergence, data_parallel, exchanges, kernels, memory, schedule_i
 from .exchanges import SERVERS, Policy
 from .layers import Cost
 from .placements import LayoutOf
-from .plan import Plan, Precision, codes_in
+from .plan import Plan, codes_in
+from .plan_names import Precision
 from .precision import RECIPES, Recipe
 from .stages import Index, Stages, Weights
 from .task import Task

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from . import collectives, operators
 from .layer_kinds import Kind, Local
 from .model import Block, Experts
-from .plan import ContextComm, Dispatch
+from .plan_names import ContextComm, Dispatch
 
 Value = NDArray[np.float64]
 

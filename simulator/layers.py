@@ -37,7 +37,7 @@ from .layer_kinds import (
 )
 from .model import Block, Experts
 from .operators import AttentionWork, Strategy, Work
-from .plan import Recompute
+from .plan_names import Recompute
 from .precision import Recipe
 from .task import Task
 

@@ -16,7 +16,7 @@ from . import kernels
 from .layers import SECONDS, Cost, LayerCosts
 from .network import ListedLayer, Network
 from .operators import Strategy
-from .plan import Recompute
+from .plan_names import Recompute
 from .precision import Recipe
 from .task import Task
 

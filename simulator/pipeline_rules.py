@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Plan, Schedule, spell
+from .plan import Plan, spell
+from .plan_names import Schedule
 from .schedules import LOOPED, V_SHAPED
 from .task import Task
 

@@ -17,6 +17,16 @@ from numpy.typing import NDArray
 
 from .compression import Compression
 from .errors import InputError, did_you_mean
+from .plan_names import (
+    NAMES,
+    ContextComm,
+    Dispatch,
+    Optimizer,
+    Precision,
+    Recompute,
+    Schedule,
+    Sync,
+)
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments
@@ -28,126 +38,6 @@ Cell = Any
 """A field of a plan: an int in one row, a Column in a table."""
 AUTO = -1
 
-
-class Schedule(IntEnum):
-    """Order in which a pipeline rank runs forward and backward passes."""
-
-    ONE_F_ONE_B = 0
-    INTERLEAVED = 1
-    GPIPE = 2
-    NAIVE = 3
-    """One micro-batch at a time: one rank works, the others wait."""
-    BREADTH_FIRST = 4
-    """All micro-batches through a chunk before the next chunk."""
-    ZB_H1 = 5
-    """Weight gradients deferred as far as the memory of 1F1B allows."""
-    ZB_H2 = 6
-    """Deferred further; the optimizer steps rank by rank and is validated afterwards."""
-    ZB_H2_SYNC = 7
-    """The same with one optimizer step for all ranks."""
-    ZB_V = 8
-    """Zero bubble with two chunks a rank, placed in a V."""
-    DUALPIPE = 9
-    """Micro-batches from both ends of the pipeline through two copies of the model."""
-    DUALPIPE_V = 10
-    """DualPipe cut in half: two chunks a rank in a V, one copy."""
-
-
-class Recompute(IntEnum):
-    """Which activations are thrown away and computed again in the backward pass."""
-
-    NONE = 0
-    SELECTIVE = 1
-    FULL = 2
-
-
-class Precision(IntEnum):
-    """Number formats of weights, gradients and optimizer state; see precision.RECIPES."""
-
-    BF16 = 0
-    FP16 = 1
-    FP8 = 2
-    FP32 = 3
-    MIXED = 4
-    PURE_BF16 = 5
-
-
-class Optimizer(IntEnum):
-    """Adam keeps two moments a parameter, SGD one (momentum)."""
-
-    ADAM = 0
-    SGD = 1
-
-
-class ContextComm(IntEnum):
-    """How the ranks of a split sequence get each other's keys and values (Megatron-LM's names)."""
-
-    P2P = 0
-    """Passed round a ring while attention runs (Liu et al. 2023, Ring Attention)."""
-    ALL_GATHER = 1
-    """Gathered before attention (Llama 3)."""
-    A2A = 2
-    """Sequences exchanged for heads and back (Jacobs et al. 2023, DeepSpeed-Ulysses)."""
-
-
-class Dispatch(IntEnum):
-    """How tokens reach their experts."""
-
-    ALLTOALL = 0
-    """One all-to-all over all expert ranks: a copy for every expert."""
-    HIERARCHICAL = 1
-    """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
-
-
-class Sync(IntEnum):
-    """How replicas of the model are kept together."""
-
-    ALL_REDUCE = 0
-    """The faster of ring, tree and switch."""
-    RING = 1
-    TREE = 2
-    HIERARCHICAL = 3
-    """Reduced and gathered inside a fast domain, all-reduced across domains."""
-    PARAMETER_SERVER = 4
-    """Gradients up to one server, weights down; synchronous."""
-    SHARDED_PARAMETER_SERVER = 5
-    """As many servers as nodes, a share of the weights each."""
-    GOSSIP = 6
-    """Every replica averages its weights with its neighbours' in a graph."""
-    HIERARCHICAL_GOSSIP = 7
-    """Exact averages inside a fast domain, gossip between domains."""
-
-
-NAMES: dict[str, dict[str, int]] = {
-    "schedule": {
-        "1f1b": Schedule.ONE_F_ONE_B,
-        "interleaved": Schedule.INTERLEAVED,
-        "gpipe": Schedule.GPIPE,
-        "naive": Schedule.NAIVE,
-        "breadth-first": Schedule.BREADTH_FIRST,
-        "zb-h1": Schedule.ZB_H1,
-        "zb-h2": Schedule.ZB_H2,
-        "zb-h2-sync": Schedule.ZB_H2_SYNC,
-        "zb-v": Schedule.ZB_V,
-        "dualpipe": Schedule.DUALPIPE,
-        "dualpipe-v": Schedule.DUALPIPE_V,
-        "zb-1p": Schedule.ZB_H1,
-        "zb-2p": Schedule.ZB_H2,
-    },
-    "recompute": {r.name.lower(): r for r in Recompute},
-    "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
-    "expert_dispatch": {d.name.lower(): d for d in Dispatch},
-    "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
-    "optimizer": {o.name.lower(): o for o in Optimizer},
-    "sync": {s.name.lower().replace("_", "-"): s for s in Sync},
-    "topology": {t.name.lower().replace("_", "-"): t for t in Topology},
-    "compression": {
-        **{c.name.lower().replace("_", "-"): c for c in Compression},
-        "1-bit": Compression.ONE_BIT,
-        "top-k": Compression.MEM_SGD,
-    },
-}
-"""Spelled-out values of the fields that are enumerations."""
 
 BOOLEAN = (
     "sequence_parallel",

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from . import schedules
 from .groups import COMMUNICATION
 from .placements import chunk_sizes
-from .plan import Plan, Schedule, resolve
+from .plan import Plan, resolve
+from .plan_names import Schedule
 from .rules import check
 from .schedule_graph import graph
 from .schedule_idle import deferred

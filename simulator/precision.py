@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .plan import Optimizer, Precision
+from .plan_names import Optimizer, Precision
 
 
 @dataclass(frozen=True, kw_only=True)

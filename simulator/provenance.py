@@ -16,7 +16,8 @@ from .hardware_profile import TableFile
 from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies, work_of
 from .layer_tables import LayerTable
 from .network import Network
-from .plan import Plan, Precision
+from .plan import Plan
+from .plan_names import Precision
 from .precision import RECIPES
 from .segment_rules import run_rows
 from .step import Costs, simulate

@@ -12,7 +12,8 @@ from . import kernels, stages
 from .layer_kinds import layer_kinds, local_strategies, work_of
 from .losses import one
 from .network import Network
-from .plan import Plan, Precision
+from .plan import Plan
+from .plan_names import Precision
 from .precision import RECIPES, Recipe
 from .segment_rules import run_rows
 from .step import Costs

@@ -18,7 +18,8 @@ from .errors import InputError
 from .exchanges import FIELDS, PLAIN
 from .kernels import peak_flops
 from .pipeline_rules import PIPELINE_RULES, Rule
-from .plan import ContextComm, Plan, Precision, Recompute, Schedule, model_copies, spell
+from .plan import Plan, model_copies, spell
+from .plan_names import ContextComm, Precision, Recompute, Schedule
 from .precision import RECIPES
 from .segment_rules import SEGMENT_RULES, run_rows
 from .sync_rules import SYNC_RULES

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from .errors import InputError
-from .plan import NAMES, Plan, Schedule
+from .plan import Plan
+from .plan_names import NAMES, Schedule
 from .published_runs import Run
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan import NAMES
+from .plan_names import NAMES
 from .schedule_orders import LETTERS, Operations, Pass, orders
 
 Index = NDArray[np.int64]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import Schedule, codes_in
+from .plan import codes_in
+from .plan_names import Schedule
 
 Value = NDArray[np.float64]
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan import Schedule, spell
+from .plan import spell
+from .plan_names import Schedule
 from .schedules import LOOPED, V_SHAPED
 
 Operations = NDArray[np.int64]

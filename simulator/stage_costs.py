@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from . import data_parallel, memory, segment_stages
 from .groups import optimizer_seconds
 from .layers import Cost
-from .plan import Plan, Precision
+from .plan import Plan
+from .plan_names import Precision
 from .precision import RECIPES, Recipe
 from .stages import Ranks, Stages, combine, kept_bytes
 from .task import Task

@@ -22,7 +22,8 @@ from .model import Model
 from .network import Network
 from .operators import Strategy
 from .placements import LayoutOf, Placements, distinct
-from .plan import Plan, Schedule, model_copies, repeats
+from .plan import Plan, model_copies, repeats
+from .plan_names import Schedule
 from .precision import Recipe
 from .schedule_idle import Passes
 from .task import Task

@@ -18,7 +18,8 @@ from . import exchanges, schedules
 from .groups import COMPUTE, PARTS, Group
 from .operators import block_flops_per_token, model_flops_per_token
 from .placements import LayoutOf, distinct
-from .plan import Plan, Recompute, codes_in, repeats, resolve
+from .plan import Plan, codes_in, repeats, resolve
+from .plan_names import Recompute
 from .rules import check
 from .segment_groups import SegmentGroup
 from .stages import Index

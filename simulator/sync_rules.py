@@ -10,7 +10,8 @@ from typing import Any
 
 from .compression import METHODS, Compression
 from .pipeline_rules import Rule
-from .plan import Plan, Sync, model_copies, spell
+from .plan import Plan, model_copies, spell
+from .plan_names import Sync
 from .task import Task
 from .topologies import Topology
 

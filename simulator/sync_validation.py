@@ -17,7 +17,7 @@ from . import collectives, exchanges
 from .data_parallel import exposed
 from .exchanges import Policy
 from .hardware import Cluster
-from .plan import Sync
+from .plan_names import Sync
 from .published_runs import Run, read_runs
 from .topologies import Topology
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan import Schedule
+from .plan_names import Schedule
 from .schedule_graph import Graph, Index
 from .schedule_orders import Pass
 

@@ -16,7 +16,8 @@ from .compression import METHODS, Compression, delta, omega
 from .convergence import AVERAGED, COMPRESSED, COOPERATIVE
 from .exchanges import GOSSIP, SERVERS, Policy
 from .groups import Group
-from .plan import Plan, Sync, spell
+from .plan import Plan, spell
+from .plan_names import Sync
 from .step import Costs, simulate
 from .task import Task
 from .topologies import Mixing

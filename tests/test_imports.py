@@ -17,6 +17,7 @@ ORDER = {
         units
         topologies
         compression
+        plan_names
         convergence
         json_object
         model

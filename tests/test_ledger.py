@@ -20,7 +20,8 @@ from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import Policy
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Optimizer, Plan, Precision, Sync
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Optimizer, Precision, Sync
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import by_stage, evaluate
@@ -340,7 +341,7 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     from plan3d.simulator.layers import Cost, layer_costs
-    from plan3d.simulator.plan import Precision
+    from plan3d.simulator.plan_names import Precision
     from plan3d.simulator.stages import strategy
 
     question = task(name, 1, 1)

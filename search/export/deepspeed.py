@@ -13,7 +13,8 @@ from typing import Any
 
 from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import Plan
+from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept

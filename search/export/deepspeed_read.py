@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ...simulator.json_object import JsonObject
-from ...simulator.plan import ContextComm, Precision
+from ...simulator.plan_names import ContextComm, Precision
 from .deepspeed import FORMATS
 from .documents import unread
 from .flags import Flags

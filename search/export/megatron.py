@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import ContextComm, Dispatch, Optimizer, Plan, Precision, Recompute
+from ...simulator.plan import Plan
+from ...simulator.plan_names import ContextComm, Dispatch, Optimizer, Precision, Recompute
 from ...simulator.task import Task
 from . import shape
 from .exporter import Exporter, Form, heading

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.model import Attention, Experts, Model
-from ...simulator.plan import Optimizer, Plan, Precision, Recompute
+from ...simulator.plan import Plan
+from ...simulator.plan_names import Optimizer, Precision, Recompute
 from ...simulator.task import Task
 from . import megatron, shape
 from .exporter import Exporter, Form, heading, only

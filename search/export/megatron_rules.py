@@ -10,7 +10,7 @@ from typing import Any
 
 from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import Optimizer, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import shape
 from .exporter import expresses, only

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...simulator.pipeline_rules import Rule
-from ...simulator.plan import ContextComm, Optimizer, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import Plan
+from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...simulator.json_object import JsonObject
 from ...simulator.model import Attention, Block, Mlp, Model
-from ...simulator.plan import Precision, Schedule
+from ...simulator.plan_names import Precision, Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch
 from .nanotron import FORMATS, KERNELS, SCHEDULES

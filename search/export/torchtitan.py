@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan import Dispatch, Plan, Precision, Recompute, Schedule
+from ...simulator.plan import Plan
+from ...simulator.plan_names import Dispatch, Precision, Recompute, Schedule
 from ...simulator.task import Task
 from .documents import comments, with_kept
 from .exporter import Form, heading, micro_batches

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.pipeline_rules import Rule
-from ...simulator.plan import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
 from .exporter import only, said, whole_key_heads
 from .torchtitan_model import missing
 

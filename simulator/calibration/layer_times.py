@@ -20,7 +20,7 @@ from ..layer_kinds import is_tabled, layer_kinds
 from ..layers import block_seconds
 from ..model import Attention, Block, Mlp, Model
 from ..operators import Strategy
-from ..plan import Precision
+from ..plan_names import Precision
 from ..precision import RECIPES
 from ..published_runs import Run
 from ..run_questions import Question, questions

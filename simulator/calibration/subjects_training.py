@@ -16,7 +16,7 @@ from .. import kernels
 from ..accelerator import Accelerator
 from ..errors import CalibrationError
 from ..operators import LOSS_BACKWARD, LOSS_BYTES, Gemm
-from ..plan import Precision
+from ..plan_names import Precision
 from ..precision import RECIPES
 from . import priors
 from .measurements import Measurements

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from plan3d.simulator import collectives, gemm_tables, kernels
 from plan3d.simulator.hardware import Accelerator, Cluster
 from plan3d.simulator.operators import AttentionWork, Gemm
-from plan3d.simulator.plan import Precision
+from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.software import software_profile
 

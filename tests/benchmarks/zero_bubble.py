@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.simulator.plan import NAMES
+from plan3d.simulator.plan_names import NAMES
 from plan3d.simulator.schedule_graph import graph
 from plan3d.simulator.timeline import StageTimes, simulate
 

@@ -18,7 +18,8 @@ from plan3d.simulator.hardware import Cluster, profile_names
 from plan3d.simulator.hardware_profile import PACKAGE
 from plan3d.simulator.model import Model
 from plan3d.simulator.operators import AttentionWork, Gemm
-from plan3d.simulator.plan import Plan, Precision
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.provenance import ORIGINS, sentence, time_provenance
 from plan3d.simulator.report import plan_record

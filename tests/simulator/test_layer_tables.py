@@ -20,7 +20,8 @@ from plan3d.simulator.layer_fit import bare, with_table
 from plan3d.simulator.layers import Cost, block_seconds, layer_costs
 from plan3d.simulator.model import Attention, Model
 from plan3d.simulator.operators import Strategy
-from plan3d.simulator.plan import Plan, Precision
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.provenance import time_provenance
 from plan3d.simulator.software import software_profile

@@ -15,7 +15,8 @@ from plan3d.simulator.convergence import Goal
 from plan3d.simulator.exchanges import PLAIN, Policy, seconds
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan, Sync, concat, resolve
+from plan3d.simulator.plan import Plan, concat, resolve
+from plan3d.simulator.plan_names import Sync
 from plan3d.simulator.rules import check
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.sync_rules import SYNC_RULES

@@ -5,7 +5,8 @@ import pytest
 
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan, Schedule
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.schedule_graph import graph
 from plan3d.simulator.schedules import balanced_layers, chunk_counts, layout

@@ -20,7 +20,8 @@ from plan3d.search.export.shell_conditions import Branches, holds
 from plan3d.search.export.torchtitan_read import split
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan, Precision
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Precision
 
 GPT3 = """
 TP=8

@@ -24,16 +24,14 @@ from plan3d.search.export.torchtitan_model import flavor_model
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.placements import chunk_sizes
-from plan3d.simulator.plan import (
-    AUTO,
+from plan3d.simulator.plan import AUTO, Plan, resolve
+from plan3d.simulator.plan_names import (
     ContextComm,
     Dispatch,
     Optimizer,
-    Plan,
     Precision,
     Recompute,
     Schedule,
-    resolve,
 )
 from plan3d.simulator.rules import legal
 from plan3d.simulator.software import software_profile
