@@ -19,7 +19,7 @@ from .simulator.textbook import chinchilla_tokens
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
-PLAN_FIELDS = ("precision", "optimizer")
+PLAN_FIELDS = ("precision", "optimizer", "tp_grid")
 """Fields of a plan that have an option of their own."""
 LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""
@@ -157,7 +157,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     given = [("--fix", text) for text in args.fix or []]
     given += [("--choose", text) for text in args.choose or []]
     given += [
-        (f"--{name}", f"{name}={getattr(args, name)}")
+        (f"--{name.replace('_', '-')}", f"{name}={getattr(args, name)}")
         for name in PLAN_FIELDS
         if getattr(args, name) is not None
     ]

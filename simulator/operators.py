@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .model import Attention, Block, Experts, Mlp, Model
 from .network import Network
+from .tensor_grid import grid_of
 
 Value = NDArray[np.float64]
 
@@ -43,6 +44,12 @@ class Strategy:
     overlap_ep: Value
     cp_comm: Value
     expert_dispatch: Value
+    tp_grid: Value
+    """Code of the grid of tensor_grid; 0 in what is not on one."""
+
+    def take(self, rows: NDArray[np.intp]) -> Strategy:
+        """The chosen strategies."""
+        return Strategy(**{name: column[rows] for name, column in vars(self).items()})
 
     def tokens(self, sequence: int) -> Value:
         """Tokens a rank holds of one micro-batch: b s / c."""
@@ -50,7 +57,10 @@ class Strategy:
 
     @property
     def norm_split(self) -> Value:
-        """Ranks that share the norms and residuals: t with sequence parallelism, else 1."""
+        """Ranks that share the norms and residuals: t with sequence parallelism, else 1; on a
+        grid those that share hidden states."""
+        if self.tp_grid.any():
+            return np.asarray(grid_of(self.tp_grid, self.tp).hidden)
         return 1 + self.sequence_parallel * (self.tp - 1)
 
 
