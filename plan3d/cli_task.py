@@ -210,8 +210,9 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
         check_field(name)
     fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
     fixed.pop("layers_per_stage", None)
-    if "micro_batch" not in choose:
-        fixed["micro_batch"] = 1
+    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
+        if name not in choose:
+            fixed[name] = usual
     plan = Plan(**fixed)
     known = {name for name in fixed if getattr(plan, name) != AUTO}
     for rule in RULES:

@@ -99,7 +99,9 @@ def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
         if axes[name] != values:
             raise InputError(f"dynamic-programming all-reduces gradients: {name} cannot be chosen")
     if axes["tp_grid"] != usual["tp_grid"]:
-        raise InputError("dynamic-programming splits matrices by rows or columns: leave out tp_grid")
+        raise InputError(
+            "dynamic-programming splits matrices by rows or columns: leave out tp_grid"
+        )
     if space.layers_per_stage:
         raise InputError("dynamic-programming chooses layers_per_stage itself: leave it out")
     for name in _REFUSED:

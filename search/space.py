@@ -123,7 +123,6 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
     ranks = divisors(task.gpus)
     largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
-    micro = {3, *(2**i for i in range(largest.bit_length()))}
     return {
         "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
         "tp_grid": (0,),
@@ -132,7 +131,7 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "dp": (AUTO,),
         "ep": divisors(experts[0].count) if experts else (1,),
         "etp": (1,),
-        "micro_batch": tuple(sorted(d for d in micro if task.global_batch % d == 0)),
+        "micro_batch": _micro_batches(task, largest),
         "virtual_stages": tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)})),
         "schedule": (AUTO,),
         "micro_batch_group": (0,),
@@ -153,6 +152,12 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "overlap_p2p": (AUTO,),
         **PLAIN_AXES,
     }
+
+
+def _micro_batches(task: Task, largest: int) -> tuple[int, ...]:
+    """Powers of two and 3 that divide the batch, up to about `largest`."""
+    micro = {3, *(2**i for i in range(largest.bit_length()))}
+    return tuple(sorted(d for d in micro if task.global_batch % d == 0))
 
 
 def _topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
@@ -196,6 +201,9 @@ class Space:
                 raise InputError(f"{name}=auto cannot be searched; give its values")
         if axes["tp_grid"] == (AUTO,):
             axes["tp_grid"] = every_grid(axes["tp"])
+        if any(axes["tp_grid"]) and "micro_batch" not in (choose or {}):
+            # A grid shares the sequences of a micro-batch among its ranks.
+            axes["micro_batch"] = _micro_batches(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
         if "topology" not in (choose or {}):
             axes["topology"] = _topologies(axes["sync"])
         return cls(task, axes, layout)

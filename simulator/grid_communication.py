@@ -68,21 +68,25 @@ def exposed(kind: Kind, local: Local, forward: Value, backward: Value) -> tuple[
     `backward` seconds. Weights that full recompute gathers again serve the backward pass too."""
     ahead, behind = passes(kind, local)
     again = 1.0 * ((local.s.recompute != Recompute.FULL) | (kind.block is None))
-    weights = [c for one in behind for c in one.weights]
-    gathers = seconds((c for c in weights if c.operation == "all_gather"), local)
-    sums = seconds((c for c in weights if c.operation != "all_gather"), local)
-    hiding = again * gathers + sums + seconds((c for one in behind for c in one.inputs), local)
-    return (
-        _shown(ahead, seconds((c for one in ahead for c in one.weights), local), forward, local),
-        _shown(behind, hiding, backward, local),
-    )
+    return _shown(ahead, forward, 1.0, local), _shown(behind, backward, again, local)
 
 
-def _shown(one_pass: list[Messages], hiding: Value, window: Value, local: Local) -> Value:
-    """What shows of a pass: what is waited for, and what of `hiding` seconds does not hide."""
-    contention, overlapped = local.task.software.contention, local.s.overlap_tp
-    waited_for = seconds((c for one in one_pass for c in one.waited_for), local)
-    return waited_for + expert_exposed(hiding, window, contention, overlapped)
+def _shown(found: list[Messages], window: Value, gathers: Value | float, local: Local) -> Value:
+    """What shows of a pass whose products take `window` seconds, and which gathers weights
+    `gathers` times.
+
+    Weights slow what they hide behind as the gathers of ZeRO 3 do, which they resemble.
+    """
+    software, overlapped = local.task.software, local.s.overlap_tp
+    weights = [c for one in found for c in one.weights]
+    gathered = seconds((c for c in weights if c.operation == "all_gather"), local)
+    moved = gathers * gathered
+    moved = moved + seconds((c for c in weights if c.operation != "all_gather"), local)
+    sums = seconds((c for one in found for c in one.inputs), local)
+    out = seconds((c for one in found for c in one.waited_for), local)
+    out = out + expert_exposed(sums, window, software.contention, overlapped)
+    left = np.maximum(window - sums, 0.0)
+    return out + expert_exposed(moved, left, software.fsdp_contention, overlapped)
 
 
 def gathered_bytes(kind: Kind, local: Local) -> Value:

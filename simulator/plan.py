@@ -367,6 +367,8 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         bad |= values == 0
     if bad.any():
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
+    if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
+        raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
     highest = _HIGHEST | {enum: max(names.values()) for enum, names in NAMES.items()}
     if name in highest and (values > highest[name]).any():
         wrong = values[values > highest[name]].flat[0]

@@ -215,9 +215,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "software-overlaps-tp",
         ("overlap_tp", "tp_grid"),
-        lambda p, t: (
-            (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0) | (p.tp_grid != 0)
-        ),
+        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0) | (p.tp_grid != 0),
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(

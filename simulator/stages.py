@@ -255,7 +255,7 @@ def _weight_split(plans: Plan, tp: Value) -> Value:
     """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
     if not plans.tp_grid.any():
         return tp
-    return 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.weights)
+    return tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.weights).astype(float)
 
 
 def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:

@@ -11,7 +11,7 @@ come in pairs (up, down) whose layouts fit each other, so that nothing is reshar
           before a product and over rows after it, transposed in every other product
 
 Source: Shoeybi et al. 2019, section 3; Xu et al. 2021 (Optimus), section 3; Wang et al. 2021
-(Tesseract), section 3; Singh et al. 2024 (4-D hybrid algorithm), section 3 with Agarwal et al. 1995.
+(Tesseract), section 3; Singh et al. 2023 (4-D hybrid algorithm), section 3; Agarwal et al. 1995.
 A grid is one integer of a plan; 0 is 1d. Codes may be columns.
 """
 
@@ -64,7 +64,9 @@ class Grid(NamedTuple):
 
     def split(self, *names: str) -> Any:
         """Ranks that dimensions of products up the layer are split over while computed."""
-        return ranks((axis for name in names for axis in self.layout.split.get(name, ())), self.mesh)
+        return ranks(
+            (axis for name in names for axis in self.layout.split.get(name, ())), self.mesh
+        )
 
     @property
     def size(self) -> Any:
@@ -139,6 +141,14 @@ def sides(code: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and depth of a grid or of a column of them; 0 where it is 1d."""
     rest = code // len(Kind)
     return rest % SIDE, rest // SIDE % SIDE, rest // SIDE**2
+
+
+def is_code(code: Any) -> Any:
+    """Whether numbers stand for grids."""
+    rows, columns, depth = sides(code)
+    whole = (rows > 0) & (columns > 0) & (depth > 0) & (depth < SIDE)
+    flat = (kind_of(code) != Kind.TWO_D) | (depth == 1)
+    return (code == 0) | (whole & flat & (kind_of(code) != Kind.ONE_D))
 
 
 def grid_of(code: Any, tp: Any) -> Grid:
