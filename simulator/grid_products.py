@@ -121,8 +121,9 @@ def kept(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
 
 
 def gathered(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
-    """Elements that are whole on a rank only while the product runs: gathered operands, and the
+    """Elements by which a rank holds more while the product runs: gathered operands, and the
     gradient of a gathered weight before it is scattered."""
     p, sizes = layout(grid, matrix.down), _sizes(matrix, tokens)
     times = ((p.x, 1 - matrix.lookup), (p.w, 2))
-    return sum(n * mesh.local(t, p.split, sizes, grid.mesh) for t, n in times if n and t.kept)
+    how = (p.split, sizes, grid.mesh)
+    return sum(n * (mesh.local(t, *how) - mesh.held(t, *how)) for t, n in times if n)

@@ -236,7 +236,7 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         boundary=_mean_over_cuts(boundary, place),
         hop=_mean_over_cuts(hop, place),
         tp=tp,
-        end_tp=_weight_split(plans, tp),
+        end_tp=weight_split(plans, tp),
         rank=place.rank[:, place.which],
         last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
@@ -251,11 +251,11 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
     )
 
 
-def _weight_split(plans: Plan, tp: Value) -> Value:
+def weight_split(plans: Plan, tp: Value) -> Value:
     """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
     if not plans.tp_grid.any():
         return tp
-    return tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.weights).astype(float)
+    return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
 
 def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
