@@ -60,12 +60,12 @@ class Placements:
             self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
-        self.before = np.zeros_like(self.counts)
+        self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
         self.paths = np.stack([layout.paths for layout in layouts])
         self.rank = np.zeros((classes, len(layouts)))
-        self.last_rank = np.zeros_like(self.rank)
-        self.ranks_alike = np.zeros_like(self.rank)
+        self.last_rank = np.zeros(self.rank.shape)
+        self.ranks_alike = np.zeros(self.rank.shape)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
