@@ -18,10 +18,7 @@ Index = NDArray[np.intp]
 
 SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""
-LayoutOf = Callable[
-    [tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int, int], schedules.Layout
-]
-"""Block order, kinds, ranks, layers of each chunk, Placement and stage of MTP -> layers by rank."""
+LayoutOf = Callable[[schedules.Cut], schedules.Layout]
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
@@ -52,7 +49,7 @@ class Placements:
             for pp, v, first, last, _, place in shapes
         ]
         layouts = [
-            layout_of(task.model.order, kinds, pp, chunks, place, mtp_stage)
+            layout_of(schedules.Cut(task.model.order, kinds, pp, chunks, place, mtp_stage))
             for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
         ]
         self.cuts: Value | None = None
