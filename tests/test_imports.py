@@ -188,6 +188,7 @@ ORDER = {
         finder
         advice
         edits
+        beyond
         sweep
         race
         race_plot
