@@ -155,7 +155,12 @@ class Relaxation:
     def open(self) -> dict[str, tuple[int, ...]]:
         """Values of the fields that a layer can see and that are not known."""
         names = [name for name in LOCAL if name not in self.known]
-        return {name: self.space.axes[name] for name in names}
+        return {name: self._values(name) for name in names}
+
+    def _values(self, name: str) -> tuple[int, ...]:
+        """The values of an axis; of one that follows from others, those it may come to have."""
+        values = self.space.axes[name]
+        return (0, 1) if AUTO in values else values
 
     @cached_property
     def ends(self) -> bool:
@@ -239,12 +244,11 @@ class Relaxation:
         """Least exposed seconds of data parallelism; known once the stages are."""
         if not self.exact:
             return 0.0
-        axes, zeros = self.space.axes, list(self.space.axes["zero"])
+        zeros = list(self.space.axes["zero"])
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
         table = data_parallel.seconds(self.space.task, sync, s, zeros)
         overlaps = [
-            [0, 1] if AUTO in axes[name] else list(axes[name])
-            for name in ("overlap_grad_reduce", "overlap_param_gather")
+            list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
         ]
         out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(0, 1, 2))
         return out
