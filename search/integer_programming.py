@@ -54,6 +54,7 @@ ONLY = {
     "mtp_stage": (0,),
     "overlap_p2p": (0,),
     "tp_grid": (0,),
+    "overlap_ep": (0,),
 }
 """Fields that have one value here: every stage is one chunk under 1F1B."""
 

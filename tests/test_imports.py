@@ -194,6 +194,7 @@ ORDER = {
         finder
         advice
         edits
+        beyond
         sweep
         race
         race_plot
