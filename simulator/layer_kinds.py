@@ -5,7 +5,6 @@ Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from . import collectives, grid_products, layer_tables, operators
 from .hardware import Cluster
 from .model import Block, Model
 from .network import ListedLayer, Network
-from .operators import Strategy, Work
+from .operators import GridStrategy, Strategy, Work
 from .precision import Recipe
 from .task import Task
 from .tensor_grid import Grid, grid_of
@@ -124,7 +123,8 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
 def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
     """The same for grids of one kind, whose collectives are those of each product."""
     grid, none = grid_of(s.tp_grid, s.tp), np.zeros(s.tp.shape)
-    own = replace(s, tp=np.asarray(grid.features), micro_batch=s.micro_batch / grid.tokens)
+    shared = {"tp": np.asarray(grid.features), "micro_batch": s.micro_batch / grid.tokens}
+    own = GridStrategy(**{**vars(s), **shared}, hidden_split=np.asarray(grid.hidden))
     tokens = own.tokens(task.sequence)
     multiple = task.software.vocabulary_multiple * s.tp
     return Local(
@@ -132,7 +132,7 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
         recipe,
         own,
         tokens,
-        np.asarray(grid.hidden),
+        own.norm_split,
         tokens * (task.model.hidden * recipe.activation),
         np.ceil(task.model.vocabulary / multiple) * multiple,
         TensorCollectives(none, none, none),

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from .model import Attention, Block, Experts, Mlp, Model
 from .network import Network
-from .tensor_grid import grid_of
 
 Value = NDArray[np.float64]
 
@@ -57,11 +56,21 @@ class Strategy:
 
     @property
     def norm_split(self) -> Value:
-        """Ranks that share the norms and residuals: t with sequence parallelism, else 1; on a
-        grid those that share hidden states."""
-        if self.tp_grid.any():
-            return np.asarray(grid_of(self.tp_grid, self.tp).hidden)
+        """Ranks that share the norms and residuals: t with sequence parallelism, else 1."""
         return 1 + self.sequence_parallel * (self.tp - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridStrategy(Strategy):
+    """What a layer sees whose matrices are on a grid: tp shares its features, micro_batch is what
+    a rank has."""
+
+    hidden_split: Value
+    """Ranks that share hidden states."""
+
+    @property
+    def norm_split(self) -> Value:
+        return self.hidden_split
 
 
 class Gemm(NamedTuple):
