@@ -101,6 +101,6 @@ def test_a_sweep_and_its_picture_compare_grids(capsys, tmp_path):
 
 def test_edits_of_a_plan_on_a_grid_are_other_grids(capsys):
     found = answer(capsys, "explain", "--plan", "tp=8 tp_grid=2x2x2 micro_batch=8 recompute=full")
-    edits = {edit["edit"] for edit in found["edits"]}
-    assert "tp_grid=1d" in edits
-    assert any(edit.startswith("tp_grid=3d:") for edit in edits)
+    grids = [edit["edit"] for edit in found["edits"] if edit["edit"].startswith("tp_grid=")]
+    assert len(grids) > 2
+    assert "tp_grid=3d:2x2x2" not in grids
