@@ -97,7 +97,10 @@ def _along(one: AxisTraffic, fast: str) -> str:
 
 
 def _granted(plan: Plan) -> str:
-    whole = "sums of norms over split hidden states are neglected; axes do not slow each other"
+    whole = (
+        "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
+        "on a grid is among those that the interval of the step comes from"
+    )
     if grid_of(plan.tp_grid, plan.tp).kind in (Kind.TWO_D, Kind.TWO_HALF_D):
         return f"SUMMA's broadcasts are costed as all-gathers of the same bytes; {whole}"
     return whole
