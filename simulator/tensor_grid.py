@@ -10,8 +10,9 @@ come in pairs (up, down) whose layouts fit each other, so that nothing is reshar
     3d    AxoNN: w over all three, gathered along depth; tokens over depth; features over columns
           before a product and over rows after it, transposed in every other product
 
-Source: Shoeybi et al. 2019, section 3; Xu et al. 2021 (Optimus), section 3; Wang et al. 2021
-(Tesseract), section 3; Singh et al. 2023 (4-D hybrid algorithm), section 3; Agarwal et al. 1995.
+Source: Shoeybi et al. 2019, section 3; Xu et al. 2021 (Optimus, arXiv 2104.05343); Wang et al. 2021
+(Tesseract, arXiv 2105.14500); Singh et al. 2023 (4-D hybrid algorithm, arXiv 2305.13525) and its
+code, axonn-ai/axonn: intra_layer/fully_connected.py, communication.py (order of ranks).
 A grid is one integer of a plan; 0 is 1d. Codes may be columns.
 """
 

@@ -206,8 +206,8 @@ def test_summa_moves_activations_and_weights_once_a_product(q, d):
 
 @given(q=st.integers(1, 8), tokens=st.integers(1, 10**6), h=st.integers(1, 10**5))
 def test_optimus_moves_7_bsh_and_12_h2_a_forward_pass(q, tokens, h):
-    """Xu et al. 2021, section 3.1.1 with the widths of a layer: inputs of h, h, h and 4 h, and
-    12 h^2 weights, each gathered once over q ranks."""
+    """Xu et al. 2021 with the widths of a layer: inputs of h, h, h and 4 h, and 12 h^2 weights,
+    each brought together once over q ranks."""
     grid = Grid(Kind.TWO_D, q, q, 1)
     widths = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
     forward = sum(
