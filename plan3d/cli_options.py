@@ -8,6 +8,7 @@ from __future__ import annotations
 from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
 from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
+from .cli_system_options import SYSTEM_OPTIONS
 from .simulator import units
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare")
@@ -27,8 +28,10 @@ RANKING = (*SEARCH, *SWEEP)
 TRAINING = ("search", "estimate", *SWEEP)
 COMPARE = ("compare",)
 SPACE = ("search", "compare")
+REACHING = ("search", "estimate", "compare")
+"""Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters")
+EVERY = (*ASKING, "validate", "models", "clusters", "systems")
 
 OPTIONS = (
     Option(
@@ -155,7 +158,7 @@ OPTIONS = (
         flag="--accuracy",
         value="E",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=REACHING,
         help="squared gradient norm to reach, where (loss to go) x smoothness = 1; with "
         "--gradient-noise adds iterations and time to accuracy",
     ),
@@ -163,7 +166,7 @@ OPTIONS = (
         flag="--gradient-noise",
         value="V",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=REACHING,
         help="variance of the gradient of one sequence, in the units of --accuracy",
     ),
     Option(
@@ -345,6 +348,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
     *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import cli_export, cli_goal, cli_plan, cli_plot, cli_task
+from . import cli_export, cli_goal, cli_plan, cli_plot, cli_system, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
@@ -21,9 +21,10 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     """Rank plans; the exit code says whether there are any."""
     from . import cli_views
 
-    choose = cli_task.choices_of(args)
-    options = {"choose": choose, **_options(args)}
+    own = cli_task.choices_of(args)
+    options = _options(args)
     task = cli_task.task_of(args)
+    choose = options["choose"] = cli_system.narrowed(args, task, own)
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
@@ -40,10 +41,12 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         raise
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
-        record = cli_views.search_record(result, tokens, args.price, args.pareto)
+        found = cli_views.search_record(result, tokens, args.price, args.pareto)
+        record = cli_system.with_system(args, found)
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
-    infeasible = _why_infeasible(result, choose)
+    held = {name: values for name, values in choose.items() if name not in own}
+    infeasible = _why_infeasible(result, own, held)
     _write_pages(result, args, tokens, infeasible)
     if args.json:
         _print_json({**record, "infeasible": infeasible} if infeasible else record)
@@ -104,14 +107,16 @@ def _find(
     return smallest_cluster(task, tokens=tokens, **limits, **options)
 
 
-def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[str]:
+def _why_infeasible(
+    result: SearchResult, choose: dict[str, list[str]], held: Mapping[str, Sequence[Any]]
+) -> list[str]:
     if result.plans:
         return []
     if not result.complete:
         return ["no plan that fits was found before the search ended"]
     from .search.advice import why_infeasible
 
-    return why_infeasible(result, choose)
+    return why_infeasible(result, choose, held)
 
 
 def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
@@ -128,7 +133,7 @@ def _print_search(
     from . import cli_views
 
     screen = Screen()
-    screen.lines(cli_views.header(result.task, result.limit))
+    screen.lines([*cli_views.header(result.task, result.limit), *cli_system.line(args)])
     if result.costs is None:
         print()
         screen.lines(cli_views.count_lines(result))
@@ -192,16 +197,18 @@ def estimate(args: argparse.Namespace) -> int:
     """Predict one plan; one that does not fit is still a valid answer."""
     task = cli_task.task_of(args)
     tokens = cli_task.tokens_of(args, task.model)
+    cli_system.check_task(args, task)
     plan = cli_plan.plan_of(args)
     from . import cli_views
     from .simulator.step import evaluate
 
     costs = evaluate(task, plan)
     if args.json:
-        _print_json(cli_views.estimate_record(costs, tokens, args.price))
+        record = cli_views.estimate_record(costs, tokens, args.price)
+        _print_json(cli_system.with_system(args, record))
         return 0
     screen = Screen()
-    screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
+    screen.lines([*cli_views.header(task), *cli_system.line(args), cli_views.peak_line(costs)])
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
     screen.lines(cli_views.accuracy_lines(costs))
@@ -220,19 +227,16 @@ def print_costs(screen: Screen, costs: Costs) -> None:
 
 
 def catalogue(args: argparse.Namespace) -> int:
-    """List models or clusters, or show one."""
-    from . import cli_catalogue
+    """List models, clusters or systems, or show one."""
+    from .cli_catalogue import CATALOGUES
 
-    models = args.verb == "models"
+    records, listing, show = CATALOGUES[args.verb]
     if args.name is None:
         if args.json:
-            make = cli_catalogue.models_records if models else cli_catalogue.clusters_records
-            _print_json({args.verb: make()})
+            _print_json({args.verb: records()})
         else:
-            listing = cli_catalogue.models_table if models else cli_catalogue.clusters_table
             Screen().table(listing())
         return 0
-    show = cli_catalogue.model_tables if models else cli_catalogue.cluster_tables
     lines, tables, record = show(args.name)
     if args.json:
         _print_json(record)

@@ -127,6 +127,7 @@ ORDER = {
     "plan3d.search": """
         objective
         space
+        systems
         pareto
         backend
         exhaustive
@@ -187,6 +188,7 @@ ORDER = {
         integer_programming
         finder
         advice
+        by_system
         edits
         sweep
         race
@@ -198,9 +200,11 @@ ORDER = {
         cli_output
         cli_goal
         cli_task
+        cli_system
         cli_plan
         cli_catalogue
         cli_sweep_options
+        cli_system_options
         cli_options
         cli_calibrate
         cli_plot
@@ -215,6 +219,7 @@ ORDER = {
         cli_import
         cli_explain
         cli_sweep
+        cli_systems
         cli_compare
         cli
         __main__

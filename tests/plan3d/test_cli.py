@@ -62,7 +62,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     return err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["search", "--help"], ["models"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["search", "--help"], ["models"], ["systems"]])
 def test_help_and_catalogues_import_no_numpy(arguments: list[str]) -> None:
     code = (
         "import sys; from plan3d.cli import main; "

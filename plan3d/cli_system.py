@@ -1,0 +1,55 @@
+"""Which plans are left when a system is named? The option --system of several verbs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .search.systems import System, check_gpus, completed, constraints, system
+from .simulator.errors import InputError
+from .simulator.task import Task
+
+if TYPE_CHECKING:
+    from .simulator.plan import Plan
+
+
+def system_of(args: argparse.Namespace) -> System | None:
+    """The system of --system; None where there is none."""
+    name = getattr(args, "system", None)
+    return None if name is None else system(name)
+
+
+def narrowed(
+    args: argparse.Namespace, task: Task, choose: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """The user's constraints and those of --system, which they may not contradict."""
+    check_task(args, task)
+    named = system_of(args)
+    if named and getattr(args, "space", None) == "staged":
+        raise InputError(f"--system {named.name} has stages that are all alike: leave out --space")
+    return constraints(named, task, choose) if named else dict(choose)
+
+
+def check_task(args: argparse.Namespace, task: Task) -> None:
+    """InputError where the task is none for --system."""
+    named = system_of(args)
+    if named:
+        check_gpus(named, task)
+
+
+def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
+    """A plan with what it leaves open to --system."""
+    named = system_of(args)
+    return completed(named, plan, stated) if named else plan
+
+
+def with_system(args: argparse.Namespace, record: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object that also says which system was asked for."""
+    return record if args.system is None else {**record, "system": args.system}
+
+
+def line(args: argparse.Namespace) -> list[str]:
+    """What --system means, for the top of an answer."""
+    named = system_of(args)
+    return [f"system {named.name}: {named.meaning} ({named.source})"] if named else []
