@@ -10,6 +10,7 @@ from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
 from .cli_system_options import SYSTEM_OPTIONS
 from .simulator import units
+from .simulator.software import DEFAULT_SOFTWARE, SOFTWARE
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare")
 """Verbs that need a model and a cluster."""
@@ -104,7 +105,7 @@ OPTIONS = (
         value="PROFILE",
         verbs=ASKING,
         completes="software",
-        help="training stack: megatron-core (default) or megatron-lm-2021",
+        help=f"training stack, default {DEFAULT_SOFTWARE}: {', '.join(SOFTWARE)}",
     ),
     Option(
         flag="--inter-node-bandwidth",

@@ -143,7 +143,7 @@ def _print_search(
     screen.lines([cli_views.peak_line(result.costs)])
     print()
     _print_ranking(screen, result.costs, args, tokens)
-    screen.lines(cli_views.count_lines(result))
+    screen.lines([*cli_export.refusal_line(result), *cli_views.count_lines(result)])
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
     screen.lines(cli_views.accuracy_lines(result.costs))

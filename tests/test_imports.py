@@ -40,7 +40,6 @@ ORDER = {
         timeline
         run_conventions
         published_runs
-        run_plans
         scores
         textbook
         tables
@@ -97,6 +96,7 @@ ORDER = {
         plan_timeline
         trace
         sync_validation
+        run_plans
         run_questions
         validation
         provenance

@@ -63,14 +63,10 @@ class Exporter:
 def written(task: Task, plan: Plan, form: Form) -> str:
     """The file of one plan. Raises InputError with every rule that it breaks."""
     plan = resolve(plan, task.gpus).take(0)
-    uneven = differing(plan)
-    if uneven:
-        raise InputError(f"{form.title} cannot run {uneven} (uniform-strategy)")
-    plan = with_layers(plan)
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
-    return form.write(task, plan)
+    return form.write(task, with_layers(plan))
 
 
 def differing(plan: Plan) -> str:
@@ -114,6 +110,10 @@ ALL_REDUCED = Rule(
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
+    uneven = differing(plan)
+    if uneven:
+        return [f"{uneven} (uniform-strategy)"]
+    plan = with_layers(plan)
     general = violated(plan, task)
     if general:
         return [text for _, text in general]

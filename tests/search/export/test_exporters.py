@@ -432,7 +432,8 @@ def test_layers_that_differ_in_strategy_are_refused_by_name():
     for name, framework in EXPORTERS.items():
         with pytest.raises(InputError, match=r"recompute=none and recompute=full in one plan"):
             text(name, plan)
-        assert framework.forms
+        (reason,) = refusals(task(), resolve(Plan.parse(plan), GPUS).take(0), framework.form())
+        assert reason.endswith("(uniform-strategy)")
 
 
 def test_layers_that_differ_only_in_number_are_written():
