@@ -44,9 +44,9 @@ def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Pla
     return completed(named, plan, stated) if named else plan
 
 
-def with_system(args: argparse.Namespace, record: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object that also says which system was asked for."""
-    return record if args.system is None else {**record, "system": args.system}
+def record(args: argparse.Namespace) -> dict[str, str]:
+    """What a JSON object says about --system."""
+    return {} if args.system is None else {"system": args.system}
 
 
 def line(args: argparse.Namespace) -> list[str]:

@@ -14,12 +14,14 @@ from .simulator.task import Task
 
 if TYPE_CHECKING:
     from .search.backend import SearchResult
+    from .search.beyond import Gain
     from .simulator.step import Costs
 
 
 def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
     """Rank plans; the exit code says whether there are any."""
     from . import cli_views
+    from .search.beyond import gains
 
     own = cli_task.choices_of(args)
     options = _options(args)
@@ -39,19 +41,21 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         if args.json:
             _print_json(cli_views.empty_record(task, tokens, [str(error)]))
         raise
+    held = {name: values for name, values in choose.items() if name not in own}
+    infeasible, beyond = _why_infeasible(result, own, held), gains(result, choose)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
-        found = cli_views.search_record(result, tokens, args.price, args.pareto)
-        record = cli_system.with_system(args, found)
+        record = cli_views.search_record(result, tokens, args.price, args.pareto)
+        record["beyond"] = [gain._asdict() for gain in beyond]
+        record |= {"infeasible": infeasible} if infeasible else {}
+        record |= cli_system.record(args)
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
-    held = {name: values for name, values in choose.items() if name not in own}
-    infeasible = _why_infeasible(result, own, held)
     _write_pages(result, args, tokens, infeasible)
     if args.json:
-        _print_json({**record, "infeasible": infeasible} if infeasible else record)
+        _print_json(record)
     else:
-        _print_search(result, args, tokens, infeasible)
+        _print_search(result, args, tokens, infeasible, beyond)
     return _exit_code(result, args)
 
 
@@ -128,9 +132,14 @@ def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
 
 
 def _print_search(
-    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
+    result: SearchResult,
+    args: argparse.Namespace,
+    tokens: float | None,
+    infeasible: list[str],
+    beyond: list[Gain],
 ) -> None:
     from . import cli_views
+    from .search.beyond import sentence
 
     screen = Screen()
     screen.lines([*cli_views.header(result.task, result.limit), *cli_system.line(args)])
@@ -144,6 +153,8 @@ def _print_search(
     print()
     _print_ranking(screen, result.costs, args, tokens)
     screen.lines([*cli_export.refusal_line(result), *cli_views.count_lines(result)])
+    if beyond:
+        screen.lines([sentence(beyond)])
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
     screen.lines(cli_views.accuracy_lines(result.costs))
@@ -205,7 +216,7 @@ def estimate(args: argparse.Namespace) -> int:
     costs = evaluate(task, plan)
     if args.json:
         record = cli_views.estimate_record(costs, tokens, args.price)
-        _print_json(cli_system.with_system(args, record))
+        _print_json(record | cli_system.record(args))
         return 0
     screen = Screen()
     screen.lines([*cli_views.header(task), *cli_system.line(args), cli_views.peak_line(costs)])

@@ -190,6 +190,7 @@ ORDER = {
         advice
         by_system
         edits
+        beyond
         sweep
         race
         race_plot
