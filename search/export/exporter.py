@@ -96,13 +96,23 @@ def _plainly_reduced(p: Any, task: Task) -> Any:
     return np.logical_and.reduce(same)
 
 
+def _of_policy(p: Plan) -> list[str]:
+    """The fields of a plan's policy that do not keep their defaults."""
+    own = {name: getattr(p, name) for name in FIELDS_OF_POLICY}
+    return [
+        shown(name, value)
+        for (name, value), usual in zip(own.items(), PLAIN, strict=True)
+        if value != usual
+    ]
+
+
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
     FIELDS_OF_POLICY,
     _plainly_reduced,
     lambda p, t: (
         "launch files are written for gradients that are all-reduced every step in full, over all "
-        f"data ranks: {', '.join(FIELDS_OF_POLICY)} must keep their defaults"
+        f"data ranks, in the stack's own buckets, without {' '.join(_of_policy(p))}"
     ),
 )
 """The rule of every framework about how replicas are kept together."""

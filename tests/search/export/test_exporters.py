@@ -520,3 +520,9 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         return
     words = [Word(word, 1) for flag in model_flags(model, 2048) for word in flag]
     assert same_shape(model_of(Flags.of(words, "flags"), "flags"), model)
+
+
+def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():
+    for name in EXPORTERS:
+        with pytest.raises(InputError, match=r"without sync=gossip topology=ring \(all-reduced"):
+            text(name, "sync=gossip topology=ring zero=0")
