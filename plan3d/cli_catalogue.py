@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cli_task import model_of
-from .search.systems import SYSTEMS, System, Values, shown, system
+from .search.systems import SYSTEMS, System, Those, Values, shown, system
 from .simulator.hardware import Cluster
 from .simulator.hardware_profile import Profile, profile_names, read_profile
 from .simulator.model import Model
@@ -212,9 +212,9 @@ def system_record(named: System) -> dict[str, Any]:
     }
 
 
-def _values(values: Values) -> dict[str, int] | list[str | int]:
-    """Values of a field; of a range its least one."""
-    return {"at_least": values.start} if isinstance(values, range) else list(values)
+def _values(values: Values) -> str | list[str | int]:
+    """Values of a field, or what they are."""
+    return values.said if isinstance(values, Those) else list(values)
 
 
 def systems_records() -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .search.systems import System, check_gpus, completed, constraints, system
+from .search.systems import System, check_gpus, system
 from .simulator.errors import InputError
 from .simulator.task import Task
 
@@ -24,24 +24,32 @@ def narrowed(
     args: argparse.Namespace, task: Task, choose: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
     """The user's constraints and those of --system, which they may not contradict."""
-    check_task(args, task)
     named = system_of(args)
-    if named and getattr(args, "space", None) == "staged":
+    if named is None:
+        return dict(choose)
+    check_gpus(named, task.gpus)
+    if getattr(args, "space", None) == "staged":
         raise InputError(f"--system {named.name} has stages that are all alike: leave out --space")
-    return constraints(named, task, choose) if named else dict(choose)
+    from .search.system_plans import constraints
+
+    return constraints(named, task, choose)
 
 
 def check_task(args: argparse.Namespace, task: Task) -> None:
     """InputError where the task is none for --system."""
     named = system_of(args)
     if named:
-        check_gpus(named, task)
+        check_gpus(named, task.gpus)
 
 
 def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
     """A plan with what it leaves open to --system."""
     named = system_of(args)
-    return completed(named, plan, stated) if named else plan
+    if named is None:
+        return plan
+    from .search.system_plans import completed
+
+    return completed(named, plan, stated)
 
 
 def record(args: argparse.Namespace) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import cli_goal, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, warn
-from .search.systems import SYSTEMS, System, system
+from .search.systems import SYSTEMS, System, is_single, system
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.tables import Table
 from .simulator.units import GIB, format_seconds
@@ -159,7 +159,7 @@ def _plan(entry: Entry) -> str:
 
 def open_fields(system: System, plan: Plan) -> str:
     """A plan without what its system leaves no choice of."""
-    held = {field for field, values in system.usual.items() if len(values) == 1}
+    held = {field for field, values in system.usual.items() if is_single(values)}
     words = [word for word in str(plan).split() if word.partition("=")[0] not in held]
     return " ".join(words) or f"micro_batch={plan.micro_batch}"
 

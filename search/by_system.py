@@ -16,7 +16,8 @@ from .backend import Progress, SearchResult
 from .comparison import exhausted
 from .finder import DEFAULT_HEADROOM, find_plans
 from .space import Space
-from .systems import SYSTEMS, System, constraints
+from .system_plans import constraints
+from .systems import SYSTEMS, System
 
 BASELINE = SYSTEMS["sequential"]
 """What the others are compared with."""

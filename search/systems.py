@@ -1,4 +1,4 @@
-"""What would a known training system do? Plan fields that each holds, and constraints from them.
+"""What would a known training system do? The plan fields that each holds.
 
 A system is a way to parallelise, not a software stack: kernels are those of --software for all, so
 that two systems differ by what they exchange, keep and wait for. A field that a system holds may be
@@ -7,18 +7,29 @@ narrowed, never contradicted; what it tries is only its usual setting; the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from plan3d.simulator.errors import InputError, did_you_mean
 
-if TYPE_CHECKING:
-    from plan3d.simulator.plan import Plan
-    from plan3d.simulator.task import Task
-
-Values = tuple[str | int, ...] | range
+Listed = tuple[str | int, ...]
 """Values of one plan field, as people write them."""
+
+
+@dataclass(frozen=True)
+class Those:
+    """Values of a field that are too many to list."""
+
+    said: str
+    """What they are."""
+    has: Callable[[int], bool]
+    """Whether a value is one of them."""
+    least: str | int
+    """The one of a plan that states none."""
+
+
+Values = Listed | Those
 MIB = 2**20
 FP32 = 4
 """Bytes of a gradient in the bf16 recipe."""
@@ -32,8 +43,8 @@ ALONE: Mapping[str, Values] = {
     "sync": ("all-reduce",),
     "compression": ("none",),
 }
-SEVERAL = range(2, 2**20)
 """What a system holds unless it says otherwise: whole models, gradients all-reduced in full."""
+SEVERAL = Those("2 or more", lambda value: value > 1, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +58,7 @@ class System:
     """Fields that make it this system, with the values that they may have."""
     free: tuple[str, ...] = ()
     """Fields of ALONE that it does not hold."""
-    tries: Mapping[str, Values]
+    tries: Mapping[str, Listed]
     """Usual settings, which the user may replace."""
     exact: bool = True
     """Every step is that of one device; else an accuracy takes more steps."""
@@ -71,7 +82,7 @@ def _system(
     meaning: str,
     source: str,
     own: Mapping[str, Values] | None = None,
-    tries: Mapping[str, Values] | None = None,
+    tries: Mapping[str, Listed] | None = None,
     **more: Any,
 ) -> System:
     return System(
@@ -210,81 +221,20 @@ def system(name: str) -> System:
 
 
 def shown(field: str, values: Values) -> str:
-    """The values of a field in one word: 'zero=0', 'sync_period=2 or more'."""
-    if isinstance(values, range):
-        return f"{field}={values.start} or more"
-    return f"{field}={','.join(map(str, values))}"
+    """The values of a field: 'zero=0', 'sync_period=2 or more'."""
+    said = values.said if isinstance(values, Those) else ",".join(map(str, values))
+    return f"{field}={said}"
 
 
-def check_gpus(system: System, task: Task) -> None:
-    """InputError where the system does not train on the task's GPUs."""
-    if system.gpus not in (None, task.gpus):
+def is_single(values: Values) -> bool:
+    """Whether there is no choice."""
+    return not isinstance(values, Those) and len(values) == 1
+
+
+def check_gpus(system: System, gpus: int) -> None:
+    """InputError where the system does not train on so many GPUs."""
+    if system.gpus not in (None, gpus):
         raise InputError(
-            f"the system {system.name} trains on {system.gpus} GPU, not {task.gpus}: give --gpus "
+            f"the system {system.name} trains on {system.gpus} GPU, not {gpus}: give --gpus "
             f"{system.gpus}"
         )
-
-
-def constraints(
-    system: System, task: Task, choose: Mapping[str, Sequence[Any]]
-) -> dict[str, Sequence[Any]]:
-    """The values by field that a search of the system's plans is given, narrowed by `choose`.
-
-    Raises InputError, naming the field, where `choose` contradicts the system.
-    """
-    from .space import default_axes
-
-    for field, values in choose.items():
-        for value in values:
-            _check(system, field, value)
-    axes = default_axes(task)
-    usual = {field: _tried(values, axes[field]) for field, values in system.usual.items()}
-    return {**usual, **choose}
-
-
-def _tried(values: Values, axis: tuple[int, ...]) -> Sequence[Any]:
-    """The values to search: of a range those of the default axis, or else its least."""
-    if not isinstance(values, range):
-        return values
-    return [value for value in axis if value in values] or [values.start]
-
-
-def completed(system: System, plan: Plan, stated: frozenset[str]) -> Plan:
-    """One plan with what it does not state as the system has it.
-
-    Raises InputError, naming the field, where the plan contradicts the system.
-    """
-    from plan3d.simulator.plan import AUTO, spell
-
-    if plan.segments:
-        raise InputError(f"segments contradict the system {system.name}: its stages are all alike")
-    fields: dict[str, Any] = {}
-    for field, usual in system.usual.items():
-        value = getattr(plan, field)
-        if field in stated:
-            _check(system, field, spell(field, value))
-            continue
-        codes = _codes(field, usual)
-        if value not in codes and (value != AUTO or len(codes) == 1):
-            fields[field] = codes[0]
-    return replace(plan, **fields)
-
-
-def _check(system: System, field: str, value: Any) -> None:
-    """InputError where a value of a field is none that the system has."""
-    from plan3d.simulator.plan import code
-
-    held = system.holds.get(field)
-    if held is None or value in system.tries.get(field, ()):
-        return
-    if code(field, value) not in _codes(field, held):
-        raise InputError(
-            f"{field}={value} contradicts the system {system.name}, which has {shown(field, held)}"
-        )
-
-
-def _codes(field: str, values: Values) -> Sequence[int]:
-    """Values as plans hold them."""
-    from plan3d.simulator.plan import code
-
-    return values if isinstance(values, range) else [code(field, value) for value in values]

@@ -125,9 +125,10 @@ ORDER = {
         calibration.view
     """,
     "plan3d.search": """
+        systems
         objective
         space
-        systems
+        system_plans
         pareto
         backend
         exhaustive

@@ -11,7 +11,8 @@ from plan3d.search import by_system
 from plan3d.search.advice import why_infeasible, with_gpus
 from plan3d.search.finder import find_plans
 from plan3d.search.space import Space
-from plan3d.search.systems import SYSTEMS, completed, constraints, system
+from plan3d.search.system_plans import completed, constraints
+from plan3d.search.systems import SYSTEMS, Those, system
 from plan3d.simulator.convergence import Goal
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
@@ -35,7 +36,11 @@ def of(name: str, task: Task) -> tuple[Task, dict]:
 
 def held(name: str, field: str, value: int) -> bool:
     values = system(name).holds[field]
-    return value in (values if isinstance(values, range) else [code(field, v) for v in values])
+    return values.has(value) if isinstance(values, Those) else value in codes(field, values)
+
+
+def codes(field: str, values: tuple[str | int, ...]) -> list[int]:
+    return [code(field, value) for value in values]
 
 
 @pytest.mark.parametrize("name", NAMES)
