@@ -89,6 +89,13 @@ OPTIONS = (
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     Option(
+        flag="--tp-grid",
+        value="G",
+        verbs=(*TASK, "export"),
+        help="grid of the tensor ranks: 1d (default), 4x4 (2d), 4x2x2 (3d: rows, columns, depth), "
+        "2.5d:4x4x2; auto in a search tries all",
+    ),
+    Option(
         flag="--layers-per-stage",
         value="LAYERS",
         verbs=(*TASK, "export"),

@@ -19,7 +19,7 @@ from .simulator.textbook import chinchilla_tokens
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
-PLAN_FIELDS = ("precision", "optimizer")
+PLAN_FIELDS = ("precision", "optimizer", "tp_grid")
 """Fields of a plan that have an option of their own."""
 LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""
@@ -157,7 +157,7 @@ def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     given = [("--fix", text) for text in args.fix or []]
     given += [("--choose", text) for text in args.choose or []]
     given += [
-        (f"--{name}", f"{name}={getattr(args, name)}")
+        (f"--{name.replace('_', '-')}", f"{name}={getattr(args, name)}")
         for name in PLAN_FIELDS
         if getattr(args, name) is not None
     ]
@@ -210,8 +210,9 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
         check_field(name)
     fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
     fixed.pop("layers_per_stage", None)
-    if "micro_batch" not in choose:
-        fixed["micro_batch"] = 1
+    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
+        if name not in choose:
+            fixed[name] = usual
     plan = Plan(**fixed)
     known = {name for name in fixed if getattr(plan, name) != AUTO}
     for rule in RULES:

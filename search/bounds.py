@@ -37,7 +37,7 @@ from .space import Space
 
 Value = NDArray[np.float64]
 
-SIZES = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")
+SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 ENDS = ("first_stage_layers", "last_stage_layers")
 PLACEMENT = (*ENDS, "mtp_stage", "virtual_stages", "schedule", "micro_batch_group")

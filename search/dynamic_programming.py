@@ -98,6 +98,10 @@ def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
     for name, values in PLAIN_AXES.items():
         if axes[name] != values:
             raise InputError(f"dynamic-programming all-reduces gradients: {name} cannot be chosen")
+    if axes["tp_grid"] != usual["tp_grid"]:
+        raise InputError(
+            "dynamic-programming splits matrices by rows or columns: leave out tp_grid"
+        )
     if space.layers_per_stage:
         raise InputError("dynamic-programming chooses layers_per_stage itself: leave it out")
     for name in _REFUSED:

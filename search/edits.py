@@ -21,6 +21,7 @@ from plan3d.simulator.plan_names import NAMES
 from plan3d.simulator.rules import legal
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
+from plan3d.simulator.tensor_grid import every_grid
 from plan3d.simulator.units import format_bytes
 
 from .finder import find_plans
@@ -105,6 +106,8 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     axes |= dict.fromkeys(("overlap_param_gather", "overlap_p2p", "overlap_ep"), (0, 1))
     axes["mtp_stage"] = tuple(range(plan.take(0).pp + 1)) if task.model.mtp_layers else (0,)
     axes["micro_batch_group"] = (0, *divisors(_micro_batches(plan, task)))
+    if plan.take(0).tp_grid:
+        axes["tp_grid"] = every_grid([plan.take(0).tp])
     if any(kind.experts for kind in task.model.kinds):
         axes["etp"] = tuple(d for d in divisors(task.gpus) if d <= task.cluster.fast.gpus)
     return {name: tuple(dict.fromkeys(int(v) for v in values)) for name, values in axes.items()}

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import FIELDS, PLAIN
+from plan3d.simulator.grid_rules import GRID_RULES
 from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, check_field, code, from_columns
 from plan3d.simulator.plan_names import Dispatch, Recompute, Schedule, Sync
 from plan3d.simulator.rules import RULES, overlaps_experts, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
+from plan3d.simulator.tensor_grid import every_grid
 from plan3d.simulator.topologies import Topology
 
 Column = NDArray[np.int64]
@@ -34,6 +36,7 @@ CHUNK = 65536
 
 ORDER = (
     "tp",
+    "tp_grid",
     "cp",
     "pp",
     "dp",
@@ -64,7 +67,7 @@ ORDER = (
 DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
 
 DISTINCT = (
-    *("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
+    *("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
     *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
     *("sync", "topology", "sync_period", "compression"),
 )
@@ -129,17 +132,18 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     """
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
+    exchanged = bool(experts) and task.software.expert_exchange
     ranks = divisors(task.gpus)
     largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
-    micro = {3, *(2**i for i in range(largest.bit_length()))}
     return {
         "tp": tuple(d for d in ranks if d <= MOST_DOMAINS * cluster.fast.gpus),
+        "tp_grid": (0,),
         "cp": tuple(d for d in ranks if d == 1 or task.sequence >= d * FEWEST_TOKENS),
         "pp": tuple(d for d in ranks if d <= layers),
         "dp": (AUTO,),
         "ep": divisors(experts[0].count) if experts else (1,),
         "etp": (1,),
-        "micro_batch": tuple(sorted(d for d in micro if task.global_batch % d == 0)),
+        "micro_batch": _micro_batches(task, largest),
         "virtual_stages": tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)})),
         "schedule": (AUTO,),
         "micro_batch_group": (0,),
@@ -149,9 +153,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
-        "overlap_ep": (AUTO if experts else 0,),
+        "overlap_ep": (AUTO if exchanged else 0,),
         "cp_comm": (0,),
-        "expert_dispatch": (AUTO if experts else 0,),
+        "expert_dispatch": (AUTO if exchanged else 0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),
@@ -160,6 +164,12 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "overlap_p2p": (AUTO,),
         **PLAIN_AXES,
     }
+
+
+def _micro_batches(task: Task, largest: int) -> tuple[int, ...]:
+    """Powers of two and 3 that divide the batch, up to about `largest`."""
+    micro = {3, *(2**i for i in range(largest.bit_length()))}
+    return tuple(sorted(d for d in micro if task.global_batch % d == 0))
 
 
 def _topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
@@ -198,8 +208,14 @@ class Space:
             if not values:
                 raise InputError(f"--choose {name} needs at least one value")
             axes[name] = tuple(dict.fromkeys(code(name, value) for value in values))
-            if AUTO in axes[name] and (len(axes[name]) > 1 or name not in DERIVED):
+            derived = name in DERIVED or name == "tp_grid"
+            if AUTO in axes[name] and (len(axes[name]) > 1 or not derived):
                 raise InputError(f"{name}=auto cannot be searched; give its values")
+        if axes["tp_grid"] == (AUTO,):
+            axes["tp_grid"] = every_grid(axes["tp"])
+        if any(axes["tp_grid"]) and "micro_batch" not in (choose or {}):
+            # A grid shares the sequences of a micro-batch among its ranks.
+            axes["micro_batch"] = _micro_batches(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
         if "topology" not in (choose or {}):
             axes["topology"] = _topologies(axes["sync"])
         return cls(task, axes, layout)
@@ -301,6 +317,8 @@ def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
     known = {name for name in order if name not in names}
     plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
     waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
+    if space.axes["tp_grid"] == (0,):
+        waiting = [rule for rule in waiting if rule not in GRID_RULES]
     walk = []
     for i, name in enumerate(names):
         known.add(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from . import grid_traffic
 from .hardware import USER, Cluster
 from .hardware_profile import TableFile
 from .losses import KERNELS, losses, one
@@ -212,6 +213,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
+    out += grid_traffic.sentences(costs, row)
     return out + sentences(costs, row) + _about_the_model(task, plan)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from . import operators
+from . import grid_communication, operators
 from .layer_kinds import Kind, Local
-from .model import Block, Experts, Model
+from .model import Block, Experts
 from .operators import Strategy, Work
 from .plan_names import Recompute
 from .precision import Recipe
@@ -35,13 +35,13 @@ def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
     """
     model, s = local.task.model, local.s
     zero = np.zeros(s.tp.shape)
-    table = local.vocabulary * model.hidden / s.tp
+    table = local.vocabulary * model.hidden / local.weight_split
     if kind.name == "embedding":
         whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
         return table + whole, zero
     dense, expert = zero, zero
     if kind.block:
-        dense, expert = _block_parameters(kind.block, model, s)
+        dense, expert = _block_parameters(kind.block, local)
     if "head" in kind.name:
         own = zero if kind.name == "shared head" else table
         dense = own + model.norm_width + model.head_bias * table / model.hidden
@@ -52,15 +52,16 @@ def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
     return dense, expert
 
 
-def _block_parameters(block: Block, model: Model, s: Strategy) -> tuple[Value, Value]:
+def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
+    model, s, ranks = local.task.model, local.s, local.weight_split
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
     down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
     repeated_kv = operators.qkv_width(attn, s.tp) - operators.qkv_width(attn, np.ones(1)) / s.tp
-    extra = 0.0 if attn.kv_rank else repeated_kv * model.hidden
+    extra = 0.0 if attn.kv_rank else repeated_kv * model.hidden * (s.tp / ranks)
     split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
     whole = down + counts["norms"] + counts["router"]
-    return split / s.tp + extra + whole, counts["experts"] / (s.ep * s.etp)
+    return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
 
 
 def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
@@ -68,6 +69,9 @@ def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
     s, software = local.s, local.task.software
     hidden = local.hidden
     gathered = software.gather_buffers * hidden * (s.tp > 1)
+    if local.grid is not None:
+        own = software.gather_buffers * hidden / local.split
+        gathered = own + grid_communication.gathered_bytes(kind, local)
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
@@ -90,6 +94,8 @@ def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Va
     """
     if not kind.block:
         return kept
+    if local.grid is not None:
+        return grid_communication.kept_bytes(kind, local)
     hidden, split = local.task.model.hidden, local.split
 
     def width(size: Value | float) -> Value | float:
@@ -101,7 +107,7 @@ def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Va
 
 def gathered_inputs(kind: Kind, local: Local) -> Value | float:
     """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
-    if not kind.block or not local.task.software.keeps_gathered:
+    if not kind.block or not local.task.software.keeps_gathered or local.grid is not None:
         return 0.0
     whole = kind.block.norms * local.hidden * (local.s.recompute == Recompute.NONE)
     extra: Value = whole - whole / local.split

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, layer_tables, operators
+from . import collectives, grid_products, layer_tables, operators
 from .hardware import Cluster
 from .model import Block, Model
 from .network import ListedLayer, Network
-from .operators import Strategy, Work
+from .operators import GridStrategy, Strategy, Work
 from .precision import Recipe
 from .task import Task
+from .tensor_grid import Grid, grid_of
 
 Value = NDArray[np.float64]
 
@@ -61,6 +62,19 @@ class Local(NamedTuple):
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
     the accelerator has no table of them for the stack."""
+    grid: Grid | None = None
+    """The grid of every strategy, all of one kind; None where they are 1d. Then `s` has the ranks
+    that share features as its tp and the sequences of a rank as its micro-batch."""
+
+    @property
+    def together(self) -> Value:
+        """Ranks that have the same sequences."""
+        return self.s.tp if self.grid is None else np.asarray(self.grid.size / self.grid.tokens)
+
+    @property
+    def weight_split(self) -> Value:
+        """Ranks that share a weight matrix."""
+        return self.s.tp if self.grid is None else np.asarray(self.grid.weights)
 
 
 class TensorCollectives(NamedTuple):
@@ -87,6 +101,8 @@ def _tensor_collectives(
 
 def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     """The strategies with the sizes and collectives that all kinds share."""
+    if s.tp_grid.any():
+        return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
     group = collectives.place(s.tp, 1, cluster)
@@ -104,8 +120,48 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     )
 
 
+def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
+    """The same for grids of one kind, whose collectives are those of each product."""
+    grid, none = grid_of(s.tp_grid, s.tp), np.zeros(s.tp.shape)
+    shared = {"tp": np.asarray(grid.features), "micro_batch": s.micro_batch / grid.tokens}
+    own = GridStrategy(**{**vars(s), **shared}, hidden_split=np.asarray(grid.hidden))
+    tokens = own.tokens(task.sequence)
+    multiple = task.software.vocabulary_multiple * s.tp
+    return Local(
+        task,
+        recipe,
+        own,
+        tokens,
+        own.norm_split,
+        tokens * (task.model.hidden * recipe.activation),
+        np.ceil(task.model.vocabulary / multiple) * multiple,
+        TensorCollectives(none, none, none),
+        grid=grid,
+    )
+
+
+def matrices_of(kind: Kind, local: Local) -> list[grid_products.Matrix]:
+    """The weight matrices of a kind whose products are on a grid."""
+    hidden = local.task.model.hidden
+    if kind.block:
+        assert local.grid
+        return grid_products.of_block(kind.block, hidden, local.grid)
+    of = grid_products.of_embedding if kind.name == "embedding" else grid_products.of_head
+    return of(hidden, local.vocabulary)
+
+
 def work_of(kind: Kind, local: Local) -> Work | None:
     """Forward work of a kind; None for an end that does the work of the one before it."""
+    work = _work_of(kind, local)
+    if local.grid is None or work is None or not work.gemms:
+        return work
+    whole = local.tokens * local.grid.tokens
+    gemms = [grid_products.gemm(m, whole, local.grid) for m in matrices_of(kind, local)]
+    return work._replace(gemms=gemms)
+
+
+def _work_of(kind: Kind, local: Local) -> Work | None:
+    """Forward work of a kind under Megatron's tensor parallelism."""
     task, s = local.task, local.s
     if kind.name.startswith(("shared", "lone")):
         return None

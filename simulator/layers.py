@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from . import kernels, operators
+from . import grid_communication, kernels, operators, tensor_grid
 from .footprint import (
     gathered_inputs,
     kept_activations,
@@ -101,8 +101,11 @@ class LayerCosts:
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     """The cost table of the task's layer kinds for strategies of equal length."""
+    if s.tp_grid.any() and np.ptp(tensor_grid.kind_of(s.tp_grid)):
+        return _by_kind_of_grid(task, recipe, s)
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
+    s = local.s
     works = [work_of(kind, local) for kind in kinds]
     seconds = _gemm_seconds(works, local)
     n = s.tp.size
@@ -127,10 +130,23 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             shards = s.tp if task.software.sharded_logits else 1.0
             logits = local.tokens * local.vocabulary / shards
             column[Cost.LOGITS] = task.software.logit_bytes * logits
-    split = s.tp if task.software.scatter_gather else local.split
+    split = local.together if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
     return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
+
+
+def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
+    """The cost table of strategies on grids of several kinds, each kind on its own."""
+    kinds = tensor_grid.kind_of(s.tp_grid)
+    rows = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+    parts = [layer_costs(task, recipe, s.take(mine)) for mine in rows]
+    back = np.argsort(np.concatenate(rows))
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=-1).take(back, axis=-1)
+        for name in ("working", "unit_parameters", "boundary")
+    }
+    return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
 
 
 def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:
@@ -192,7 +208,11 @@ def _passes(
     dgrad, wgrad = kernels.gradient_rates(software, local.task.cluster.accelerator)
     backward[Cost.MATMUL] = matmul / dgrad + matmul / wgrad
     forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
-    forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
+    if local.grid is None:
+        comm = tensor_exposed(kind, local, matmul)
+    else:
+        comm = grid_communication.exposed(kind, local, matmul, backward[Cost.MATMUL])
+    forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = comm
     if work.attention and kind.block:
         _add_attention(forward, backward, kind.block, work.attention, local)
     ratio: Value | tuple[float, float] = (1.0, 1.0)

@@ -43,6 +43,12 @@ class Strategy:
     overlap_ep: Value
     cp_comm: Value
     expert_dispatch: Value
+    tp_grid: Value
+    """Code of the grid of tensor_grid; 0 in what is not on one."""
+
+    def take(self, rows: NDArray[np.intp]) -> Strategy:
+        """The chosen strategies."""
+        return Strategy(**{name: column[rows] for name, column in vars(self).items()})
 
     def tokens(self, sequence: int) -> Value:
         """Tokens a rank holds of one micro-batch: b s / c."""
@@ -52,6 +58,19 @@ class Strategy:
     def norm_split(self) -> Value:
         """Ranks that share the norms and residuals: t with sequence parallelism, else 1."""
         return 1 + self.sequence_parallel * (self.tp - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridStrategy(Strategy):
+    """What a layer sees whose matrices are on a grid: tp shares its features, micro_batch is what
+    a rank has."""
+
+    hidden_split: Value
+    """Ranks that share hidden states."""
+
+    @property
+    def norm_split(self) -> Value:
+        return self.hidden_split
 
 
 class Gemm(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import tensor_grid
 from .compression import Compression
 from .errors import InputError, did_you_mean
 from .plan_names import (
@@ -66,6 +67,9 @@ class Plan:
     """
 
     tp: Cell = _axis(1, "tensor-parallel size")
+    tp_grid: Cell = _axis(
+        0, "grid of the tensor ranks: 1d (Megatron-LM), 4x4 (2d, SUMMA), 2.5d:4x4x2 or 4x2x2 (3d)"
+    )
     pp: Cell = _axis(1, "pipeline-parallel size (stages)")
     dp: Cell = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
     cp: Cell = _axis(1, "context-parallel size; divides the sequence")
@@ -258,7 +262,7 @@ _STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
 _POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "sync_period")
-_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "topology")
+_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "topology", "tp_grid")
 _HIGHEST = {"zero": 3, "kept_per_thousand": 1000, **dict.fromkeys(BOOLEAN, 1)}
 _LIMIT = 2**31
 
@@ -267,6 +271,8 @@ def spell(name: str, code: int) -> Any:
     """A field's value as people write it."""
     if code == AUTO and name in _MAY_BE_AUTO:
         return "auto"
+    if name == "tp_grid":
+        return tensor_grid.written(code)
     if name in NAMES:
         return next(text for text, value in NAMES[name].items() if value == code)
     return bool(code) if name in BOOLEAN else code
@@ -275,11 +281,11 @@ def spell(name: str, code: int) -> Any:
 def _usual(row: Plan) -> Plan:
     """The defaults that go with a row's sizes and segments, dp aside."""
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
-    ways = {name: getattr(row, name) for name in ("sync", "sync_period", "compression")}
+    ways = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
     usual = resolve(Plan(**sizes, **ways, segments=row.segments), 1)
     own = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
     gather = resolve(Plan(**sizes, **ways, **own, segments=row.segments), 1).overlap_param_gather
-    shown = {**dict.fromkeys(sizes, 1), "sync": 0, "sync_period": 1, "compression": 0}
+    shown = {**dict.fromkeys(sizes, 1), **dict.fromkeys(ways, 0), "sync_period": 1}
     return _unchecked({**usual.columns(), **shown, "overlap_param_gather": gather}, ())
 
 
@@ -329,7 +335,7 @@ def _integer(name: str, value: Any) -> int:
         number = int(str(value))
     except ValueError:
         raise InputError(f"{name}={value} must be a whole number") from None
-    if abs(number) >= _LIMIT:
+    if abs(number) >= _LIMIT and name != "tp_grid":
         raise InputError(f"{name}={value} is larger than any plan needs")
     return number
 
@@ -343,6 +349,8 @@ def code(name: str, value: Any) -> int:
         return int(NAMES[name][text])
     if name in BOOLEAN and text in _TRUTH:
         return _TRUTH[text]
+    if name == "tp_grid" and isinstance(value, str):
+        return tensor_grid.read(text)
     if isinstance(value, str) and name in NAMES:
         raise InputError(f"{name}={value} is not modelled{did_you_mean(text, NAMES[name])}")
     number = _integer(name, int(value) if isinstance(value, (bool, IntEnum)) else value)
@@ -359,6 +367,8 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         bad |= values == 0
     if bad.any():
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
+    if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
+        raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
     highest = _HIGHEST | {enum: max(names.values()) for enum, names in NAMES.items()}
     if name in highest and (values > highest[name]).any():
         wrong = values[values > highest[name]].flat[0]
@@ -437,7 +447,7 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
         "schedule": several,
-        "sequence_parallel": 1 * (tp > 1),
+        "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
         "topology": Topology.EXPONENTIAL * (plan.sync >= Sync.GOSSIP),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .exchanges import FIELDS, PLAIN
+from .grid_rules import GRID_RULES, feature_ranks
 from .kernels import peak_flops
 from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import Plan, model_copies, spell
@@ -69,13 +70,23 @@ def _divides(values: Iterable[int], by: Any) -> Any:
 
 def _kv_fits(p: Any, task: Task) -> Any:
     out: Any = True
+    tp = feature_ranks(p)
     for kv in _kv_heads(task):
-        out = out & ((kv % p.tp == 0) | (p.tp % kv == 0))
+        out = out & ((kv % tp == 0) | (tp % kv == 0))
     return out
 
 
 def _first_undivided(values: Iterable[int], by: int) -> int:
     return next(value for value in values if value % by)
+
+
+def _undivided(p: Plan, values: Iterable[int], what: str) -> str:
+    ranks = int(feature_ranks(p))
+    first = _first_undivided(values, ranks)
+    return (
+        f"tensor size {ranks} does not divide {what.format(first)} "
+        f"({'tp_grid' if p.tp_grid else 'tp'}); nearest: {nearest_divisors(first, ranks)}"
+    )
 
 
 def _same_weights(p: Any) -> Any:
@@ -101,33 +112,27 @@ def supported_precisions(task: Task) -> list[int]:
 
 
 RULES: tuple[Rule, ...] = (
+    *GRID_RULES,
     Rule(
         "tp-divides-heads",
-        ("tp",),
-        lambda p, t: _divides(_heads(t), p.tp),
-        lambda p, t: (
-            f"tensor size {p.tp} does not divide {_first_undivided(_heads(t), p.tp)} heads (tp); "
-            f"nearest: {nearest_divisors(_first_undivided(_heads(t), p.tp), p.tp)}"
-        ),
+        ("tp", "tp_grid"),
+        lambda p, t: _divides(_heads(t), feature_ranks(p)),
+        lambda p, t: _undivided(p, _heads(t), "{} heads"),
     ),
     Rule(
         "tp-fits-kv-heads",
-        ("tp",),
+        ("tp", "tp_grid"),
         _kv_fits,
         lambda p, t: (
-            f"tensor size {p.tp} neither divides nor is a multiple of "
+            f"tensor size {feature_ranks(p)} neither divides nor is a multiple of "
             f"{', '.join(map(str, _kv_heads(t)))} key/value heads (tp)"
         ),
     ),
     Rule(
         "tp-divides-ffn",
-        ("tp",),
-        lambda p, t: _divides(_widths(t), p.tp),
-        lambda p, t: (
-            f"tensor size {p.tp} does not divide ffn width "
-            f"{_first_undivided(_widths(t), p.tp)} (tp); "
-            f"nearest: {nearest_divisors(_first_undivided(_widths(t), p.tp), p.tp)}"
-        ),
+        ("tp", "tp_grid"),
+        lambda p, t: _divides(_widths(t), feature_ranks(p)),
+        lambda p, t: _undivided(p, _widths(t), "ffn width {}"),
     ),
     Rule(
         "listed-layers-are-whole",
@@ -203,14 +208,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "tp-overlap-needs-sequence-parallel",
-        ("overlap_tp", "sequence_parallel"),
-        lambda p, t: (p.overlap_tp == 0) | (p.sequence_parallel == 1),
-        lambda p, t: "overlap_tp needs sequence_parallel",
+        ("overlap_tp", "sequence_parallel", "tp_grid"),
+        lambda p, t: (p.overlap_tp == 0) | (p.sequence_parallel == 1) | (p.tp_grid != 0),
+        lambda p, t: "overlap_tp needs sequence_parallel or a tp_grid",
     ),
     Rule(
         "software-overlaps-tp",
-        ("overlap_tp",),
-        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0),
+        ("overlap_tp", "tp_grid"),
+        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0) | (p.tp_grid != 0),
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(
@@ -247,6 +252,15 @@ RULES: tuple[Rule, ...] = (
         ("expert_dispatch", "overlap_ep", "ep"),
         lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | (p.ep > 1),
         lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
+    ),
+    Rule(
+        "software-exchanges-experts",
+        ("expert_dispatch", "overlap_ep"),
+        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | t.software.expert_exchange,
+        lambda p, t: (
+            f"software {t.software.name} has no expert_dispatch=hierarchical and no overlap_ep; "
+            "nearest: expert_dispatch=alltoall overlap_ep=0"
+        ),
     ),
     Rule(
         "expert-overlap-needs-interleaving",
@@ -347,9 +361,10 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
-_PLAIN = tuple(zip(FIELDS, PLAIN, strict=True))
-"""What a plan says that all-reduces its gradients every step: the rules of others hold."""
-_PLAIN_RULES = tuple(rule for rule in RULES if rule not in SYNC_RULES)
+_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0))
+"""What a plan says that all-reduces its gradients every step and has no grid: the rules of others
+hold."""
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in (*SYNC_RULES, *GRID_RULES))
 
 
 def _own_rules(plans: Plan) -> tuple[Rule, ...]:

@@ -23,7 +23,7 @@ from .plan import Plan
 from .precision import Recipe
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import STRATEGY, Ranks, Stages, Weights, combine, costs_of
+from .stages import STRATEGY, Ranks, Stages, Weights, combine, costs_of, weight_split
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -225,7 +225,9 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         boundary=largest(np.maximum(received, sent), runs.stage, size),
         hop=_mean_hop(task, plans, runs.stage, received, sent),
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
-        end_tp=1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)]),
+        end_tp=weight_split(
+            plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
+        ),
         rank=np.minimum(rank, plans.pp - 1.0),
         last_rank=np.minimum(rank, plans.pp - 1.0),
         ranks_alike=1.0 * (rank < plans.pp),

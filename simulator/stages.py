@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from . import collectives, kernels, schedule_idle, schedules, uneven_chunks
+from . import collectives, kernels, schedule_idle, schedules, tensor_grid, uneven_chunks
 from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
@@ -43,6 +43,7 @@ STRATEGY = (
     "overlap_ep",
     "cp_comm",
     "expert_dispatch",
+    "tp_grid",
 )
 """Fields of a plan that one layer can see."""
 SKELETON = (
@@ -235,7 +236,7 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
         boundary=_mean_over_cuts(boundary, place),
         hop=_mean_over_cuts(hop, place),
         tp=tp,
-        end_tp=tp,
+        end_tp=weight_split(plans, tp),
         rank=place.rank[:, place.which],
         last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
@@ -248,6 +249,13 @@ def _uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pl
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
         ),
     )
+
+
+def weight_split(plans: Plan, tp: Value) -> Value:
+    """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
+    if not plans.tp_grid.any():
+        return tp
+    return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
 
 def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
@@ -346,7 +354,10 @@ def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tu
 def _communicators(plans: Plan, ranks: Ranks) -> Value:
     """Kinds of process groups in use."""
     shared = ranks.weights.data_group.ranks > 1
-    out: Value = 1.0 * (ranks.tp > 1) + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
+    tensor = 1.0 * (ranks.tp > 1)
+    if plans.tp_grid.any():
+        tensor = 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.groups)
+    out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
     return out
 
 

@@ -17,6 +17,8 @@ ORDER = {
         units
         topologies
         compression
+        mesh
+        tensor_grid
         plan_names
         convergence
         json_object
@@ -31,6 +33,7 @@ ORDER = {
         plan
         precision
         operators
+        grid_products
         uneven_chunks
         schedules
         in_flight
@@ -75,8 +78,9 @@ ORDER = {
         kernels
         collectives
         layer_kinds
-        footprint
         layer_communication
+        grid_communication
+        footprint
         layers
         listed_layers
         pipeline_rules
@@ -91,6 +95,7 @@ ORDER = {
         segment_groups
         stage_costs
         sync_rules
+        grid_rules
         rules
         step
         plan_timeline
@@ -101,6 +106,7 @@ ORDER = {
         validation
         provenance
         traffic
+        grid_traffic
         calibration.subjects
         calibration.subjects_collective
         calibration.profile_text

@@ -129,7 +129,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
         return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
-        for rule in (ALL_REDUCED, *form.rules)
+        for rule in (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
         if not np.all(rule.ok(plan, task))
     ]
 
@@ -150,6 +150,15 @@ def only(name: str, field: str, values: Iterable[int], why: str) -> Rule:
         ok,
         lambda p, t: f"{said(p, field)}: {why}; nearest: {shown(field, allowed[-1])}",
     )
+
+
+ONE_DIMENSIONAL = only(
+    "one-dimensional-tensor-parallelism",
+    "tp_grid",
+    (0,),
+    "launch files are written for frameworks that split matrices by rows or columns only",
+)
+"""The rule of every framework about tensor ranks."""
 
 
 def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search import branch_and_bound, exhaustive
-from plan3d.search.bounds import Relaxation
+from plan3d.search.bounds import SIZES, Relaxation
 from plan3d.search.finder import find_plans
 from plan3d.search.objective import OBJECTIVES
 from plan3d.search.space import Space
@@ -30,6 +30,7 @@ TASKS = {
 }
 VALUES = {
     "tp": (1, 2, 4, 8),
+    "tp_grid": ("1d", "2x2", "2.5d:1x2x2", "3d:2x1x1", "2x2x2"),
     "cp": (1, 2),
     "pp": (1, 2, 4, 8),
     "ep": (1, 2, 8),
@@ -92,7 +93,7 @@ def test_bounds_are_below_every_completion(asked):
     plans = concat(tables)
     costs = simulate(space.task, plans)
     fields = list(plans.columns())
-    outer = {"tp", "cp", "pp", "dp", "ep", "etp", "micro_batch"}
+    outer = set(SIZES)
     ends = {"first_stage_layers", "last_stage_layers"}
     placed = ends | {"virtual_stages", "schedule", "micro_batch_group", "mtp_stage"}
     local = set(STRATEGY) - outer

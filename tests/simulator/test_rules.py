@@ -1,7 +1,7 @@
 """Does every rule refuse what it names, say why in one line, and agree with the table?"""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import AXES, Plan, resolve
+from plan3d.simulator.plan import AXES, Plan, code, resolve
 from plan3d.simulator.plan_names import NAMES
 from plan3d.simulator.rules import RULES, check, legal, nearest_divisors, violated
 from plan3d.simulator.software import software_profile
@@ -162,6 +162,12 @@ REFUSED = [
         "need ep > 1",
     ),
     (
+        "software-exchanges-experts",
+        task("mixtral-8x7b", software="nanotron"),
+        {"expert_dispatch": "hierarchical", "ep": 2},
+        "software nanotron has no expert_dispatch=hierarchical and no overlap_ep",
+    ),
+    (
         "expert-overlap-needs-interleaving",
         task("mixtral-8x7b"),
         {"overlap_ep": 1, "ep": 2},
@@ -270,6 +276,35 @@ REFUSED = [
     ("shards-fill-ranks", task(), {"shard": 3}, "shard=3 must divide 16 data ranks"),
     ("shards-fill-ranks", task(), {"shard": 2, "zero": 0}, "shard=2 needs zero >= 1"),
     ("shards-fill-ranks", task("mixtral-8x7b"), {"shard": 2}, "experts is not modelled"),
+    (
+        "grid-fills-tp",
+        task(),
+        {"tp_grid": "2x2"},
+        "2d:2x2: 2 x 2 x 1 = 4 != tp = 2; grids of 2: 1d,",
+    ),
+    ("grid-fills-tp", task(), {"tp_grid": "auto"}, "tp_grid=auto is for a search"),
+    ("grid-splits-dense-layers", task("deepseek-v3"), {"tp_grid": "2x1x1"}, "not for experts"),
+    ("grid-splits-dense-layers", images(), {"tp_grid": "2x1x1"}, "a list of layers"),
+    (
+        "grid-divides-hidden",
+        task("llama-3.1-70b", 63),
+        {"tp": 7, "tp_grid": "1x7x1"},
+        "over 7 ranks, which does not divide hidden size 8192",
+    ),
+    (
+        "grid-divides-micro-batch",
+        task(),
+        {"tp_grid": "1x1x2", "micro_batch": 3},
+        "over 2 ranks, which does not divide micro_batch=3; nearest: 2",
+    ),
+    ("tp-divides-heads", task(), {"tp": 3, "tp_grid": "3x1x1"}, "divide 64 heads (tp_grid)"),
+    (
+        "grid-splits-no-sequence",
+        task(),
+        {"tp_grid": "2x1x1", "sequence_parallel": 1},
+        "needs sequence_parallel=0 and cp=1, not 1 and 1",
+    ),
+    ("grid-in-sixteen-bits", task(), {"tp_grid": "2x1x1", "precision": "fp8"}, "recipe of fp8"),
 ]
 
 
@@ -309,6 +344,9 @@ RANGES = {
     "zero": st.integers(0, 3),
     "first_stage_layers": st.integers(0, 90),
     "last_stage_layers": st.integers(0, 90),
+    "tp_grid": st.sampled_from(("1d", "auto", "2x2", "1x8", "2.5d:2x2x2", "4x1x2", "1x5x1")).map(
+        partial(code, "tp_grid")
+    ),
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
