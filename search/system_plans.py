@@ -9,6 +9,7 @@ from typing import Any
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.plan import AUTO, Plan, code, spell
 from plan3d.simulator.task import Task
+from plan3d.simulator.tensor_grid import every_grid
 
 from .space import default_axes
 from .systems import System, Those, Values, is_single, shown
@@ -25,15 +26,16 @@ def constraints(
         for value in values:
             _check(system, field, value)
     axes = default_axes(task)
-    usual = {field: _tried(values, axes[field]) for field, values in system.usual.items()}
+    axes["tp_grid"] = every_grid(axes["tp"])
+    usual = {field: _tried(field, values, axes[field]) for field, values in system.usual.items()}
     return {**usual, **choose}
 
 
-def _tried(values: Values, axis: tuple[int, ...]) -> Sequence[Any]:
+def _tried(field: str, values: Values, axis: tuple[int, ...]) -> Sequence[Any]:
     """The values to search: where they are not listed, those of an axis, or else the least."""
     if not isinstance(values, Those):
         return values
-    return list(filter(values.has, axis)) or [values.least]
+    return [value for value in axis if values.has(spell(field, value))] or [values.least]
 
 
 def completed(system: System, plan: Plan, stated: frozenset[str]) -> Plan:
@@ -48,10 +50,14 @@ def completed(system: System, plan: Plan, stated: frozenset[str]) -> Plan:
         value = getattr(plan, field)
         if field in stated:
             _check(system, field, spell(field, value))
-            continue
-        if not _among(field, value, usual) and (value != AUTO or is_single(usual)):
+        elif not _stands(field, value, usual):
             fields[field] = code(field, usual.least if isinstance(usual, Those) else usual[0])
     return replace(plan, **fields)
+
+
+def _stands(field: str, value: int, usual: Values) -> bool:
+    """Whether a field that was not stated may keep its default: one that is usual, or derived."""
+    return (value == AUTO and not is_single(usual)) or _among(field, value, usual)
 
 
 def _check(system: System, field: str, value: Any) -> None:
@@ -68,5 +74,5 @@ def _check(system: System, field: str, value: Any) -> None:
 def _among(field: str, value: int, values: Values) -> bool:
     """Whether a field's value, as plans hold it, is one of those."""
     if isinstance(values, Those):
-        return values.has(value)
+        return values.has(spell(field, value))
     return value in [code(field, one) for one in values]

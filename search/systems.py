@@ -23,8 +23,8 @@ class Those:
 
     said: str
     """What they are."""
-    has: Callable[[int], bool]
-    """Whether a value is one of them."""
+    has: Callable[[Any], bool]
+    """Whether a value, as people write it, is one of them."""
     least: str | int
     """The one of a plan that states none."""
 
@@ -40,11 +40,19 @@ HOROVOD_BUCKET = 64 * MIB // FP32
 ALONE: Mapping[str, Values] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "virtual_stages", "sync_period"), (1,)),
     **dict.fromkeys(("zero", "shard"), (0,)),
+    "tp_grid": ("1d",),
     "sync": ("all-reduce",),
     "compression": ("none",),
 }
 """What a system holds unless it says otherwise: whole models, gradients all-reduced in full."""
 SEVERAL = Those("2 or more", lambda value: value > 1, 2)
+_MESH = Those(
+    "1d, or a 3d grid of depth 1 such as 3d:4x2x1",
+    lambda grid: grid == "1d" or (grid.startswith("3d:") and grid.endswith("x1")),
+    "1d",
+)
+"""The same dimension of all tensors over the same axis; the batch is data parallelism."""
+_3D = Those("a 3d grid such as 3d:4x2x2", lambda grid: grid.startswith("3d:"), "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,7 @@ _OVERLAPPED: Mapping[str, Values] = {"overlap_grad_reduce": (1,)}
 _AT_THE_END: Mapping[str, Values] = {"overlap_grad_reduce": (0,)}
 _UPDATED: Mapping[str, Values] = {**_OVERLAPPED, "overlap_param_gather": (0,)}
 """Gradients reduced as they are ready, weights gathered after the optimizer."""
+_PLAIN_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (0,)}
 
 SYSTEMS = {
     system.name: system
@@ -198,7 +207,19 @@ SYSTEMS = {
             "tensor",
             "tensor (1-D) and data parallelism: Megatron-LM of 2019",
             "Shoeybi et al. 2019, section 3",
-            {"tp": SEVERAL, "sequence_parallel": (0,), "overlap_tp": (0,)},
+            {"tp": SEVERAL, **_PLAIN_TENSOR},
+        ),
+        _system(
+            "mesh-tf",
+            "named dimensions split over a mesh: batch, features in and features out",
+            "Shazeer et al. 2018, sections 3 and 4",
+            {"tp": SEVERAL, "tp_grid": _MESH, **_PLAIN_TENSOR},
+        ),
+        _system(
+            "axonn",
+            "matrices split over a 3-D grid of ranks, and data parallelism",
+            "Singh et al. 2023, section 3",
+            {"tp": SEVERAL, "tp_grid": _3D, **_PLAIN_TENSOR},
         ),
         _system(
             "megatron",

@@ -25,6 +25,8 @@ CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
 TASK = Task(Model.preset("gpt3-1.3b"), CLUSTER, sequence=2048, global_batch=128)
 EXPERTS = Task(Model.preset("mixtral-8x7b"), CLUSTER, sequence=2048, global_batch=128)
 NAMES = list(SYSTEMS)
+FROM_ONE = ("tp", "pp", "cp", "ep", "virtual_stages", "sync_period")
+GRIDS = [code("tp_grid", text) for text in ("1d", "2x2", "2.5d:2x2x2", "2x2x2")]
 
 
 def of(name: str, task: Task) -> tuple[Task, dict]:
@@ -36,7 +38,9 @@ def of(name: str, task: Task) -> tuple[Task, dict]:
 
 def held(name: str, field: str, value: int) -> bool:
     values = system(name).holds[field]
-    return values.has(value) if isinstance(values, Those) else value in codes(field, values)
+    if isinstance(values, Those):
+        return values.has(spell(field, value))
+    return value in codes(field, values)
 
 
 def codes(field: str, values: tuple[str | int, ...]) -> list[int]:
@@ -58,11 +62,9 @@ def test_every_legal_plan_holds_the_fields(name: str) -> None:
 def test_what_a_system_holds_is_refused_otherwise(name: str) -> None:
     named = system(name)
     for field in named.holds:
-        others = [v for v in range(3) if not held(name, field, v)]
-        assert others, field
-        if field in ("pp", "tp", "cp", "ep", "virtual_stages", "sync_period") and others[0] == 0:
-            others = others[1:] or [1]
-        wrong = spell(field, others[0])
+        least = 1 if field in FROM_ONE else 0
+        values = GRIDS if field == "tp_grid" else range(least, 3)
+        wrong = next(spell(field, v) for v in values if not held(name, field, v))
         with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
             constraints(named, TASK, {field: [wrong]})
         with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
@@ -72,7 +74,9 @@ def test_what_a_system_holds_is_refused_otherwise(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_that_states_nothing_gets_the_fields(name: str) -> None:
     task, _ = of(name, TASK)
-    plan = resolve(completed(system(name), Plan(micro_batch=2), frozenset({"micro_batch"})), 32)
+    stated = Plan(micro_batch=2, tp=2, tp_grid="1x1x2") if name == "axonn" else Plan(micro_batch=2)
+    said = frozenset({"micro_batch", *(("tp", "tp_grid") if name == "axonn" else ())})
+    plan = resolve(completed(system(name), stated, said), 32)
     assert plan.micro_batch == 2
     for field in system(name).holds:
         assert held(name, field, getattr(plan, field)), field
@@ -93,6 +97,28 @@ def test_fields_of_no_system_are_free() -> None:
     chosen = constraints(system("megatron"), TASK, {"tp": ["4"], "schedule": ["auto"]})
     assert chosen["tp"] == ["4"]
     assert completed(system("megatron"), Plan(tp=4), frozenset({"tp"})).schedule == AUTO
+
+
+def test_a_grid_of_one_plan_is_named() -> None:
+    plan = completed(system("axonn"), Plan(tp=4), frozenset({"tp"}))
+    assert any("name a grid of one plan" in text for _, text in violated(resolve(plan, 32), TASK))
+    chosen = constraints(system("axonn"), TASK, {"tp": [8]})["tp_grid"]
+    assert {spell("tp_grid", grid).partition(":")[0] for grid in chosen} == {"3d"}
+    with pytest.raises(InputError, match="tp_grid=4x4 contradicts the system axonn, which has"):
+        constraints(system("axonn"), TASK, {"tp_grid": ["4x4"]})
+
+
+def test_a_mesh_splits_dimensions_and_gathers_no_weights() -> None:
+    for grid in ("4x4", "2x2x2"):
+        with pytest.raises(InputError, match="contradicts the system mesh-tf"):
+            constraints(system("mesh-tf"), TASK, {"tp_grid": [grid]})
+    grids = [spell("tp_grid", grid) for grid in of("mesh-tf", TASK)[1]["tp_grid"]]
+    assert grids[0] == "1d"
+    assert "3d:4x2x1" in grids
+    assert not any(grid.startswith("2") for grid in grids)
+    found = by_system.compare(TASK, [system("tensor"), system("mesh-tf")])
+    tensor, mesh = (entry.best.step_seconds for entry in found.entries)
+    assert mesh <= tensor
 
 
 def test_segments_are_refused() -> None:
