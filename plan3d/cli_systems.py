@@ -103,8 +103,7 @@ def _print(found: BySystem) -> None:
     screen.table(_table(found))
     screen.lines(_notes(found))
     print()
-    illegal = [e for e in found.entries if e.found.smallest is None]
-    screen.section("Not possible", [f"{e.system.name}: {e.obstacle}" for e in illegal])
+    screen.section("No legal plan", _illegal(found))
     screen.section("Iterations, to compare systems, from published rates", _rates(found))
 
 
@@ -183,6 +182,15 @@ def _notes(found: BySystem) -> list[str]:
             "--gradient-noise says by how much"
         )
     return out
+
+
+def _illegal(found: BySystem) -> list[str]:
+    """Why rules leave no plan of some systems."""
+    names: dict[str, list[str]] = {}
+    for entry in found.entries:
+        if entry.found.smallest is None:
+            names.setdefault(entry.obstacle, []).append(entry.system.name)
+    return [f"{', '.join(systems)}: {reason}" for reason, systems in names.items()]
 
 
 def _rates(found: BySystem) -> list[str]:

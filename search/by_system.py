@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.plan import Plan, resolve
+from plan3d.simulator.rules import violated
 from plan3d.simulator.step import Costs
 from plan3d.simulator.task import Task
 
@@ -16,7 +18,7 @@ from .backend import Progress, SearchResult
 from .comparison import exhausted
 from .finder import DEFAULT_HEADROOM, find_plans
 from .space import Space
-from .system_plans import constraints
+from .system_plans import completed, constraints
 from .systems import SYSTEMS, System
 
 BASELINE = SYSTEMS["sequential"]
@@ -40,7 +42,21 @@ class Entry:
     @property
     def obstacle(self) -> str:
         """Why it has no plan; '' where it has one."""
-        return "" if self.found.plans else obstacle(self.found)
+        if self.found.plans:
+            return ""
+        return self._broken_rule or obstacle(self.found)
+
+    @property
+    def _broken_rule(self) -> str:
+        """Where rules leave no plan: the one that the system's plainest plan breaks."""
+        found = self.found
+        if found.smallest is not None:
+            return ""
+        plain = resolve(completed(self.system, Plan(), frozenset()), found.task.gpus)
+        broken = [
+            text for name, text in violated(plain, found.task) if found.counts.removed.get(name)
+        ]
+        return next(iter(broken), "")
 
 
 @dataclass(frozen=True)

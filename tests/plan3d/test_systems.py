@@ -201,8 +201,11 @@ def test_rules_that_leave_no_plan_are_named(capsys: pytest.CaptureFixture[str]) 
     asked = ["compare", *TASK[:4], "--gpus", "1", "--global-batch", "8"]
     words = printed(capsys, *asked, "--systems", "sequential,ddp")
     assert "no legal plan" in words
-    assert "ddp: no legal plan among" in words
-    assert "grad-overlap-needs-data-ranks" in words
+    assert "ddp: overlap_grad_reduce has nothing to reduce when dp x cp = 1" in words
+    found = answer(capsys, "compare", *TASK[:-1], "100", "--systems", "ddp,zero1", code=3)
+    for entry in found["systems"]:
+        assert entry["infeasible"].startswith("global batch 100 is not a multiple of")
+        assert entry["infeasible"].endswith("nearest: 96, 112")
 
 
 def interrupt(costed: int) -> None:
