@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import cli_export, cli_goal, cli_plan, cli_plot, cli_system, cli_task
@@ -24,9 +24,9 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     from .search.beyond import gains
 
     own = cli_task.choices_of(args)
-    options = _options(args)
+    options = {"choose": own, **_options(args)}
     task = cli_task.task_of(args)
-    choose = options["choose"] = cli_system.narrowed(args, task, own)
+    choose = cli_system.narrowed(args, task, own)
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
@@ -41,8 +41,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         if args.json:
             _print_json(cli_views.empty_record(task, tokens, [str(error)]))
         raise
-    held = {name: values for name, values in choose.items() if name not in own}
-    infeasible, beyond = _why_infeasible(result, own, held), gains(result, choose)
+    infeasible, beyond = _why_infeasible(result, own), gains(result, choose)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
         record = cli_views.search_record(result, tokens, args.price, args.pareto)
@@ -82,6 +81,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     given = {
         "backend": args.backend,
         "space": args.space,
+        "system": args.system,
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,
@@ -111,16 +111,14 @@ def _find(
     return smallest_cluster(task, tokens=tokens, **limits, **options)
 
 
-def _why_infeasible(
-    result: SearchResult, choose: dict[str, list[str]], held: Mapping[str, Sequence[Any]]
-) -> list[str]:
+def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[str]:
     if result.plans:
         return []
     if not result.complete:
         return ["no plan that fits was found before the search ended"]
     from .search.advice import why_infeasible
 
-    return why_infeasible(result, choose, held)
+    return why_infeasible(result, choose)
 
 
 def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:

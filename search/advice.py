@@ -32,20 +32,15 @@ def with_gpus(task: Task, gpus: int) -> Task:
     return replace(task, cluster=replace(task.cluster, gpus=gpus))
 
 
-Constraints = Mapping[str, Sequence[Any]]
-"""Values by plan field."""
-
-
 def why_infeasible(
-    result: SearchResult, choose: Constraints | None = None, held: Constraints | None = None
+    result: SearchResult, choose: Mapping[str, Sequence[Any]] | None = None
 ) -> list[str]:
     """Lines that say what exceeds the memory, by how much and where, and what would fit.
 
-    Tries, in this order, to drop each constraint of `choose`, then all of `held` (those of a
-    system, which belong together), to leave less headroom, and to double the GPUs; reports each
-    change that makes a plan fit.
+    Tries, in this order, to drop each constraint of `choose`, then the system, to leave less
+    headroom, and to double the GPUs; reports each change that makes a plan fit.
     """
-    return [obstacle(result), *_changes(result, choose or {}, held or {})]
+    return [obstacle(result), *_changes(result, choose or {})]
 
 
 def obstacle(result: SearchResult) -> str:
@@ -75,35 +70,34 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
     )
 
 
-def _search(result: SearchResult, task: Task, choose: Constraints) -> SearchResult:
-    headroom = 1 - result.limit / task.cluster.accelerator.memory
-    return find_plans(
-        task, objective=result.objective, choose=choose, headroom=max(headroom, 0.0), top=1
-    )
+def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
+    headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
+    options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
+    return find_plans(task, choose=choose, system=result.system, **options)
 
 
-def _changes(result: SearchResult, choose: Constraints, held: Constraints) -> Iterator[str]:
-    every = {**held, **choose}
-    fewer = {
-        f"the constraint on {name}": {**held, **{o: v for o, v in choose.items() if o != name}}
-        for name in choose
-    }
-    for what, rest in (fewer | ({"the system": dict(choose)} if held else {})).items():
+def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    for name in choose:
+        rest = {other: values for other, values in choose.items() if other != name}
         found = _search(result, result.task, rest)
         if not found.complete:
             return
         if found.plans:
-            yield f"without {what} it fits: {found.plans[0]}"
+            yield f"without the constraint on {name} it fits: {found.plans[0]}"
+    if result.system:
+        found = _search(replace(result, system=None), result.task, choose)
+        if found.plans:
+            yield f"without the system {result.system} it fits: {found.plans[0]}"
     smallest = result.smallest
     if smallest is not None and smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
         yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
     if smallest is None:
-        yield from _legal_nearby(result, every)
+        yield from _legal_nearby(result, choose)
         return
     for doubling in range(1, MOST_DOUBLINGS + 1):
         more = result.task.gpus * 2**doubling
-        found = _search(result, with_gpus(result.task, more), every)
+        found = _search(result, with_gpus(result.task, more), choose)
         if not found.complete:
             return
         if found.plans:
@@ -112,7 +106,7 @@ def _changes(result: SearchResult, choose: Constraints, held: Constraints) -> It
     yield f"not even {result.task.gpus * 2**MOST_DOUBLINGS} GPUs would do"
 
 
-def _legal_nearby(result: SearchResult, choose: Constraints) -> Iterator[str]:
+def _legal_nearby(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """The nearest numbers of GPUs and sequences, below and above, for which some plan is legal."""
     task = result.task
     nodes, batch = task.cluster.nodes, task.global_batch
@@ -131,7 +125,7 @@ def _legal_nearby(result: SearchResult, choose: Constraints) -> Iterator[str]:
 def _first_that_fits(
     result: SearchResult,
     tasks: Iterator[Task],
-    choose: Constraints,
+    choose: Mapping[str, Sequence[Any]],
     said: Callable[[Task], str],
 ) -> Iterator[str]:
     """A line about the first of some questions that has an answer."""

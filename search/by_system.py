@@ -106,11 +106,12 @@ def compare(
     """
     objective = "time-to-accuracy" if task.goal else "step-time"
     options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
-    asked = {system.name: _question(task, system, choose or {}) for system in systems}
+    options["progress"] = progress
     entries: list[Entry] = []
     complete = True
     for system in systems:
-        found = find_plans(**asked[system.name], **options, progress=progress)
+        own = task if system.gpus is None else with_gpus(task, system.gpus)
+        found = find_plans(own, choose=choose, system=system.name, **options)
         complete = not found.interrupted
         if not complete:
             break
@@ -123,11 +124,6 @@ def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Cos
     """The fastest plan of one device under what `choose` says of it; where none fits, of one
     with unlimited memory."""
     own = {name: values for name, values in choose.items() if name in OF_ONE_DEVICE}
-    space = Space.of(**_question(task, BASELINE, own))
+    one = with_gpus(task, 1)
+    space = Space.of(one, constraints(BASELINE, one, own))
     return exhausted(space, limit, 1, np.inf).best or exhausted(space, np.inf, 1, np.inf).best
-
-
-def _question(task: Task, system: System, choose: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The task that a system trains, and the values that its plans may have."""
-    own = task if system.gpus is None else with_gpus(task, system.gpus)
-    return {"task": own, "choose": constraints(system, own, choose)}

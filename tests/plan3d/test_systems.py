@@ -77,7 +77,7 @@ def test_a_sweep_asks_every_point_of_the_system(capsys: pytest.CaptureFixture[st
 def test_what_is_in_the_way_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", *LARGE, "--system", "ddp", "--fix", "micro_batch=1"]
     lines = answer(capsys, *asked, code=3)["infeasible"]
-    assert any(line.startswith("without the system it fits") for line in lines)
+    assert any(line.startswith("without the system ddp it fits") for line in lines)
     assert not any("constraint on tp" in line for line in lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plan3d.search import by_system
-from plan3d.search.advice import why_infeasible, with_gpus
+from plan3d.search.advice import smallest_cluster, why_infeasible, with_gpus
 from plan3d.search.finder import find_plans
 from plan3d.search.space import Space
 from plan3d.search.system_plans import completed, constraints
@@ -197,7 +197,25 @@ def test_a_constraint_narrows_every_system() -> None:
 
 def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
-    usual = constraints(system("ddp"), task, {})
-    lines = why_infeasible(find_plans(task, choose=usual), {}, usual)
-    assert any(line.startswith("without the system it fits") for line in lines)
+    lines = why_infeasible(find_plans(task, system="ddp"))
+    assert any(line.startswith("without the system ddp it fits") for line in lines)
     assert not any("constraint on" in line for line in lines)
+
+
+def test_more_gpus_are_searched_within_the_system() -> None:
+    task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
+    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=10.2e9))
+    found = find_plans(replace(task, cluster=small), system="zero3", top=3)
+    assert found.costs is None
+    (line,) = (text for text in why_infeasible(found) if text.startswith("on "))
+    plan = Plan.parse(line.partition(": ")[2])
+    assert plan.zero == 3
+    assert plan.dp == int(line.split()[1]) > 32
+
+
+def test_the_fewest_gpus_are_those_of_the_system() -> None:
+    found = smallest_cluster(TASK, tokens=1e9, days=1.0, system="pipedream")
+    assert found.system == "pipedream"
+    assert all(plan.pp > 1 and plan.zero == 0 for plan in found.plans)
+    with pytest.raises(InputError, match="unknown system"):
+        find_plans(TASK, system="pipedreem")
