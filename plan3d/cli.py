@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import (
@@ -37,6 +37,10 @@ _ESTIMATE = """Predict time and memory of one plan, and say where they go.
 _VALIDATE = """Predict published measured runs and say how far off the predictions are.
 
   plan3d validate --source megatron_sc21 --plot sc21.png"""
+_SYSTEMS = """List the systems that --system knows, or show what one holds.
+
+  plan3d systems gpipe
+  plan3d compare --systems all --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64"""
 VERBS = {
     "search": ("rank the plans of a model on a cluster", _SEARCH),
     "estimate": ("time and memory of one plan", _ESTIMATE),
@@ -50,11 +54,13 @@ VERBS = {
     "calibrate": (cli_calibrate.SUMMARY, cli_calibrate.ABOUT),
     "models": ("list known models, or show one", "List the presets, or show one model."),
     "clusters": ("list hardware profiles, or show one", "List the profiles, or show one."),
+    "systems": ("list training systems, or show one", _SYSTEMS),
 }
 
 POSITIONAL = {
     "models": ("NAME", "?", "preset or config.json", "model"),
     "clusters": ("NAME", "?", "profile or TOML file", "cluster"),
+    "systems": ("NAME", "?", "a system that --system knows", "system"),
     "export": ("PLAN", None, "'tp=8 pp=8 ...', a file, or result.json#3", "file"),
     "import": ("FILE", None, "launch script or configuration", "file"),
 }
@@ -75,11 +81,13 @@ class _Completion(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         import shtab
 
+        from .search.systems import SYSTEMS
         from .simulator.hardware_profile import profile_names
         from .simulator.presets import preset_names
         from .simulator.software import SOFTWARE
 
-        names = {"model": preset_names(), "cluster": profile_names(), "software": SOFTWARE}
+        names: dict[str, Iterable[str]] = {"model": preset_names(), "cluster": profile_names()}
+        names |= {"software": SOFTWARE, "system": SYSTEMS}
         verbs = parser._subparsers._group_actions[0].choices
         for action in (action for verb in verbs.values() for action in verb._actions):
             kind = getattr(action, "completes", "")

@@ -1,10 +1,12 @@
-"""Which models and clusters are known? The verbs `models` and `clusters`; needs no numpy."""
+"""Which models, clusters and systems are known? Their verbs; needs no numpy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .cli_task import model_of
+from .search.systems import SYSTEMS, System, Those, Values, shown, system
 from .simulator.hardware import Cluster
 from .simulator.hardware_profile import Profile, profile_names, read_profile
 from .simulator.model import Model
@@ -195,3 +197,60 @@ def _profile_record(profile: Profile) -> dict[str, Any]:
         for key, (path, origin) in profile.tables.items()
     }
     return {"name": profile.name, **profile.texts, "numbers": numbers, "tables": tables}
+
+
+def system_record(named: System) -> dict[str, Any]:
+    """One system as JSON holds it."""
+    return {
+        "name": named.name,
+        "meaning": named.meaning,
+        "source": named.source,
+        "exact": named.exact,
+        "gpus": named.gpus,
+        "holds": {field: _values(values) for field, values in named.holds.items()},
+        "tries": {field: _values(values) for field, values in named.tries.items()},
+    }
+
+
+def _values(values: Values) -> str | list[str | int]:
+    """Values of a field, or what they are."""
+    return values.said if isinstance(values, Those) else list(values)
+
+
+def systems_records() -> list[dict[str, Any]]:
+    """Every system."""
+    return [system_record(named) for named in SYSTEMS.values()]
+
+
+def systems_table() -> Table:
+    """Every system in one row."""
+    rows = tuple((s.name, s.meaning, s.source) for s in SYSTEMS.values())
+    return Table(headers=("system", "meaning", "source"), rows=rows, words=frozenset(range(3)))
+
+
+def system_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
+    """One system: a line, its fields, what that leaves, and the same as JSON."""
+    named = system(name)
+    rows = [(*_said(field, values), "held") for field, values in named.holds.items()]
+    rows += [(*_said(f, values), "usual; any other is taken") for f, values in named.tries.items()]
+    table = Table(headers=("field", "value", ""), rows=tuple(rows), words=frozenset(range(3)))
+    left = "every other field of a plan is searched, or as the user says (--fix, --choose)"
+    return [f"{name}: {named.meaning} ({named.source})", left], [table], system_record(named)
+
+
+def _said(field: str, values: Values) -> list[str]:
+    return shown(field, values).split("=", 1)
+
+
+Catalogue = tuple[
+    Callable[[], list[dict[str, Any]]],
+    Callable[[], Table],
+    Callable[[str], tuple[list[str], list[Table], dict[str, Any]]],
+]
+"""Records of all, a table of all, and one by name."""
+CATALOGUES: dict[str, Catalogue] = {
+    "models": (models_records, models_table, model_tables),
+    "clusters": (clusters_records, clusters_table, cluster_tables),
+    "systems": (systems_records, systems_table, system_tables),
+}
+"""By verb."""

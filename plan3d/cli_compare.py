@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_goal, cli_task
+from . import cli_goal, cli_systems, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
 from .simulator.errors import InputError
 from .simulator.tables import Table
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from .search.race import Entry, Race
 
 PICTURES = ("png", "svg", "pdf")
-ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies.
+ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies; or
+training systems against one device.
 
   plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
-      --backends random,annealing,cma-es --seeds 10 --plot regret.png"""
+      --backends random,annealing,cma-es --seeds 10 --plot regret.png
+  plan3d compare --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --systems all"""
+OF_SYSTEMS = ("accuracy", "gradient_noise")
+"""Options that a comparison of backends would not use."""
 
 
 def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
-    """Run the backends and print what they found."""
+    """Run the backends, or search the systems, and print what they found."""
+    if args.systems is not None:
+        return cli_systems.compare(args, progress)
+    for name in OF_SYSTEMS:
+        if getattr(args, name) is not None:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} has no effect on backends; it goes with --systems")
     choose = cli_task.choices_of(args)
     task = cli_task.task_of(args)
     cli_task.check_choices(task, choose)

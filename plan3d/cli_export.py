@@ -77,6 +77,20 @@ def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
         print(out["text"], end="")
 
 
+def refusal_line(result: SearchResult) -> list[str]:
+    """Why Megatron-LM, which most people launch with, cannot run the best plan."""
+    from .search.export.exporter import refusals
+    from .search.export.registry import exporter
+
+    assert result.costs is not None
+    form = exporter("megatron").form()
+    refused = refusals(result.task, result.costs.plans.take(0), form)
+    if not refused:
+        return []
+    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return [f"plan 1 cannot be launched by Megatron-LM {form.version}: {refused[0]}{more}"]
+
+
 def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
     """The command that writes the best plan for the first framework that can run it."""
     from .search.export.exporter import refusals

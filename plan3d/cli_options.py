@@ -8,7 +8,9 @@ from __future__ import annotations
 from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
 from .cli_parser import Option, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
+from .cli_system_options import SYSTEM_OPTIONS
 from .simulator import units
+from .simulator.software import DEFAULT_SOFTWARE, SOFTWARE
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare")
 """Verbs that need a model and a cluster."""
@@ -27,8 +29,10 @@ RANKING = (*SEARCH, *SWEEP)
 TRAINING = ("search", "estimate", *SWEEP)
 COMPARE = ("compare",)
 SPACE = ("search", "compare")
+REACHING = ("search", "estimate", "compare")
+"""Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters")
+EVERY = (*ASKING, "validate", "models", "clusters", "systems")
 
 OPTIONS = (
     Option(
@@ -108,7 +112,7 @@ OPTIONS = (
         value="PROFILE",
         verbs=ASKING,
         completes="software",
-        help="training stack: megatron-core (default) or megatron-lm-2021",
+        help=f"training stack, default {DEFAULT_SOFTWARE}: {', '.join(SOFTWARE)}",
     ),
     Option(
         flag="--inter-node-bandwidth",
@@ -162,7 +166,7 @@ OPTIONS = (
         flag="--accuracy",
         value="E",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=REACHING,
         help="squared gradient norm to reach, where (loss to go) x smoothness = 1; with "
         "--gradient-noise adds iterations and time to accuracy",
     ),
@@ -170,7 +174,7 @@ OPTIONS = (
         flag="--gradient-noise",
         value="V",
         read=positive,
-        verbs=("search", "estimate"),
+        verbs=REACHING,
         help="variance of the gradient of one sequence, in the units of --accuracy",
     ),
     Option(
@@ -352,6 +356,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
     *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),

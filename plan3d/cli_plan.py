@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import cli_goal
+from . import cli_goal, cli_system
 from .cli_task import PLAN_FIELDS, layout_of, task_of
 from .simulator.errors import InputError
 from .simulator.task import Task
@@ -42,8 +42,10 @@ class Saved:
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
-    """The plan of --plan, with what it leaves open to --precision, --optimizer and a layout."""
-    plan = completed(read_plan(args.plan, "--plan"), args)
+    """The plan of --plan, with what it leaves open to --system and to options of its fields."""
+    saved = read_plan(args.plan, "--plan")
+    of_system = cli_system.plan_of(args, saved.plan, saved.stated)
+    plan = completed(replace(saved, plan=of_system), args)
     cli_goal.check_graph(args, [str(plan.to_dict()["topology"])])
     return plan
 
@@ -56,11 +58,11 @@ def completed(saved: Saved, args: argparse.Namespace) -> Plan:
     for option, text in layout_of(args):
         plan = _with_layout(plan, option, text)
     for name in PLAN_FIELDS:
-        text = getattr(args, name)
-        wanted = None if text is None else code(name, text)
+        given = getattr(args, name, None)
+        wanted = None if given is None else code(name, given)
         if name in saved.stated and wanted not in (None, getattr(plan, name)):
             has = f"{name}={spell(name, getattr(plan, name))}"
-            option = f"--{name.replace('_', '-')} {text}"
+            option = f"--{name.replace('_', '-')} {given}"
             raise InputError(f"{option} contradicts the plan, which has {has}")
         if wanted is not None:
             plan = replaced(plan, {name: wanted})

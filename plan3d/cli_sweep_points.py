@@ -26,7 +26,7 @@ OF_TASK = (
 SIZES = ("gpus", "nodes")
 NOT_SWEPT = ("layers_per_stage", "segments")
 """Plan fields that are no single number."""
-OF_SEARCH = ("fix", "choose", "memory_headroom", "objective")
+OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
 
 
 class Axis(NamedTuple):
@@ -165,7 +165,7 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
 
 def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> dict[str, Any]:
     """Arguments of a point whose best plan is asked for; InputError for what no search takes."""
-    from . import cli_task
+    from . import cli_system, cli_task
     from .search.objective import objective
     from .search.space import Space
 
@@ -174,6 +174,7 @@ def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]
         if name in choose:
             raise InputError(f"--over {name}: is constrained already")
         choose[name] = [value]
+    choose = cli_system.narrowed(args, task, choose)
     Space.of(task, choose)
     given = {"headroom": args.memory_headroom, "objective": args.objective}
     if args.objective is not None:

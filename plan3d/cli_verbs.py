@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import cli_export, cli_goal, cli_plan, cli_plot, cli_task
+from . import cli_export, cli_goal, cli_plan, cli_plot, cli_system, cli_task
 from .cli_output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
 from .simulator.errors import InputError, NoFeasiblePlanError
 from .simulator.task import Task
@@ -23,9 +23,10 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
     from . import cli_views
     from .search.beyond import gains
 
-    choose = cli_task.choices_of(args)
-    options = {"choose": choose, **_options(args)}
+    own = cli_task.choices_of(args)
+    options = {"choose": own, **_options(args)}
     task = cli_task.task_of(args)
+    choose = cli_system.narrowed(args, task, own)
     tokens = cli_task.tokens_of(args, task.model)
     if not cli_task.asks_for_gpus(args):
         cli_task.check_choices(task, choose)
@@ -40,12 +41,13 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         if args.json:
             _print_json(cli_views.empty_record(task, tokens, [str(error)]))
         raise
-    infeasible, beyond = _why_infeasible(result, choose), gains(result, choose)
+    infeasible, beyond = _why_infeasible(result, own), gains(result, choose)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
         record = cli_views.search_record(result, tokens, args.price, args.pareto)
         record["beyond"] = [gain._asdict() for gain in beyond]
         record |= {"infeasible": infeasible} if infeasible else {}
+        record |= cli_system.record(args)
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
     _write_pages(result, args, tokens, infeasible)
@@ -79,6 +81,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     given = {
         "backend": args.backend,
         "space": args.space,
+        "system": args.system,
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,
@@ -137,7 +140,7 @@ def _print_search(
     from .search.beyond import sentence
 
     screen = Screen()
-    screen.lines(cli_views.header(result.task, result.limit))
+    screen.lines([*cli_views.header(result.task, result.limit), *cli_system.line(args)])
     if result.costs is None:
         print()
         screen.lines(cli_views.count_lines(result))
@@ -147,7 +150,7 @@ def _print_search(
     screen.lines([cli_views.peak_line(result.costs)])
     print()
     _print_ranking(screen, result.costs, args, tokens)
-    screen.lines(cli_views.count_lines(result))
+    screen.lines([*cli_export.refusal_line(result), *cli_views.count_lines(result)])
     if beyond:
         screen.lines([sentence(beyond)])
     if tokens is not None:
@@ -203,16 +206,18 @@ def estimate(args: argparse.Namespace) -> int:
     """Predict one plan; one that does not fit is still a valid answer."""
     task = cli_task.task_of(args)
     tokens = cli_task.tokens_of(args, task.model)
+    cli_system.check_task(args, task)
     plan = cli_plan.plan_of(args)
     from . import cli_views
     from .simulator.step import evaluate
 
     costs = evaluate(task, plan)
     if args.json:
-        _print_json(cli_views.estimate_record(costs, tokens, args.price))
+        record = cli_views.estimate_record(costs, tokens, args.price)
+        _print_json(record | cli_system.record(args))
         return 0
     screen = Screen()
-    screen.lines([*cli_views.header(task), cli_views.peak_line(costs)])
+    screen.lines([*cli_views.header(task), *cli_system.line(args), cli_views.peak_line(costs)])
     if tokens is not None:
         screen.lines([cli_views.training_line(costs, tokens, args.price)])
     screen.lines(cli_views.accuracy_lines(costs))
@@ -231,19 +236,16 @@ def print_costs(screen: Screen, costs: Costs) -> None:
 
 
 def catalogue(args: argparse.Namespace) -> int:
-    """List models or clusters, or show one."""
-    from . import cli_catalogue
+    """List models, clusters or systems, or show one."""
+    from .cli_catalogue import CATALOGUES
 
-    models = args.verb == "models"
+    records, listing, show = CATALOGUES[args.verb]
     if args.name is None:
         if args.json:
-            make = cli_catalogue.models_records if models else cli_catalogue.clusters_records
-            _print_json({args.verb: make()})
+            _print_json({args.verb: records()})
         else:
-            listing = cli_catalogue.models_table if models else cli_catalogue.clusters_table
             Screen().table(listing())
         return 0
-    show = cli_catalogue.model_tables if models else cli_catalogue.cluster_tables
     lines, tables, record = show(args.name)
     if args.json:
         _print_json(record)

@@ -37,8 +37,8 @@ def why_infeasible(
 ) -> list[str]:
     """Lines that say what exceeds the memory, by how much and where, and what would fit.
 
-    Tries, in this order, to drop each constraint of `choose`, to leave less headroom, and to
-    double the GPUs; reports each change that makes a plan fit.
+    Tries, in this order, to drop each constraint of `choose`, then the system, to leave less
+    headroom, and to double the GPUs; reports each change that makes a plan fit.
     """
     return [obstacle(result), *_changes(result, choose or {})]
 
@@ -71,10 +71,9 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
 
 
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
-    headroom = 1 - result.limit / task.cluster.accelerator.memory
-    return find_plans(
-        task, objective=result.objective, choose=choose, headroom=max(headroom, 0.0), top=1
-    )
+    headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
+    options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
+    return find_plans(task, choose=choose, system=result.system, **options)
 
 
 def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
@@ -85,6 +84,10 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
             return
         if found.plans:
             yield f"without the constraint on {name} it fits: {found.plans[0]}"
+    if result.system:
+        found = _search(replace(result, system=None), result.task, choose)
+        if found.plans:
+            yield f"without the system {result.system} it fits: {found.plans[0]}"
     smallest = result.smallest
     if smallest is not None and smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)

@@ -102,6 +102,8 @@ class SearchResult:
     """How the best plan came about, of a search that does not cost every plan."""
     bound: float | None = None
     """What no plan that fits scores below, where the backend proves it."""
+    system: str | None = None
+    """The system whose plans alone were searched."""
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
 

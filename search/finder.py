@@ -24,6 +24,8 @@ from .reinforcement_learning import PolicyGradient
 from .sampling import MakeSampler
 from .space import Space
 from .staged import StagedProblem
+from .system_plans import constraints
+from .systems import system as system_named
 from .uniform import UniformProblem
 from .zeroth_order import Annealing, CmaEs, RandomSearch, Spsa
 
@@ -78,6 +80,7 @@ def find_plans(
     space: str = "uniform",
     objective: str = "step-time",
     choose: Mapping[str, Sequence[Any]] | None = None,
+    system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
     top: int = 10,
     budget: int | None = None,
@@ -88,10 +91,11 @@ def find_plans(
     """Search the plans of a task and rank the `top` best that fit.
 
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
-    `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `headroom` is the share
-    of memory to leave free. The search ends, incomplete, after `budget` plans or `time_limit`
-    seconds; `seed` (0 when None) is what SAMPLERS draw from, which end after sampling.BUDGET plans
-    unless told otherwise. Raises InputError for an unknown backend, objective, field or value.
+    `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
+    systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
+    free. The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when
+    None) is what SAMPLERS draw from, which end after sampling.BUDGET plans unless told otherwise.
+    Raises InputError for an unknown backend, objective, system, field or value.
     """
     check_backend(backend)
     objective_of(objective)
@@ -99,8 +103,9 @@ def find_plans(
     _check_numbers(top, headroom, budget, time_limit)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
-    return BACKENDS[backend](
-        _subject(task, space, backend, choose),
+    values = constraints(system_named(system), task, choose or {}) if system else choose
+    found = BACKENDS[backend](
+        _subject(task, space, backend, values),
         objective=objective,
         limit=limit,
         top=top,
@@ -109,6 +114,7 @@ def find_plans(
         progress=progress,
         **drawn,
     )
+    return replace(found, system=system)
 
 
 def _subject(

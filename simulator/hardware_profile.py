@@ -6,6 +6,7 @@ Numbers are kept by dotted key ('links.fast.bandwidth'); hardware.py gives them 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from .units import convert
 
 PACKAGE = "plan3d.hardware_profiles"
 MEASUREMENTS = "measurements"
+MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ def read_profile(name_or_path: str | Path) -> Profile:
         if name in profile_names():
             return parse_profile(files(PACKAGE).joinpath(f"{name}.toml").read_bytes(), name)
         if not (name.endswith(".toml") or "/" in name or "\\" in name):
+            if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
+                raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
             known = did_you_mean(name, profile_names())
             raise problem(name, f"unknown profile, and not the path of a .toml file{known}")
         return parse_profile(Path(name_or_path).read_bytes(), name)
@@ -113,7 +117,7 @@ def parse_profile(content: bytes, where: str) -> Profile:
     """A profile from the bytes of its file; `where` names it in errors."""
     tree = tomllib.loads(content.decode("utf-8-sig"))
     if "accelerators" in tree or isinstance(tree.get("accelerator"), list):
-        raise problem(where, "clusters of mixed GPUs are not modelled; give one [accelerator]")
+        raise problem(where, f"{MIXED}; give one [accelerator]")
     sources = _sources(where, tree.pop("sources", {}))
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):

@@ -114,6 +114,7 @@ CONVENTIONS: dict[str, Convention] = {
         overlap={"overlap_grad_reduce": 0, "overlap_param_gather": 0},
         changes={"gradient_memory": 2.0, "sharded_logits": False, "logit_bytes": 16.0},
     ),
+    "bluefog21": Convention(software="megatron-core", dtype="fp32"),
     "llmfoundry": _FSDP,
     "tinyllama": replace(_FSDP, vocabulary=32000),
     "zerobubble24": _ZERO_BUBBLE,
@@ -184,6 +185,9 @@ FAMILIES = {
 }
 FAMILIES["moe"] = FAMILIES["llama"]
 """Families of decoders by name."""
+
+LISTED = {"ResNet-50": "resnet-50"}
+"""Presets that are layer lists, by the model that a row names; a step takes samples of one unit."""
 
 
 def convention(source: str, framework: str) -> Convention:

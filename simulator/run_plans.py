@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 from .errors import InputError
+from .exchanges import FIELDS
 from .plan import Plan
 from .plan_names import NAMES, Schedule
 from .published_runs import Run
+from .sync_validation import FRAMEWORKS
 
 
 def plan_of(run: Run) -> Plan:
@@ -36,7 +38,14 @@ def plan_of(run: Run) -> Plan:
         precision=run.dtype,
         layers_per_stage=_ends(run, virtual),
         **_overlap(run, ranks, zero, virtual, split),
+        **_policy(run),
     )
+
+
+def _policy(run: Run) -> dict[str, Any]:
+    """How the replicas of a row's framework are kept together, where it is not by all-reduce."""
+    policy = FRAMEWORKS.get(run.given("framework", ""))
+    return dict(zip(FIELDS, policy, strict=True)) if policy else {}
 
 
 def _overlap(run: Run, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, Any]:
@@ -94,7 +103,9 @@ def _ends(run: Run, virtual: int) -> tuple[int, ...]:
         "First and last stage have one layer fewer|from first and last stage|"
         "embeddings counted as layers"
     )
+    if chunks == 1:
+        return ()
     each, rest = divmod(run["layers"] + 2, chunks)
-    if chunks == 1 or rest or not (stated or (virtual > 1 and run["layers"] % chunks)):
+    if rest or not (stated or (virtual > 1 and run["layers"] % chunks)):
         return ()
     return (each - 1, *[each] * (chunks - 2), each - 1)

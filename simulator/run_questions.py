@@ -16,16 +16,15 @@ from .model import Attention, Block, Experts, Mlp, Model
 from .plan import Plan, resolve
 from .published_runs import Run
 from .rules import violated
-from .run_conventions import FAMILIES, KERNELS, NETWORKS, Family
+from .run_conventions import FAMILIES, KERNELS, LISTED, NETWORKS, Family
 from .run_plans import plan_of
 from .software import Software, software_profile
 from .task import Task
 
-NEEDED = (
-    *("layers", "hidden", "ffn_hidden", "heads", "sequence"),
-    *("accelerator", "gpus", "global_batch", "tp", "pp", "dp"),
-)
-"""Columns that nothing can stand in for."""
+SHAPE = ("layers", "hidden", "ffn_hidden", "heads", "sequence")
+"""Columns of a transformer that nothing can stand in for."""
+NEEDED = ("accelerator", "gpus", "global_batch", "tp", "pp", "dp")
+"""Those of every run."""
 
 SIZE_AGREES = (0.75, 1.33)
 """Built over stated parameters: outside, the columns leave out part of the model's shape
@@ -74,8 +73,8 @@ class _Builder:
         profile = run.convention.software.format(dtype=run.dtype)
         changes = tuple(run.convention.changes.items())
         stack = (profile, changes, run["flash_attention"], run.kernel)
-        sizes = (run["sequence"], run["global_batch"])
-        task: Task = self.once(self.task, _model_key(run), where, stack, sizes)
+        sizes = (run.given("sequence", 1), run["global_batch"])
+        task: Task = self.once(self.task, _model_of(run), where, stack, sizes)
         _check_size(run, task.model)
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
@@ -90,7 +89,7 @@ class _Builder:
         sizes: tuple[int, int],
     ) -> Task:
         return Task(
-            self.once(_model, *model),
+            self.once(*model),
             self.once(_cluster, *where),
             sequence=sizes[0],
             global_batch=sizes[1],
@@ -99,11 +98,12 @@ class _Builder:
 
 
 def _check(run: Run) -> None:
-    """Raise InputError for what is no training of a decoder that the simulator knows."""
-    family = run.given("family", "")
-    if family not in FAMILIES:
+    """Raise InputError for what is no training that the simulator knows."""
+    family, listed = run.given("family", ""), run["model"] in LISTED
+    if family not in FAMILIES and not listed:
         raise InputError(f"family {family!r} is no decoder-only transformer")
-    absent = [column for column in NEEDED if run[column] is None]
+    needed = NEEDED if listed else (*SHAPE, *NEEDED)
+    absent = [column for column in needed if run[column] is None]
     if run["micro_batch"] is None and not run.convention.micro_batch:
         absent.append("micro_batch")
     if absent:
@@ -121,11 +121,14 @@ def _check_size(run: Run, model: Model) -> None:
         raise InputError("its sizes do not give the parameters it states")
 
 
-def _model_key(run: Run) -> tuple[Any, ...]:
-    """Arguments of _model that a row and its notes give."""
+def _model_of(run: Run) -> tuple[Any, ...]:
+    """What builds the model of a row, and from which arguments."""
+    if run["model"] in LISTED:
+        return Model.preset, LISTED[run["model"]]
     tied = run.noted("tied_emb=(True|False)")
     shape = tuple(run[name] for name in ("layers", "hidden", "ffn_hidden", "heads"))
     return (
+        _model,
         run.given("model", "unnamed"),
         _family(run, tied[1] == "True" if tied else None),
         (*shape, run.given("kv_heads", run["heads"])),

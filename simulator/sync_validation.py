@@ -138,11 +138,18 @@ def bert_hours(network: Network) -> Compared:
     return Compared("decentralised, 64 GPUs", BERT_HOURS[1], BERT_HOURS[0] * one_peer / parallel)
 
 
-FRAMEWORKS = {"Horovod": RING, "BlueFog N_AR": ONE_PEER, "BlueFog H_N_AR": BETWEEN_NODES}
+FUSION = 64e6
+"""Bytes of Horovod's fusion buffer."""
+FRAMEWORKS = {
+    "Horovod": RING._replace(bucket_parameters=int(FUSION / FP32)),
+    "BlueFog N_AR": ONE_PEER,
+    "BlueFog H_N_AR": BETWEEN_NODES,
+}
+"""Ways to synchronise by the framework that a published run names."""
 BLUEFOG_COMPUTE = {64: 0.189, 32: 0.105}
 """Seconds of an iteration by images a GPU: the smallest run of each, on one node."""
-BACKWARD, CONTENTION, FUSION = 2 / 3, 0.15, 64e6
-"""Share of compute that is backward; software.contention; bytes of Horovod's fusion buffer."""
+BACKWARD, CONTENTION = 2 / 3, 0.15
+"""Share of compute that is backward; software.contention."""
 
 
 def bluefog(network: Network) -> list[tuple[Run, Compared]]:
@@ -158,7 +165,7 @@ def bluefog(network: Network) -> list[tuple[Run, Compared]]:
         spent = sync_seconds(policy, RESNET_50, network.cluster(run["gpus"]))
         averages = policy.apart
         window = compute if averages else BACKWARD * compute
-        tail = 0.0 if averages else spent / ceil(FP32 * RESNET_50 / FUSION)
+        tail = 0.0 if averages else spent / ceil(RESNET_50 / policy.bucket_parameters)
         shown = exposed(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
         what = f"{run['framework']}, {run['gpus']} GPUs, {run['micro_batch']} images"
         out.append((run, Compared(what, run["step_seconds"], compute + float(shown[0]))))

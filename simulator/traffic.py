@@ -13,7 +13,7 @@ import numpy as np
 from . import exchanges
 from .collectives import Group as Ranks
 from .compression import METHODS, Compression, delta, omega
-from .convergence import AVERAGED, COMPRESSED, COOPERATIVE
+from .convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
 from .exchanges import GOSSIP, SERVERS, Policy
 from .groups import Group
 from .plan import Plan, spell
@@ -167,12 +167,16 @@ def _compressed(policy: Policy) -> str:
     )
 
 
+def rate_of(policy: Policy) -> Rate:
+    """The published rate behind the iterations of a policy."""
+    if policy.compression:
+        return COMPRESSED[policy.compression]
+    return COOPERATIVE if policy.apart else AVERAGED
+
+
 def _rate(task: Task, plan: Plan, policy: Policy) -> list[str]:
     """Which rate stands behind the iterations."""
-    rate = AVERAGED if not policy.apart else COOPERATIVE
-    if policy.compression:
-        rate = COMPRESSED[policy.compression]
-    goal = task.goal
+    rate, goal = rate_of(policy), task.goal
     if not goal:
         return [f"steps to an accuracy may differ from all-reduce: {rate}"]
     variance = goal.sequence_noise * plan.dp / task.global_batch

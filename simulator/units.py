@@ -120,9 +120,12 @@ def format_count(value: float) -> str:
     return f"{value:.4g}"
 
 
+_TIMES = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+
+
 def format_seconds(value: float) -> str:
     """Time in the unit that leaves one to three digits before the point."""
-    for factor, unit in ((86400.0, "days"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms")):
+    for factor, unit in _TIMES:
         if abs(value) >= (2 * factor if factor > 1 else factor):
             return f"{value / factor:.3g} {unit}"
     return f"{value * 1e6:.3g} us"

@@ -43,7 +43,6 @@ ORDER = {
         timeline
         run_conventions
         published_runs
-        run_plans
         scores
         textbook
         tables
@@ -102,6 +101,7 @@ ORDER = {
         plan_timeline
         trace
         sync_validation
+        run_plans
         run_questions
         validation
         provenance
@@ -131,8 +131,10 @@ ORDER = {
         calibration.view
     """,
     "plan3d.search": """
+        systems
         objective
         space
+        system_plans
         pareto
         backend
         exhaustive
@@ -193,6 +195,7 @@ ORDER = {
         integer_programming
         finder
         advice
+        by_system
         edits
         beyond
         sweep
@@ -205,9 +208,11 @@ ORDER = {
         cli_output
         cli_goal
         cli_task
+        cli_system
         cli_plan
         cli_catalogue
         cli_sweep_options
+        cli_system_options
         cli_options
         cli_calibrate
         cli_plot
@@ -222,6 +227,7 @@ ORDER = {
         cli_import
         cli_explain
         cli_sweep
+        cli_systems
         cli_compare
         cli
         __main__

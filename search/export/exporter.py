@@ -63,14 +63,10 @@ class Exporter:
 def written(task: Task, plan: Plan, form: Form) -> str:
     """The file of one plan. Raises InputError with every rule that it breaks."""
     plan = resolve(plan, task.gpus).take(0)
-    uneven = differing(plan)
-    if uneven:
-        raise InputError(f"{form.title} cannot run {uneven} (uniform-strategy)")
-    plan = with_layers(plan)
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
-    return form.write(task, plan)
+    return form.write(task, with_layers(plan))
 
 
 def differing(plan: Plan) -> str:
@@ -100,13 +96,23 @@ def _plainly_reduced(p: Any, task: Task) -> Any:
     return np.logical_and.reduce(same)
 
 
+def _of_policy(p: Plan) -> list[str]:
+    """The fields of a plan's policy that do not keep their defaults."""
+    own = {name: getattr(p, name) for name in FIELDS_OF_POLICY}
+    return [
+        shown(name, value)
+        for (name, value), usual in zip(own.items(), PLAIN, strict=True)
+        if value != usual
+    ]
+
+
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
     FIELDS_OF_POLICY,
     _plainly_reduced,
     lambda p, t: (
         "launch files are written for gradients that are all-reduced every step in full, over all "
-        f"data ranks: {', '.join(FIELDS_OF_POLICY)} must keep their defaults"
+        f"data ranks, in the stack's own buckets, without {' '.join(_of_policy(p))}"
     ),
 )
 """The rule of every framework about how replicas are kept together."""
@@ -114,6 +120,10 @@ ALL_REDUCED = Rule(
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
+    uneven = differing(plan)
+    if uneven:
+        return [f"{uneven} (uniform-strategy)"]
+    plan = with_layers(plan)
     general = violated(plan, task)
     if general:
         return [text for _, text in general]

@@ -21,6 +21,7 @@ from plan3d.cli_views import peak_line
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat
+from plan3d.simulator.software import SOFTWARE
 from plan3d.simulator.step import PARTS, evaluate
 from plan3d.simulator.task import Task
 
@@ -62,7 +63,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     return err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["search", "--help"], ["models"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["search", "--help"], ["models"], ["systems"]])
 def test_help_and_catalogues_import_no_numpy(arguments: list[str]) -> None:
     code = (
         "import sys; from plan3d.cli import main; "
@@ -389,6 +390,7 @@ BAD = [
     (["models", "--csv", "x"], "unknown option"),
     (["models", "llama-7b", "llama-13b"], "unknown argument"),
     (["clusters", "tpu"], "unknown profile"),
+    (["search", *TASK[:2], "--cluster", "h100+a100", "--gpus", "8"], "mixed GPU types"),
     (["--print-completion", "cmd.exe"], "invalid choice"),
 ]
 
@@ -582,3 +584,9 @@ def test_a_report_says_why_nothing_fits(capsys: pytest.CaptureFixture[str], tmp_
     assert "No plan fits" in page.read_text(encoding="utf-8")
     assert not plot.exists()
     assert "not written" in capsys.readouterr().err
+
+
+def test_help_names_every_software_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--help"]) == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert all(name in said for name in SOFTWARE)

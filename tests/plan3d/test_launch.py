@@ -122,6 +122,17 @@ def test_search_ends_with_a_command_that_works(capsys, monkeypatch):
     assert "--num-layers 32" in good(capsys, *words[1:])
 
 
+def test_a_search_says_when_megatron_cannot_run_its_best_plan(capsys):
+    few = ["--choose", "tp=1,2", "--fix", "pp=2", "--fix", "cp=1", "--top", "1"]
+    refused = "plan 1 cannot be launched by Megatron-LM 0.16"
+    assert refused not in good(capsys, "search", *TASK, *few)
+    said = " ".join(good(capsys, "search", *TASK, *few, "--fix", "zero=3").split())
+    assert f"{refused}: zero=3 is Megatron-FSDP" in said
+    assert "(megatron-fsdp-pipeline)" in said
+    two = ["--fix", "zero=3", "--fix", "schedule=gpipe", "--fix", "virtual_stages=1"]
+    assert ", and 1 more" in good(capsys, "search", *TASK, *few, *two)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

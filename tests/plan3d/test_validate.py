@@ -91,7 +91,7 @@ def test_a_file_of_the_user_is_read(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--source", "megatron"], "did you mean megatron_sc21"),
+        (["--source", "megatron"], "megatron_sc21, megatron_v1_2019?"),
         (["--runs", "none.csv"], "none.csv: cannot be read"),
         (["--plot", "picture.txt"], "must end in .png"),
         (["--csv", "no/such/folder/x.csv"], "cannot be written"),

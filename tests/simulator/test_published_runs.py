@@ -292,3 +292,30 @@ def test_what_is_not_modelled_is_refused_with_the_reason(cells: dict[str, Any], 
 
 def test_families_cover_the_decoders() -> None:
     assert set(FAMILIES) == {"gpt", "mpt", "bloom", "llama", "moe"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "sync", "topology"),
+    [
+        ("Horovod", "ring", "none"),
+        ("BlueFog N_AR", "gossip", "inner-outer-exponential"),
+        ("BlueFog H_N_AR", "hierarchical-gossip", "one-peer-exponential"),
+    ],
+)
+def test_a_framework_names_the_way_to_synchronise(framework: str, sync: str, topology: str) -> None:
+    runs = [run for run in read_runs() if run["framework"] == framework]
+    asked = [question for question in questions(runs) if isinstance(question, Question)]
+    assert len(asked) == len(runs) > 5
+    for question in asked:
+        plan = question.plan.to_dict()
+        assert (plan["sync"], plan["topology"]) == (sync, topology)
+        assert (plan["dp"], plan["precision"]) == (question.run["gpus"], "fp32")
+        assert question.task.model.name == "resnet-50"
+
+
+def test_a_layer_list_needs_no_sizes_but_a_machine() -> None:
+    (run, *_) = (run for run in read_runs() if run.source == "bluefog21")
+    blind = Run({**run.cells, "accelerator": None})
+    assert questions([blind]) == ["accelerator not stated"]
+    other = Run({**run.cells, "model": "ResNet-152"})
+    assert questions([other]) == ["family 'resnet' is no decoder-only transformer"]

@@ -432,7 +432,8 @@ def test_layers_that_differ_in_strategy_are_refused_by_name():
     for name, framework in EXPORTERS.items():
         with pytest.raises(InputError, match=r"recompute=none and recompute=full in one plan"):
             text(name, plan)
-        assert framework.forms
+        (reason,) = refusals(task(), resolve(Plan.parse(plan), GPUS).take(0), framework.form())
+        assert reason.endswith("(uniform-strategy)")
 
 
 def test_layers_that_differ_only_in_number_are_written():
@@ -519,3 +520,9 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         return
     words = [Word(word, 1) for flag in model_flags(model, 2048) for word in flag]
     assert same_shape(model_of(Flags.of(words, "flags"), "flags"), model)
+
+
+def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():
+    for name in EXPORTERS:
+        with pytest.raises(InputError, match=r"without sync=gossip topology=ring \(all-reduced"):
+            text(name, "sync=gossip topology=ring zero=0")
