@@ -6,7 +6,7 @@ Nothing here imports numpy, so that help is instant.
 from __future__ import annotations
 
 from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
-from .cli_parser import Option, positive, seconds, training_tokens, whole
+from .cli_parser import Option, percents, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
 from .simulator import units
 
@@ -84,6 +84,22 @@ OPTIONS = (
         help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
+    Option(
+        flag="--offload-optimizer",
+        value="PERCENT",
+        alone="100",
+        read=percents,
+        verbs=(*TASK, "export"),
+        help="of the optimizer on the host (100 when left out); a search takes several, or auto",
+    ),
+    Option(
+        flag="--offload-activations",
+        value="PERCENT",
+        alone="100",
+        read=percents,
+        verbs=(*TASK, "export"),
+        help="of the kept activations in host memory; the same",
+    ),
     Option(
         flag="--layers-per-stage",
         value="LAYERS",

@@ -60,7 +60,8 @@ def completed(saved: Saved, args: argparse.Namespace) -> Plan:
         wanted = None if text is None else code(name, text)
         if name in saved.stated and wanted not in (None, getattr(plan, name)):
             has = f"{name}={spell(name, getattr(plan, name))}"
-            raise InputError(f"--{name} {text} contradicts the plan, which has {has}")
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} {text} contradicts the plan, which has {has}")
         if wanted is not None:
             plan = replaced(plan, {name: wanted})
     return plan

@@ -258,6 +258,11 @@ def verdict(costs: Costs) -> str:
     if costs.fits:
         edge = " AT THE EDGE" if costs.verdict == "edge" else ""
         return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+    if costs.margin >= 0:
+        return (
+            f"DOES NOT FIT ON THE HOST: a node needs {costs.node_bytes / GIB:,.1f} GiB of "
+            f"{costs.node_capacity / GIB:,.1f}"
+        )
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
 
 

@@ -21,6 +21,8 @@ DAY = 86400.0
 """Seconds."""
 MOST_GPUS = 131072
 """GPUs beyond which the inverse question is not searched."""
+HOST = ("offload_optimizer", "offload_activations")
+"""Fields that make room on a GPU at the expense of its host."""
 MOST_DOUBLINGS = 8
 """How often the GPUs are doubled in looking for a cluster on which a model fits."""
 
@@ -45,6 +47,8 @@ def obstacle(result: SearchResult) -> str:
     """The line that says which rules remove every plan, or what exceeds the memory and where."""
     if result.smallest is None:
         return _no_legal_plan(result)
+    if result.smallest.memory_bytes <= result.limit:
+        return _host_excess(result.smallest)
     return _excess(result, result.smallest)
 
 
@@ -68,6 +72,13 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
     )
 
 
+def _host_excess(smallest: Costs) -> str:
+    return (
+        f"no plan fits on its host: the smallest on a GPU ({smallest.plans.take(0)}) needs "
+        f"{smallest.node_bytes / GIB:,.1f} GiB of a node's {smallest.node_capacity / GIB:,.1f}"
+    )
+
+
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
     headroom = 1 - result.limit / task.cluster.accelerator.memory
     return find_plans(
@@ -87,6 +98,7 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
     if smallest is not None and smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
         yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
+    yield from _on_host(result, choose)
     for doubling in range(1, MOST_DOUBLINGS + 1):
         more = result.task.gpus * 2**doubling
         found = _search(result, with_gpus(result.task, more), choose)
@@ -96,6 +108,18 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
             yield f"on {more} GPUs it fits: {found.plans[0]}"
             return
     yield f"not even {result.task.gpus * 2**MOST_DOUBLINGS} GPUs would do"
+
+
+def _on_host(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """What would fit with the optimizer, or the activations too, on the host."""
+    if result.task.cluster.host is None or set(HOST) & set(choose):
+        return
+    for fields in (HOST[:1], HOST):
+        found = _search(result, result.task, {**choose, **dict.fromkeys(fields, (100,))})
+        if found.plans:
+            what = " and ".join(fields)
+            yield f"with {what} at 100 % it fits: {found.plans[0]}"
+            return
 
 
 def train_seconds(costs: Costs, tokens: float) -> Any:

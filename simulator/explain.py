@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .hardware import USER, Cluster
 from .hardware_profile import TableFile
+from .host import COPIED, STEPPED, copy_rate, node_gpus, update_rate
 from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
@@ -82,7 +83,7 @@ def why(costs: Costs) -> list[str]:
     plan = costs.plans.take(0)
     large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
     out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
-    return [*out, _memory_sentence(costs)]
+    return [*out, _memory_sentence(costs), *([_host_sentence(costs)] if costs.uses_host else [])]
 
 
 def _percent(share: float) -> str:
@@ -109,6 +110,16 @@ def _memory_sentence(costs: Costs) -> str:
     return (
         f"Pipeline rank {costs.worst_rank} needs most memory, {format_bytes(costs.memory_bytes)} "
         f"of {format_bytes(costs.capacity)} ({largest}); {state}."
+    )
+
+
+def _host_sentence(costs: Costs) -> str:
+    plan, share = costs.plans.take(0), 1 - costs.host_share
+    left = f"{_percent(share)} are left" if share >= 0 else f"it has {_percent(-share)} too little"
+    return (
+        f"The host updates {plan.offload_optimizer} % of the parameters and holds "
+        f"{plan.offload_activations} % of the kept activations: {format_bytes(costs.node_bytes)} "
+        f"of {format_bytes(costs.node_capacity)} of a node; {left}."
     )
 
 
@@ -150,6 +161,14 @@ def _expert(costs: Costs, plan: Plan, share: str) -> str:
     )
 
 
+def _host(costs: Costs, plan: Plan, share: str) -> str:
+    rate = copy_rate(costs.task.cluster)
+    return (
+        f"Copies to and from the host show {share} of the step, beyond the compute that they hide "
+        f"behind: {rate / 1e9:.3g} GB/s each way a GPU."
+    )
+
+
 _ENDS = {
     Placement.LOOPED: "the first also the embedding, the last the head",
     Placement.V_SHAPED: "the first also embedding and head",
@@ -173,6 +192,7 @@ _SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
     "bubble": _bubble,
     "data_comm": _data,
     "expert_comm": _expert,
+    "host_comm": _host,
     "uneven": _uneven,
 }
 
@@ -208,6 +228,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
+        *(_about_the_host(task) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
@@ -223,6 +244,18 @@ def _about_layers(task: Task) -> list[str]:
         where = entry.path if isinstance(entry, TableFile) else "a table"
         return [f"times of whole 16-bit layers from {Path(where).name}"]
     return []
+
+
+def _about_the_host(task: Task) -> list[str]:
+    """What copies and updates on the host rest on."""
+    cluster, keys = task.cluster, ("host.link_bandwidth", "host.memory_bandwidth")
+    measured = all(cluster.provenance[key].measured for key in keys)
+    copies, updates = copy_rate(cluster), update_rate(cluster) * node_gpus(cluster)
+    return [
+        f"host ({'measured' if measured else 'datasheet'}): copies at {copies / 1e9:.3g} GB/s each "
+        f"way a GPU, {100 * COPIED:.0f} % of its share of a link; updates at "
+        f"{updates / 1e9:.3g} GB/s a node, {100 * STEPPED:.0f} % of its memory bandwidth"
+    ]
 
 
 def _routing(task: Task) -> str:

@@ -43,6 +43,8 @@ class Strategy:
     overlap_ep: Value
     cp_comm: Value
     expert_dispatch: Value
+    offload_activations: Value
+    """Percent of what is kept."""
 
     def tokens(self, sequence: int) -> Value:
         """Tokens a rank holds of one micro-batch: b s / c."""

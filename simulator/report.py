@@ -51,6 +51,8 @@ SHORT = {
     "expert_dispatch": "dispatch",
     "first_stage_layers": "first",
     "last_stage_layers": "last",
+    "offload_optimizer": "off-opt %",
+    "offload_activations": "off-act %",
 }
 """Column headers of a ranking where the field's name is long."""
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
@@ -91,6 +93,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
             "limit": costs.capacity if limit is None else float(limit),
             "worst_rank": costs.worst_rank,
         },
+        **_host_record(costs),
         "fits": bool(costs.fits),
         "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
@@ -102,6 +105,13 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "provenance": time_provenance(costs),
         "assumptions": assumptions(costs),
     }
+
+
+def _host_record(costs: Costs) -> dict[str, dict[str, float]]:
+    """Bytes of host memory of the fullest node; nothing where none is used."""
+    if not costs.uses_host:
+        return {}
+    return {"host_memory_bytes": {"total": costs.node_bytes, "capacity": costs.node_capacity}}
 
 
 def training_record(
@@ -214,6 +224,7 @@ def worth_saying(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
     usual = dict.fromkeys(ZERO_IS_USUAL, "0")
     usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
+    usual["offload_activations"] = "0"
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 
@@ -246,7 +257,8 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
 def breakdown(costs: Costs) -> list[Table]:
     """Where one plan's step and memory go."""
     costs = one(costs)
-    return [_time_table(costs), _memory_table(costs)]
+    host = [_host_table(costs)] if costs.uses_host else []
+    return [_time_table(costs), _memory_table(costs), *host]
 
 
 def _time_table(costs: Costs) -> Table:
@@ -267,6 +279,14 @@ def _memory_table(costs: Costs) -> Table:
     cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
     header = f"memory of worst rank ({costs.worst_rank})"
     return Table(headers=(header, "GiB", "of GPU %"), rows=tuple(cells))
+
+
+def _host_table(costs: Costs) -> Table:
+    capacity = costs.node_capacity
+    rows = [("total", costs.node_bytes), ("capacity", capacity)]
+    rows += [("margin", capacity - costs.node_bytes)]
+    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
+    return Table(headers=("host memory of a node", "GiB", "of node %"), rows=tuple(cells))
 
 
 def stage_table(costs: Costs) -> Table:

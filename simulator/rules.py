@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .exchanges import FIELDS, PLAIN
 from .kernels import peak_flops
+from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import Plan, model_copies, spell
 from .plan_names import ContextComm, Precision, Recompute, Schedule
@@ -306,6 +307,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: _no_format(p, t),
     ),
     *SYNC_RULES,
+    *OFFLOAD_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 
@@ -346,9 +348,10 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
-_PLAIN = tuple(zip(FIELDS, PLAIN, strict=True))
-"""What a plan says that all-reduces its gradients every step: the rules of others hold."""
-_PLAIN_RULES = tuple(rule for rule in RULES if rule not in SYNC_RULES)
+_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("offload_activations", 0))
+"""What a plan says that all-reduces its gradients every step and keeps nothing on the host: the
+rules of others hold."""
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in (*SYNC_RULES, *OFFLOAD_RULES))
 
 
 def _own_rules(plans: Plan) -> tuple[Rule, ...]:

@@ -43,6 +43,7 @@ STRATEGY = (
     "overlap_ep",
     "cp_comm",
     "expert_dispatch",
+    "offload_activations",
 )
 """Fields of a plan that one layer can see."""
 SKELETON = (
@@ -107,6 +108,8 @@ class Stages:
     """The same summed over all earlier ranks: how long a class waits for them."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
+    on_host: Value | None
+    """Those that wait in host memory besides [class, skeleton]; None where none does."""
     pending: Value
     """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
@@ -304,7 +307,8 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     total = ranks.total + launches
     forward_before, both_before = ranks.before
     sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
-    activations, buffers = kept_bytes(task, ranks, pp, in_flight(plans.schedule, sizes))
+    flight = in_flight(plans.schedule, sizes)
+    activations, buffers = kept_bytes(task, ranks, pp, flight)
     if plans.schedule.max() >= Schedule.ZB_H1:
         activations = _with_deferred(task, plans, ranks, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
@@ -325,6 +329,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         forward_before=forward_before,
         backward_before=both_before - forward_before,
         activations=activations,
+        on_host=flight * stage[Cost.ON_HOST] if plans.offload_activations.any() else None,
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=buffers,

@@ -73,6 +73,7 @@ ORDER = {
         accelerator
         hardware
         task
+        host
         kernels
         collectives
         layer_kinds
@@ -88,10 +89,12 @@ ORDER = {
         segment_stages
         data_parallel
         memory
+        offload
         groups
         segment_groups
         stage_costs
         sync_rules
+        offload_rules
         rules
         step
         plan_timeline
@@ -153,6 +156,7 @@ ORDER = {
         export.flags
         export.launch_script
         export.megatron_model
+        export.megatron_offload
         export.megatron_rules
         export.megatron
         export.megatron_read

@@ -95,18 +95,20 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
+_REDUCED = {n: v for n, v in zip(FIELDS_OF_POLICY, PLAIN, strict=True) if n != "offload_optimizer"}
+
+
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    same = [getattr(p, name) == usual for name, usual in zip(FIELDS_OF_POLICY, PLAIN, strict=True)]
-    return np.logical_and.reduce(same)
+    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in _REDUCED.items()])
 
 
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
-    FIELDS_OF_POLICY,
+    tuple(_REDUCED),
     _plainly_reduced,
     lambda p, t: (
         "launch files are written for gradients that are all-reduced every step in full, over all "
-        f"data ranks: {', '.join(FIELDS_OF_POLICY)} must keep their defaults"
+        f"data ranks: {', '.join(_REDUCED)} must keep their defaults"
     ),
 )
 """The rule of every framework about how replicas are kept together."""
