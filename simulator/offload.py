@@ -4,8 +4,8 @@ A share of the parameters that a rank owns is updated by the CPUs of its node wh
 the rest. Gradients go down, behind each backward pass where they leave as they are made and beside
 the update otherwise; weights come up beside the update, tensor by tensor. Host memory holds the
 state and a gradient.
-Source: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4; Megatron-Core 0.16, the overlapped copies
-of its HybridDeviceOptimizer. The delayed update of the former changes the training: not modelled.
+Source: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4; Megatron-Core 0.16, overlapped copies of
+its HybridDeviceOptimizer. The delayed update of the former changes the training: not modelled.
 Legend: arrays are [ZeRO or not, class, skeleton] or [ZeRO or not, skeleton].
 """
 
