@@ -192,6 +192,7 @@ ORDER = {
         finder
         advice
         edits
+        beyond
         sweep
         race
         race_plot
