@@ -15,14 +15,13 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.units import GIB, format_count
 
 from .backend import Progress, SearchResult
+from .edits import ON_HOST
 from .finder import find_plans
 
 DAY = 86400.0
 """Seconds."""
 MOST_GPUS = 131072
 """GPUs beyond which the inverse question is not searched."""
-HOST = ("offload_optimizer", "offload_activations")
-"""Fields that make room on a GPU at the expense of its host."""
 MOST_DOUBLINGS = 8
 """How often the GPUs are doubled in looking for a cluster on which a model fits."""
 
@@ -112,9 +111,9 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
 
 def _on_host(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """What would fit with the optimizer, or the activations too, on the host."""
-    if result.task.cluster.host is None or set(HOST) & set(choose):
+    if result.task.cluster.host is None or set(ON_HOST) & set(choose):
         return
-    for fields in (HOST[:1], HOST):
+    for fields in (ON_HOST[:1], ON_HOST):
         found = _search(result, result.task, {**choose, **dict.fromkeys(fields, (100,))})
         if found.plans:
             what = " and ".join(fields)

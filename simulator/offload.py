@@ -55,7 +55,7 @@ def host_update(
     gradients, beside = parameters * recipe.gradient, parameters * recipe.weight
     slots: Value | float = 0.0
     if task.software.offloads_gradients:
-        slots = every_slot(s, outlasting(gradients, s.backward, cluster))
+        slots = np.maximum(every_slot(s, outlasting(gradients, s.backward, cluster)), 0.0)
     else:
         beside = np.maximum(beside, gradients)
     ends = (update + outlasting(beside, update, cluster)).max(axis=1)

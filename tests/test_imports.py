@@ -190,8 +190,8 @@ ORDER = {
         dynamic_programming
         integer_programming
         finder
-        advice
         edits
+        advice
         beyond
         sweep
         race
