@@ -56,7 +56,7 @@ def completed(saved: Saved, args: argparse.Namespace) -> Plan:
     for option, text in layout_of(args):
         plan = _with_layout(plan, option, text)
     for name in PLAN_FIELDS:
-        text = getattr(args, name)
+        text = getattr(args, name, None)
         wanted = None if text is None else code(name, text)
         if name in saved.stated and wanted not in (None, getattr(plan, name)):
             has = f"{name}={spell(name, getattr(plan, name))}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.trace import trace
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MEGATRON, DEEPSPEED = "megatron-core", "megatron-deepspeed-fp16"
 
 
@@ -268,7 +270,7 @@ def test_a_report_names_the_host_and_what_its_numbers_rest_on():
 def test_published_memory_of_offloaded_optimizers():
     """Qwen3-30B-A3B, tp 2, pp 2, ep 4 on 16 H100: 3.8 GB less for every quarter of the optimizer
     where the master weights stay (NVIDIA-NeMo/Megatron-Bridge, docs/training/cpu-offloading.md)."""
-    model = Model.from_config("docs/examples/qwen3-30b-a3b.json")
+    model = Model.from_config(EXAMPLES / "qwen3-30b-a3b.json")
     cluster = Cluster.profile("h100-sxm", gpus=16)
     question = Task(model, cluster, sequence=4096, global_batch=8)
     costs = evaluate(question, Plan(tp=2, pp=2, ep=4, offload_optimizer=[0, 25]))
