@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in ("accuracy", "explain", "export")))
+PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in ("accuracy", "explain", "export", "offload")))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
 
