@@ -56,12 +56,12 @@ def completed(saved: Saved, args: argparse.Namespace) -> Plan:
     for option, text in layout_of(args):
         plan = _with_layout(plan, option, text)
     for name in PLAN_FIELDS:
-        text = getattr(args, name, None)
-        wanted = None if text is None else code(name, text)
+        given = getattr(args, name, None)
+        wanted = None if given is None else code(name, given)
         if name in saved.stated and wanted not in (None, getattr(plan, name)):
             has = f"{name}={spell(name, getattr(plan, name))}"
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} {text} contradicts the plan, which has {has}")
+            raise InputError(f"{option} {given} contradicts the plan, which has {has}")
         if wanted is not None:
             plan = replaced(plan, {name: wanted})
     return plan

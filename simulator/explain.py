@@ -11,7 +11,8 @@ from pathlib import Path
 
 from .hardware import USER, Cluster
 from .hardware_profile import TableFile
-from .host import COPIED, STEPPED, copy_rate, node_gpus, update_rate
+from .host import copy_rate
+from .host_report import about_the_host, host_sentence
 from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
@@ -83,7 +84,7 @@ def why(costs: Costs) -> list[str]:
     plan = costs.plans.take(0)
     large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
     out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
-    return [*out, _memory_sentence(costs), *([_host_sentence(costs)] if costs.uses_host else [])]
+    return [*out, _memory_sentence(costs), *([host_sentence(costs)] if costs.uses_host else [])]
 
 
 def _percent(share: float) -> str:
@@ -110,16 +111,6 @@ def _memory_sentence(costs: Costs) -> str:
     return (
         f"Pipeline rank {costs.worst_rank} needs most memory, {format_bytes(costs.memory_bytes)} "
         f"of {format_bytes(costs.capacity)} ({largest}); {state}."
-    )
-
-
-def _host_sentence(costs: Costs) -> str:
-    plan, share = costs.plans.take(0), 1 - costs.host_share
-    left = f"{_percent(share)} are left" if share >= 0 else f"it has {_percent(-share)} too little"
-    return (
-        f"The host updates {plan.offload_optimizer} % of the parameters and holds "
-        f"{plan.offload_activations} % of the kept activations: {format_bytes(costs.node_bytes)} "
-        f"of {format_bytes(costs.node_capacity)} of a node; {left}."
     )
 
 
@@ -228,7 +219,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
-        *(_about_the_host(task) if costs.uses_host else []),
+        *(about_the_host(task) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
@@ -244,18 +235,6 @@ def _about_layers(task: Task) -> list[str]:
         where = entry.path if isinstance(entry, TableFile) else "a table"
         return [f"times of whole 16-bit layers from {Path(where).name}"]
     return []
-
-
-def _about_the_host(task: Task) -> list[str]:
-    """What copies and updates on the host rest on."""
-    cluster, keys = task.cluster, ("host.link_bandwidth", "host.memory_bandwidth")
-    measured = all(cluster.provenance[key].measured for key in keys)
-    copies, updates = copy_rate(cluster), update_rate(cluster) * node_gpus(cluster)
-    return [
-        f"host ({'measured' if measured else 'datasheet'}): copies at {copies / 1e9:.3g} GB/s each "
-        f"way a GPU, {100 * COPIED:.0f} % of its share of a link; updates at "
-        f"{updates / 1e9:.3g} GB/s a node, {100 * STEPPED:.0f} % of its memory bandwidth"
-    ]
 
 
 def _routing(task: Task) -> str:

@@ -145,7 +145,7 @@ def move_activations(column: Value, s: Strategy, task: Task) -> Value:
     It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
     layer (Transformer Engine's CPU offloading); what outlasts the pass shows.
     """
-    moved = s.offload_activations / 100 * column[Cost.ACTIVATIONS]
+    moved: Value = s.offload_activations / 100 * column[Cost.ACTIVATIONS]
     forward = outlasting(moved, column[Cost.FORWARD], task.cluster)
     backward = column[Cost.TOTAL] - column[Cost.FORWARD]
     shown = forward + outlasting(moved, backward, task.cluster)

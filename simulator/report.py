@@ -14,6 +14,7 @@ from . import tables
 from .exchanges import FIELDS, PLAIN
 from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
+from .host_report import host_record, host_table
 from .losses import one
 from .plan import ZERO_IS_USUAL, spell
 from .provenance import time_provenance
@@ -93,7 +94,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
             "limit": costs.capacity if limit is None else float(limit),
             "worst_rank": costs.worst_rank,
         },
-        **_host_record(costs),
+        **host_record(costs),
         "fits": bool(costs.fits),
         "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
@@ -105,13 +106,6 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
         "provenance": time_provenance(costs),
         "assumptions": assumptions(costs),
     }
-
-
-def _host_record(costs: Costs) -> dict[str, dict[str, float]]:
-    """Bytes of host memory of the fullest node; nothing where none is used."""
-    if not costs.uses_host:
-        return {}
-    return {"host_memory_bytes": {"total": costs.node_bytes, "capacity": costs.node_capacity}}
 
 
 def training_record(
@@ -257,7 +251,7 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
 def breakdown(costs: Costs) -> list[Table]:
     """Where one plan's step and memory go."""
     costs = one(costs)
-    host = [_host_table(costs)] if costs.uses_host else []
+    host = [host_table(costs)] if costs.uses_host else []
     return [_time_table(costs), _memory_table(costs), *host]
 
 
@@ -279,14 +273,6 @@ def _memory_table(costs: Costs) -> Table:
     cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
     header = f"memory of worst rank ({costs.worst_rank})"
     return Table(headers=(header, "GiB", "of GPU %"), rows=tuple(cells))
-
-
-def _host_table(costs: Costs) -> Table:
-    capacity = costs.node_capacity
-    rows = [("total", costs.node_bytes), ("capacity", capacity)]
-    rows += [("margin", capacity - costs.node_bytes)]
-    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
-    return Table(headers=("host memory of a node", "GiB", "of node %"), rows=tuple(cells))
 
 
 def stage_table(costs: Costs) -> Table:

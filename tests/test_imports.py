@@ -109,6 +109,7 @@ ORDER = {
         calibration.profile_text
         calibration.step_scale
         losses
+        host_report
         explain
         report
         gantt

@@ -58,7 +58,8 @@ def test_a_waterfall_has_a_bar_for_the_host(capsys: pytest.CaptureFixture[str]) 
     record = answer(capsys, *words)
     bars = {bar["name"]: bar for bar in record["waterfall"]}
     assert bars["host_comm"]["seconds"] > 0
-    assert sum(bar["seconds"] for bar in bars.values()) == pytest.approx(record["plans"][0]["step_seconds"])
+    step = record["plans"][0]["step_seconds"]
+    assert sum(bar["seconds"] for bar in bars.values()) == pytest.approx(step)
 
 
 def test_a_timeline_counts_copies_of_the_optimizer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.report import breakdown, plan_record
 from plan3d.simulator.rules import legal
+from plan3d.simulator.sensitivity import HOST_KNOBS, held, sensitivities
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
@@ -265,6 +266,16 @@ def test_a_report_names_the_host_and_what_its_numbers_rest_on():
     plain = evaluate(task(), Plan())
     assert "host_memory_bytes" not in plan_record(plain)
     assert "host (" not in " ".join(assumptions(plain))
+
+
+def test_elasticities_of_the_host_complete_those_of_the_machine():
+    costs = evaluate(task(), Plan(offload_optimizer=100, offload_activations=100))
+    found = {knob.name: knob.elasticity for knob in sensitivities(costs)}
+    assert found["host_link_bandwidth"] < -0.3
+    assert found["host_memory_bandwidth"] < -0.05
+    assert abs(held(sensitivities(costs))) < 0.1
+    plain = {knob.name for knob in sensitivities(evaluate(task(), Plan()))}
+    assert plain.isdisjoint(HOST_KNOBS)
 
 
 def test_published_memory_of_offloaded_optimizers():
