@@ -109,7 +109,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     local = local_strategies(task, recipe, s)
     works = [work_of(kind, local) for kind in kinds]
     seconds = _gemm_seconds(works, local)
-    n, offloads = s.tp.size, s.offload_activations.any()
+    n, offloads = s.tp.size, np.count_nonzero(s.offload_activations)
     table = np.zeros((len(kinds), len(Cost), n))
     working = np.zeros((len(kinds), n))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):

@@ -314,6 +314,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = losses_in_flight(plans.schedule, m)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
+    offloads = np.count_nonzero(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -329,7 +330,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         forward_before=forward_before,
         backward_before=both_before - forward_before,
         activations=activations,
-        on_host=flight * stage[Cost.ON_HOST] if plans.offload_activations.any() else None,
+        on_host=flight * stage[Cost.ON_HOST] if offloads else None,
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=buffers,
