@@ -134,6 +134,7 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     """
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
+    exchanged = bool(experts) and task.software.expert_exchange
     ranks = divisors(task.gpus)
     largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     micro = {3, *(2**i for i in range(largest.bit_length()))}
@@ -154,9 +155,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
-        "overlap_ep": (AUTO if experts else 0,),
+        "overlap_ep": (AUTO if exchanged else 0,),
         "cp_comm": (0,),
-        "expert_dispatch": (AUTO if experts else 0,),
+        "expert_dispatch": (AUTO if exchanged else 0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),

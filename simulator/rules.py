@@ -250,6 +250,15 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
     ),
     Rule(
+        "software-exchanges-experts",
+        ("expert_dispatch", "overlap_ep"),
+        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | t.software.expert_exchange,
+        lambda p, t: (
+            f"software {t.software.name} has no expert_dispatch=hierarchical and no overlap_ep; "
+            "nearest: expert_dispatch=alltoall overlap_ep=0"
+        ),
+    ),
+    Rule(
         "expert-overlap-needs-interleaving",
         ("overlap_ep", "virtual_stages", "pp", "schedule"),
         lambda p, t: (p.overlap_ep == 0) | overlaps_experts(p.pp, p.virtual_stages, p.schedule),
