@@ -96,7 +96,7 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
         if found.plans:
             yield f"without the constraint on {name} it fits: {found.plans[0]}"
     smallest = result.smallest
-    if smallest is not None and smallest.memory_bytes <= smallest.capacity:
+    if smallest is not None and result.limit < smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
         yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
     if smallest is None:
