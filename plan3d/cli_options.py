@@ -84,21 +84,19 @@ OPTIONS = (
         help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
-    Option(
-        flag="--offload-optimizer",
-        value="PERCENT",
-        alone="100",
-        read=percents,
-        verbs=(*TASK, "export"),
-        help="of the optimizer on the host (100 when left out); a search takes several, or auto",
-    ),
-    Option(
-        flag="--offload-activations",
-        value="PERCENT",
-        alone="100",
-        read=percents,
-        verbs=(*TASK, "export"),
-        help="of the kept activations in host memory; the same",
+    *(
+        Option(
+            flag=f"--offload-{what}",
+            value="PERCENT",
+            alone="100",
+            read=percents,
+            verbs=(*TASK, "export"),
+            help=f"of {where} (100 when left out); a search takes several, or auto",
+        )
+        for what, where in (
+            ("optimizer", "the optimizer on the host's CPUs"),
+            ("activations", "the kept activations in host memory"),
+        )
     ),
     Option(
         flag="--layers-per-stage",

@@ -296,7 +296,8 @@ def csv_text(records: list[dict[str, Any]]) -> str:
     """Ranked plans as CSV: one row a plan, nested names joined by a dot."""
     rows = [_flat(_as_text(record)) for record in records]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else ["rank"], lineterminator="\n")
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

@@ -1,8 +1,8 @@
 """What does one synchronisation move, and how long does it take? A policy, and its exchange.
 
 A policy is what all rows of a group of plans share: how replicas are kept together, over which
-graph, how often, how gradients are compressed, and where they meet the optimizer. Sizes are
-parameters of a rank.
+graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes
+are parameters of a rank.
 Legend: n replicas; e bytes of a gradient or, where weights are averaged, of a weight.
 """
 

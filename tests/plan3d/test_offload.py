@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +82,22 @@ def test_a_search_keeps_all_on_gpus_unless_told(capsys: pytest.CaptureFixture[st
     assert auto["counts"]["candidates"] == 5 * plain["counts"]["candidates"]
     only = answer(capsys, "search", *TASK, *FEW, "--offload-optimizer")
     assert {p["plan"]["offload_optimizer"] for p in only["plans"]} == {100}
+
+
+def test_plans_with_and_without_the_host_share_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Plan by plan: only some have bytes on the host."""
+    file = tmp_path / "plans.csv"
+    fixed = ["cp=1", "pp=1", "micro_batch=1", "recompute=none", "zero=1"]
+    words = [word for text in fixed for word in ("--fix", text)]
+    words += ["--choose", "tp=1,2", "--offload-optimizer", "0,100", "--memory", "58GiB"]
+    answer(capsys, "search", *TASK, *words, "--csv", str(file))
+    with file.open(encoding="utf-8") as text:
+        rows = list(csv.DictReader(text))
+    held = [bool(row["host_memory_bytes.total"]) for row in rows]
+    assert held == [row["offload_optimizer"] != "0" for row in rows]
+    assert set(held) == {True, False}
 
 
 def test_an_axis_finds_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
