@@ -6,7 +6,7 @@ Nothing here imports numpy, so that help is instant.
 from __future__ import annotations
 
 from .cli_launch_options import LAUNCH, LAUNCH_OPTIONS
-from .cli_parser import Option, positive, seconds, training_tokens, whole
+from .cli_parser import Option, percents, positive, seconds, training_tokens, whole
 from .cli_sweep_options import SWEEP, SWEEP_OPTIONS
 from .cli_system_options import SYSTEM_OPTIONS
 from .simulator import units
@@ -88,6 +88,20 @@ OPTIONS = (
         help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
+    *(
+        Option(
+            flag=f"--offload-{what}",
+            value="PERCENT",
+            alone="100",
+            read=percents,
+            verbs=(*TASK, "export"),
+            help=f"of {where} (100 when left out); a search takes several, or auto",
+        )
+        for what, where in (
+            ("optimizer", "the optimizer on the host's CPUs"),
+            ("activations", "the kept activations in host memory"),
+        )
+    ),
     Option(
         flag="--tp-grid",
         value="G",

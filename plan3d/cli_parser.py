@@ -60,6 +60,14 @@ def positive(text: str, what: str) -> float:
     return number
 
 
+def percents(text: str, what: str) -> str:
+    """Whole percents as plan fields have them: '50%' or '0,50,100'; or 'auto'."""
+    parts = [part.strip().removesuffix("%").strip() for part in text.split(",")]
+    if text != "auto" and not all(part.isdecimal() and int(part) <= 100 for part in parts):
+        raise InputError(f"{what} {text!r} must be whole percents up to 100, such as 50, or auto")
+    return ",".join(parts)
+
+
 def seconds(text: str, what: str) -> float:
     """Seconds, with or without a unit: '30' or '500ms'."""
     try:
@@ -93,6 +101,8 @@ class Option:
     help: str
     value: str = ""
     """What its value is called in help; '' for a switch."""
+    alone: str = ""
+    """The text it has where the value may be left out, and is."""
     read: Callable[[str, str], Any] = _text
     """Value from its text; the second argument names the option in errors."""
     verbs: tuple[str, ...] = ("search", "estimate", "timeline", "compare")
@@ -121,6 +131,7 @@ class Option:
             required=self.required,
             metavar=self.value,
             help=self.help,
+            **({"nargs": "?", "const": self.alone} if self.alone else {}),
         )
         setattr(action, "completes", self.completes)  # noqa: B010
 

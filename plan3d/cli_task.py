@@ -19,7 +19,10 @@ from .simulator.textbook import chinchilla_tokens
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
-PLAN_FIELDS = ("precision", "optimizer", "tp_grid")
+SHARES = ("offload_optimizer", "offload_activations")
+"""Fields in percent whose options take several values, or auto, in a search."""
+AUTO_SHARES = "0,25,50,75,100"
+PLAN_FIELDS = ("precision", "optimizer", "tp_grid", *SHARES)
 """Fields of a plan that have an option of their own."""
 LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""
@@ -188,13 +191,17 @@ def _choice(option: str, text: str) -> tuple[str, list[str]]:
     from .simulator.plan import ALIASES
 
     name, equals, value = text.partition("=")
-    name, values = name.strip().replace("-", "_"), [v.strip() for v in value.split(",")]
+    name = name.strip().replace("-", "_")
     name = ALIASES.get(name, name)
+    if name in SHARES and value == "auto":
+        value = AUTO_SHARES
+    values = [v.strip() for v in value.split(",")]
     if not equals or not all(values):
         raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
     if name == "layers_per_stage" and option == "--choose":
         raise InputError(f"--choose {text}: one layout at a time, --fix layers_per_stage=11,12,...")
-    if option != "--choose" and len(values) > 1 and name != "layers_per_stage":
+    several = option != "--fix" and name in SHARES
+    if option != "--choose" and len(values) > 1 and name != "layers_per_stage" and not several:
         raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
     return name, values
 

@@ -74,6 +74,7 @@ def record(x: PlanTimeline) -> dict[str, Any]:
         "seconds": {
             "pipeline": x.pipeline_seconds,
             "data_comm": x.data_comm,
+            "host_comm": x.host_comm,
             "optimizer": x.optimizer,
         },
         "hop_seconds": float(x.times.hop),
@@ -148,6 +149,8 @@ def _summary(x: PlanTimeline) -> list[str]:
     parts = (
         f"{format_seconds(x.data_comm)} synchronisation, {format_seconds(x.optimizer)} optimizer"
     )
+    if x.host_comm:
+        parts += f", {format_seconds(x.host_comm)} copies to and from the host"
     lines = [
         f"Step {x.step_seconds:.4g} s, simulated: pipeline {x.pipeline_seconds:.4g} s "
         f"({x.micro_batches} micro-batches, {t.graph.operations:,} operations, "

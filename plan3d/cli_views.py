@@ -258,6 +258,11 @@ def verdict(costs: Costs) -> str:
     if costs.fits:
         edge = " AT THE EDGE" if costs.verdict == "edge" else ""
         return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+    if costs.margin >= 0:
+        return (
+            f"DOES NOT FIT ON THE HOST: a node needs {costs.node_bytes / GIB:,.1f} GiB of "
+            f"{costs.node_capacity / GIB:,.1f}"
+        )
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
 
 
@@ -291,7 +296,8 @@ def csv_text(records: list[dict[str, Any]]) -> str:
     """Ranked plans as CSV: one row a plan, nested names joined by a dot."""
     rows = [_flat(_as_text(record)) for record in records]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else ["rank"], lineterminator="\n")
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

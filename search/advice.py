@@ -15,6 +15,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.units import GIB, format_count
 
 from .backend import Progress, SearchResult
+from .edits import ON_HOST
 from .finder import find_plans
 
 DAY = 86400.0
@@ -47,6 +48,8 @@ def obstacle(result: SearchResult) -> str:
     """The line that says which rules remove every plan, or what exceeds the memory and where."""
     if result.smallest is None:
         return _no_legal_plan(result)
+    if result.smallest.memory_bytes <= result.limit:
+        return _host_excess(result.smallest)
     return _excess(result, result.smallest)
 
 
@@ -70,6 +73,13 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
     )
 
 
+def _host_excess(smallest: Costs) -> str:
+    return (
+        f"no plan fits on its host: the smallest on a GPU ({smallest.plans.take(0)}) needs "
+        f"{smallest.node_bytes / GIB:,.1f} GiB of a node's {smallest.node_capacity / GIB:,.1f}"
+    )
+
+
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
     headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
     options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
@@ -89,12 +99,13 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
         if found.plans:
             yield f"without the system {result.system} it fits: {found.plans[0]}"
     smallest = result.smallest
-    if smallest is not None and smallest.memory_bytes <= smallest.capacity:
+    if smallest is not None and result.limit < smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
         yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
     if smallest is None:
         yield from _legal_nearby(result, choose)
         return
+    yield from _on_host(result, choose)
     for doubling in range(1, MOST_DOUBLINGS + 1):
         more = result.task.gpus * 2**doubling
         found = _search(result, with_gpus(result.task, more), choose)
@@ -104,6 +115,18 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
             yield f"on {more} GPUs it fits: {found.plans[0]}"
             return
     yield f"not even {result.task.gpus * 2**MOST_DOUBLINGS} GPUs would do"
+
+
+def _on_host(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """What would fit with the optimizer, or the activations too, on the host."""
+    if result.task.cluster.host is None or set(ON_HOST) & set(choose):
+        return
+    for fields in (ON_HOST[:1], ON_HOST):
+        found = _search(result, result.task, {**choose, **dict.fromkeys(fields, (100,))})
+        if found.plans:
+            what = " and ".join(fields)
+            yield f"with {what} at 100 % it fits: {found.plans[0]}"
+            return
 
 
 def _legal_nearby(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:

@@ -243,7 +243,7 @@ class Seen:
         self.task, self.objective, self.limit = task, objective, limit
         self.counts, self.best, self.frontier = Counts(), Best(top), Frontier()
         self.smallest: Plan | None = None
-        self.least = np.inf
+        self.least, self.host_short = np.inf, 0
         self.complete = self.interrupted = False
         self.began = time.perf_counter()
 
@@ -257,6 +257,9 @@ class Seen:
         costs = simulate(self.task, plans)
         scores = score(costs, self.objective, self.limit)
         feasible = np.isfinite(scores)
+        if costs.uses_host:
+            fits = costs.memory_total <= self.limit
+            self.host_short += int(np.count_nonzero(fits & (costs.host_share > 1)))
         self.counts.evaluated += plans.rows
         self.counts.feasible += int(np.count_nonzero(feasible))
         self.best.add(plans, scores)
@@ -276,7 +279,10 @@ class Seen:
         """The result; `removed` counts the candidates that were never costed, by reason."""
         task, ranked, pareto = self.task, self.best.result(), self.frontier.plans
         self.counts.candidates = candidates
-        self.counts.removed = {**removed, "memory": self.counts.evaluated - self.counts.feasible}
+        large = self.counts.evaluated - self.counts.feasible
+        self.counts.removed = {**removed, "memory": large - self.host_short}
+        if self.host_short:
+            self.counts.removed["host-memory"] = self.host_short
         return SearchResult(
             task=task,
             backend=backend,

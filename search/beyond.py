@@ -8,7 +8,7 @@ from typing import NamedTuple
 from plan3d.simulator.plan import spell
 
 from .backend import SearchResult
-from .edits import FIXED, single_edits
+from .edits import FIXED, ON_HOST, single_edits
 from .space import Space
 
 WORTH = 0.01
@@ -40,7 +40,7 @@ def gains(result: SearchResult, chosen: Collection[str]) -> list[Gain]:
         return []
     axes = Space.of(result.task).axes
     kept = {name for name, values in axes.items() if len(values) == 1}
-    edits = single_edits(best, kept.difference(chosen, FIXED))
+    edits = single_edits(best, kept.difference(chosen, FIXED, ON_HOST))
     if edits.costs is None:
         return []
     out: dict[str, Gain] = {}

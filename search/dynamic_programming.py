@@ -97,7 +97,10 @@ def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
     usual, axes = default_axes(space.task), dict(space.axes)
     for name, values in PLAIN_AXES.items():
         if axes[name] != values:
-            raise InputError(f"dynamic-programming all-reduces gradients: {name} cannot be chosen")
+            raise InputError(
+                f"dynamic-programming all-reduces gradients and uses no host memory: {name} cannot "
+                "be chosen"
+            )
     if axes["tp_grid"] != usual["tp_grid"]:
         raise InputError(
             "dynamic-programming splits matrices by rows or columns: leave out tp_grid"

@@ -42,6 +42,10 @@ EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
 SPELLED = ("schedule", "cp_comm", "expert_dispatch")
 """Fields that are tried with all their names."""
+ON_HOST = ("offload_optimizer", "offload_activations")
+"""Fields that make room on a GPU at the expense of its host, and of time."""
+ON_HOST_VALUES = (0, 50, 100)
+"""Percent that is tried of them."""
 NEAR = 2
 """Layers by which the first or last stage is made shorter or longer."""
 CAPACITIES = (0.8, 1.0, 1.25)
@@ -104,6 +108,7 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     axes["first_stage_layers"] = (0, *(layers[0] + d for d in near if layers[0] + d > 0))
     axes["last_stage_layers"] = (0, *(layers[-1] + d for d in near if layers[-1] + d > 0))
     axes |= dict.fromkeys(("overlap_param_gather", "overlap_p2p", "overlap_ep"), (0, 1))
+    axes |= dict.fromkeys(ON_HOST, ON_HOST_VALUES if task.cluster.host else (0,))
     axes["mtp_stage"] = tuple(range(plan.take(0).pp + 1)) if task.model.mtp_layers else (0,)
     axes["micro_batch_group"] = (0, *divisors(_micro_batches(plan, task)))
     if plan.take(0).tp_grid:
@@ -167,15 +172,14 @@ def fitting(edits: Edits) -> NDArray[np.intp]:
     """Rows of the edits that fit, in order."""
     if edits.costs is None:
         return np.zeros(0, np.intp)
-    return np.flatnonzero(edits.costs.memory_total <= edits.costs.capacity)
+    return np.flatnonzero(edits.costs.fits)
 
 
 def too_large(edits: Edits, step: float) -> NDArray[np.intp]:
     """Rows that are faster than `step` seconds and do not fit, in order."""
     if edits.costs is None:
         return np.zeros(0, np.intp)
-    over = edits.costs.memory_total > edits.costs.capacity
-    return np.flatnonzero(over & (edits.costs.step < step))
+    return np.flatnonzero(~edits.costs.fits & (edits.costs.step < step))
 
 
 def changes_of(text: str) -> dict[str, Any]:

@@ -74,8 +74,9 @@ def check_goal(name: str, task: Task) -> None:
 
 
 def score(costs: Costs, name: str, limit: float) -> Any:
-    """The objective where the memory limit holds, infinity elsewhere."""
-    return np.where(costs.memory_total <= limit, objective(name)(costs), np.inf)
+    """The objective where the memory limit and that of the host hold, infinity elsewhere."""
+    fits = (costs.memory_total <= limit) & (costs.host_share <= 1)
+    return np.where(fits, objective(name)(costs), np.inf)
 
 
 BARRIER = 100.0
@@ -89,6 +90,6 @@ def guided(costs: Costs, name: str, limit: float) -> Value:
     search finds its way back: BARRIER + ln(memory / limit). Source: K. Deb, An efficient
     constraint handling method for genetic algorithms, 2000.
     """
-    excess = np.log(costs.memory_total / limit)
+    excess = np.log(np.maximum(costs.memory_total / limit, costs.host_share))
     out: Value = np.where(excess > 0, BARRIER + excess, np.log(objective(name)(costs)))
     return out

@@ -57,6 +57,7 @@ ORDER = (
     "recompute",
     "overlap_tp",
     "overlap_ep",
+    "offload_activations",
     "zero",
     "overlap_grad_reduce",
     "overlap_param_gather",
@@ -112,8 +113,12 @@ DERIVES_FROM = {
 """The fields that each of DERIVED reads."""
 
 
-PLAIN_AXES = {name: (int(value),) for name, value in zip(FIELDS, PLAIN, strict=True)}
-"""Gradients all-reduced every step in full: other ways change the training, so they are chosen."""
+PLAIN_AXES = {
+    **{name: (int(value),) for name, value in zip(FIELDS, PLAIN, strict=True)},
+    "offload_activations": (0,),
+}
+"""Gradients all-reduced every step in full, since other ways change the training, and nothing on
+the host, which is slower wherever a plan fits without: both are chosen by name."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -230,7 +235,7 @@ class Space:
         odd = [name for name, plain in PLAIN_AXES.items() if self.axes[name] != plain]
         if odd or objective == "time-to-accuracy":
             raise InputError(
-                f"{backend} bounds plain all-reduce training only: it cannot search "
+                f"{backend} bounds plain all-reduce training on GPUs only: it cannot search "
                 f"{odd[0] if odd else objective}; the exhaustive search can"
             )
 

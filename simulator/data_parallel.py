@@ -167,7 +167,7 @@ def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
     return out
 
 
-def _every_slot(s: Stages, delay: Value) -> Value:
+def every_slot(s: Stages, delay: Value) -> Value:
     """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
     of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
     step itself is."""
@@ -188,12 +188,12 @@ def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
 
 def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
     delay = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
-    return _every_slot(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
+    return every_slot(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
 
 
 def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
     gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
-    return _every_slot(s, _gathered(gather, scatter, sync.pieces[UNITS], s, contention))
+    return every_slot(s, _gathered(gather, scatter, sync.pieces[UNITS], s, contention))
 
 
 _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
@@ -271,4 +271,4 @@ def mixed_seconds(
     shown = mixed_exposed(task, sync, zero, total, stages)
     ends = _late(shown.reduce, stages.backward_before)[:, None]
     ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
-    return ends + _every_slot(stages, shown.delay) if shown.delay.any() else ends
+    return ends + every_slot(stages, shown.delay) if shown.delay.any() else ends

@@ -1,7 +1,8 @@
 """What does one synchronisation move, and how long does it take? A policy, and its exchange.
 
 A policy is what all rows of a group of plans share: how replicas are kept together, over which
-graph, how often, and how gradients are compressed. Sizes are parameters of a rank.
+graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes
+are parameters of a rank.
 Legend: n replicas; e bytes of a gradient or, where weights are averaged, of a weight.
 """
 
@@ -36,6 +37,7 @@ FIELDS = (
     "kept_per_thousand",
     "bucket_parameters",
     "shard",
+    "offload_optimizer",
 )
 """Fields of a plan that make its policy."""
 GOSSIP = (Sync.GOSSIP, Sync.HIERARCHICAL_GOSSIP)
@@ -53,6 +55,8 @@ class Policy(NamedTuple):
     kept_per_thousand: int = 0
     bucket_parameters: int = 0
     shard: int = 0
+    offload_optimizer: int = 0
+    """Percent of the parameters that the host updates."""
 
     @property
     def apart(self) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 from . import grid_traffic
 from .hardware import USER, Cluster
 from .hardware_profile import TableFile
+from .host import copy_rate
+from .host_report import about_the_host, host_sentence
 from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
@@ -83,7 +85,7 @@ def why(costs: Costs) -> list[str]:
     plan = costs.plans.take(0)
     large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
     out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
-    return [*out, _memory_sentence(costs)]
+    return [*out, _memory_sentence(costs), *([host_sentence(costs)] if costs.uses_host else [])]
 
 
 def _percent(share: float) -> str:
@@ -151,6 +153,14 @@ def _expert(costs: Costs, plan: Plan, share: str) -> str:
     )
 
 
+def _host(costs: Costs, plan: Plan, share: str) -> str:
+    rate = copy_rate(costs.task.cluster)
+    return (
+        f"Copies to and from the host show {share} of the step, beyond the compute that they hide "
+        f"behind: {rate / 1e9:.3g} GB/s each way a GPU."
+    )
+
+
 _ENDS = {
     Placement.LOOPED: "the first also the embedding, the last the head",
     Placement.V_SHAPED: "the first also embedding and head",
@@ -174,6 +184,7 @@ _SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
     "bubble": _bubble,
     "data_comm": _data,
     "expert_comm": _expert,
+    "host_comm": _host,
     "uneven": _uneven,
 }
 
@@ -209,6 +220,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
+        *(about_the_host(task) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts attention over the whole window and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from . import convergence, data_parallel, exchanges, kernels, memory, schedule_idle, stages
+from . import convergence, data_parallel, exchanges, kernels, memory, offload, schedule_idle, stages
 from .exchanges import SERVERS, Policy
 from .layers import Cost
 from .placements import LayoutOf
@@ -34,9 +34,10 @@ COMMUNICATION = {
     "tensor_comm": Cost.TENSOR_COMM,
     "context_comm": Cost.CONTEXT_COMM,
     "expert_comm": Cost.EXPERT_COMM,
+    "host_comm": Cost.HOST_COMM,
     "launch": Cost.LAUNCH,
 }
-"""The other parts of a micro-batch."""
+"""The other parts of a micro-batch; an optimizer on the host adds to host_comm once a step."""
 PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
 """Parts of a step; they add up to step_seconds."""
 
@@ -76,7 +77,11 @@ class Group:
         if policy.compression:
             self.sync += self._compression()
         update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
-        self.update = update.max(axis=1) * (policy.sync not in SERVERS)
+        if policy.offload_optimizer:
+            how = (self.recipe, self.optimizer, policy.offload_optimizer / 100, update)
+            self.update, self.copies = offload.host_update(task, *how, s)
+        else:
+            self.update = update.max(axis=1) * (policy.sync not in SERVERS)
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
         self.sends = self._sends(skeletons)
 
@@ -133,6 +138,8 @@ class Group:
         out += self.pipeline_comm()
         out += self.data_comm()
         out += self.optimizer_step()
+        if self.policy.offload_optimizer:
+            out += self.optimizer_copies()
         return out
 
     def memory_total(self) -> Value:
@@ -152,6 +159,25 @@ class Group:
         out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
         return out
 
+    def optimizer_copies(self) -> Value:
+        """Seconds in which only copies of an optimizer on the host run, once a step."""
+        if not self.policy.offload_optimizer:
+            return np.zeros(self.rows.size)
+        out: Value = self.copies[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether some row keeps anything in host memory."""
+        return bool(self.policy.offload_optimizer) or self.stages.on_host is not None
+
+    def node_bytes(self) -> Value:
+        """Bytes of host memory that the fullest node needs."""
+        how = (self.recipe, self.optimizer, self.policy.offload_optimizer / 100)
+        found = offload.node_bytes(self.task, *how, self.stages)
+        out: Value = found[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
     def part(self, cost: Cost) -> Value:
         """Seconds of one part of the slowest rank's micro-batches over the step."""
         out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
@@ -160,6 +186,8 @@ class Group:
     def seconds(self, name: str) -> Value:
         if name == "compute":
             return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
+        if name == "host_comm":
+            return self.part(Cost.HOST_COMM) + self.optimizer_copies()
         if name in COMMUNICATION:
             return self.part(COMMUNICATION[name])
         if name == "bubble":
@@ -192,8 +220,5 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     Every state byte is read and written; ZeRO divides the work by the ranks that share the
     weights. Neglects the gradient norm.
     """
-    moved = 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
-    dense, expert = weights.dense, weights.expert
-    sharded = dense / weights.data_group.ranks + expert / weights.expert_group.ranks
-    owned = np.stack([dense + expert, sharded])
-    return kernels.streaming_seconds(owned * moved, task.cluster.accelerator)
+    moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
+    return kernels.streaming_seconds(moved, task.cluster.accelerator)

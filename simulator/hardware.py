@@ -32,6 +32,7 @@ __all__ = [
     "CollectiveTime",
     "FastDomain",
     "GemmTime",
+    "Host",
     "MemoryBoundTime",
     "Network",
     "Provenance",
@@ -40,6 +41,8 @@ __all__ = [
 
 MOST_GPUS = 10_000_000
 USER = "given by the user"
+_SHARED = ("host.memory", "host.memory_bandwidth")
+"""Numbers of a node that its GPUs share."""
 _TABLE = "kernels.gemm.{}.table"
 _LAYERS = "kernels.layer.{}.table"
 
@@ -91,6 +94,20 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the GPUs of a node have of its CPUs."""
+
+    link_bandwidth: float
+    """Datasheet bytes/s of one link (PCIe, NVLink-C2C) in one direction."""
+    link_gpus: float
+    """GPUs that share a link."""
+    memory_bandwidth: float
+    """Datasheet bytes/s of a node's memory."""
+    memory: float
+    """Bytes of a node's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Accelerators of one kind, in fast domains joined by a network."""
 
@@ -101,6 +118,8 @@ class Cluster:
     gpus_per_node: int
     fast: FastDomain
     network: Network
+    host: Host | None
+    """None where the profile does not say."""
     provenance: Mapping[str, Provenance]
     """By dotted key of the profile; overridden numbers say so."""
 
@@ -145,6 +164,7 @@ class Cluster:
             gpus_per_node=int(file.numbers["node.gpus"]),
             fast=_fast_domain(file),
             network=Network(name=file.texts["links.network.name"], **file.section("links.network")),
+            host=Host(**host) if (host := file.section("host")) else None,
             provenance=file.provenance,
         )
 
@@ -185,7 +205,8 @@ def _resize(
 
 
 def _resize_node(file: Profile, per_node: int) -> Profile:
-    """Sets GPUs a node; a fast domain that is one node stays one, a rack keeps its size."""
+    """Sets GPUs a node; a fast domain that is one node stays one, a rack keeps its size. A GPU
+    keeps its share of the host."""
     node, domain = file.numbers["node.gpus"], file.numbers["links.fast.gpus"]
     keys = ("node.gpus", "links.fast.gpus") if node == domain else ("node.gpus",)
     if len(keys) == 1 and per_node > domain:
@@ -193,6 +214,8 @@ def _resize_node(file: Profile, per_node: int) -> Profile:
         raise problem("gpus_per_node", f"{per_node} exceeds {limit}; nearest: {domain:.0f}")
     if per_node == node:
         return file
+    shared = {k: v * per_node / node for k, v in file.numbers.items() if k in _SHARED}
+    file = file.changed(shared, "the profile's, in proportion to the GPUs of a node")
     return file.changed({key: checked(file.name, key, per_node) for key in keys}, USER)
 
 

@@ -20,6 +20,7 @@ from .footprint import (
     pending_activations,
     stored_parameters,
 )
+from .host import outlasting
 from .layer_communication import (
     context_exposed,
     expert_exchange,
@@ -54,23 +55,26 @@ class Cost(IntEnum):
     TENSOR_COMM = 4
     CONTEXT_COMM = 5
     EXPERT_COMM = 6
-    LAUNCH = 7
-    FORWARD = 8
+    HOST_COMM = 7
+    LAUNCH = 8
+    FORWARD = 9
     """Seconds of the forward pass alone, contained in the parts above."""
-    DENSE_PARAMETERS = 9
-    EXPERT_PARAMETERS = 10
-    ACTIVATIONS = 11
+    DENSE_PARAMETERS = 10
+    EXPERT_PARAMETERS = 11
+    ACTIVATIONS = 12
     """Bytes kept per micro-batch in flight."""
-    UNITS = 12
+    UNITS = 13
     """Layers that gather and scatter their parameters on their own."""
-    TOTAL = 13
+    TOTAL = 14
     """Seconds of all parts."""
-    LOGITS = 14
+    LOGITS = 15
     """Bytes of logits and their gradients while the loss is computed."""
-    GATHERED = 15
+    GATHERED = 16
     """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
-    PENDING = 16
+    PENDING = 17
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
+    ON_HOST = 18
+    """Bytes kept per micro-batch in host memory instead."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -79,7 +83,7 @@ SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
 COMPUTE = slice(Cost.MATMUL, Cost.RECOMPUTE)
 """Those of them that are kernels of one pass."""
 COMMUNICATION = slice(Cost.TENSOR_COMM, Cost.LAUNCH + 1)
-"""Those of them that are collectives or launches."""
+"""Those of them that are collectives, copies or launches."""
 
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
@@ -108,7 +112,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     s = local.s
     works = [work_of(kind, local) for kind in kinds]
     seconds = _gemm_seconds(works, local)
-    n = s.tp.size
+    n, offloads = s.tp.size, np.count_nonzero(s.offload_activations)
     table = np.zeros((len(kinds), len(Cost), n))
     working = np.zeros((len(kinds), n))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
@@ -125,6 +129,8 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         column[Cost.UNITS] = 1.0
         column[Cost.ACTIVATIONS], working[i] = kept_activations(kind, local)
         column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
+        if offloads:
+            working[i] += move_activations(column, s, task)
         column[Cost.GATHERED] = gathered_inputs(kind, local)
         if "head" in kind.name or "mtp" in kind.name:
             shards = s.tp if task.software.sharded_logits else 1.0
@@ -147,6 +153,24 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         for name in ("working", "unit_parameters", "boundary")
     }
     return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
+
+
+def move_activations(column: Value, s: Strategy, task: Task) -> Value:
+    """Move a share of what a layer keeps to the host; bytes of the two copies under way.
+
+    It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
+    layer (Transformer Engine's CPU offloading); what outlasts the pass shows.
+    """
+    moved: Value = s.offload_activations / 100 * column[Cost.ACTIVATIONS]
+    forward = outlasting(moved, column[Cost.FORWARD], task.cluster)
+    backward = column[Cost.TOTAL] - column[Cost.FORWARD]
+    shown = forward + outlasting(moved, backward, task.cluster)
+    column[Cost.HOST_COMM] += shown
+    column[Cost.FORWARD] += forward
+    column[Cost.TOTAL] += shown
+    column[Cost.ACTIVATIONS] -= moved
+    column[Cost.ON_HOST] = moved
+    return 2 * moved
 
 
 def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels
-from .layers import SECONDS, Cost, LayerCosts
+from .layers import SECONDS, Cost, LayerCosts, move_activations
 from .network import ListedLayer, Network
 from .operators import Strategy
 from .plan_names import Recompute
@@ -30,7 +30,8 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     table = np.zeros((len(layers), len(Cost), rows))
     wider = recipe.activation / 2
     full = s.recompute == Recompute.FULL
-    for column, layer in zip(table, layers, strict=True):
+    moving, offloads = np.zeros((len(layers), rows)), np.count_nonzero(s.offload_activations)
+    for i, (column, layer) in enumerate(zip(table, layers, strict=True)):
         forward = _forward_seconds(layer, task, recipe, s.micro_batch)
         column[Cost.MATMUL] = 3 * forward
         column[Cost.RECOMPUTE] = full * forward
@@ -40,11 +41,13 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         column[Cost.UNITS] = 1.0
         kept = np.where(full, layer.boundary_bytes, layer.activation_bytes)
         column[Cost.ACTIVATIONS] = column[Cost.PENDING] = kept * wider * s.micro_batch
+        if offloads:
+            moving[i] = move_activations(column, s, task)
     activations = np.array([[layer.activation_bytes] for layer in layers])
     boundaries = np.array([[layer.boundary_bytes] for layer in layers])
     return LayerCosts(
         np.ascontiguousarray(table.transpose(2, 0, 1)),
-        activations * full * wider * s.micro_batch,
+        activations * full * wider * s.micro_batch + moving,
         table[:, Cost.DENSE_PARAMETERS],
         boundaries * wider * s.micro_batch,
     )

@@ -26,6 +26,7 @@ LABELS = {
     "tensor_comm": "tensor-parallel communication",
     "context_comm": "context-parallel communication",
     "expert_comm": "expert all-to-all",
+    "host_comm": "copies to and from the host",
     "launch": "kernel launches",
     "pipeline_comm": "pipeline sends",
     "bubble": "pipeline bubble",

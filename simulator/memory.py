@@ -99,16 +99,28 @@ def bytes_of_states(
     keeps more or less (buffers of its own, no fp32 copy).
 
     A parameter server keeps the optimizer state; gossip receives into a second copy of the
-    weights; error feedback keeps vectors of the gradient's size.
+    weights; error feedback keeps vectors of the gradient's size. `leaving` are the gradients that
+    go to the host's share of the optimizer.
     """
     software = task.software
     memories = METHODS[policy.compression].memories if policy.compression else 0
     optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
+    gradients = (software.gradient_memory or recipe.gradient) + memories * recipe.gradient
+    away = policy.offload_optimizer / 100
     return {
         "weights": float(recipe.weight) * (2 if policy.sync in GOSSIP else 1),
-        "gradients": (software.gradient_memory or recipe.gradient) + memories * recipe.gradient,
-        "optimizer": 0.0 if policy.sync in SERVERS else optimizer_bytes,
+        "gradients": gradients,
+        "leaving": away * gradients * software.offloads_gradients,
+        "optimizer": 0.0 if policy.sync in SERVERS else (1 - away) * optimizer_bytes,
     }
+
+
+def host_bytes(task: Task, recipe: Recipe, optimizer: int, away: float) -> float:
+    """Bytes of host memory for each parameter that a rank updates, of which a share is `away`:
+    optimizer state and a gradient."""
+    software = task.software
+    kept = software.optimizer_memory or recipe.optimizer_bytes(optimizer)
+    return away * (kept + (software.gradient_memory or recipe.gradient))
 
 
 def _bytes_per_parameter(
@@ -117,7 +129,8 @@ def _bytes_per_parameter(
     """Bytes a rank stores for each of its parameters; ZeRO 1, 2, 3 shard state by state."""
     return {
         "weights": states["weights"] / (shards if zero >= 3 else 1.0),
-        "gradients": states["gradients"] / (shards if zero >= 2 else 1.0),
+        "gradients": (states["gradients"] - states["leaving"] * (zero != 1))
+        / (shards if zero >= 2 else 1.0),
         "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),
     }
 

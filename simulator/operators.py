@@ -43,6 +43,8 @@ class Strategy:
     overlap_ep: Value
     cp_comm: Value
     expert_dispatch: Value
+    offload_activations: Value
+    """Percent of what is kept."""
     tp_grid: Value
     """Code of the grid of tensor_grid; 0 in what is not on one."""
 

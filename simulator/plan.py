@@ -123,6 +123,10 @@ class Plan:
         0, "gradients reduced together when overlapped; 1 = each tensor, 0 = the stack's"
     )
     shard: Cell = _axis(0, "ranks that ZeRO shards over, replicated beyond (HSDP); 0 = all")
+    offload_optimizer: Cell = _axis(
+        0, "percent of the optimizer whose state and update are on the host's CPUs"
+    )
+    offload_activations: Cell = _axis(0, "percent of the kept activations that wait in host memory")
     layers_per_stage: tuple[int, ...] = field(
         default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
     )
@@ -263,7 +267,10 @@ HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
 _POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "sync_period")
 _MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "topology", "tp_grid")
-_HIGHEST = {"zero": 3, "kept_per_thousand": 1000, **dict.fromkeys(BOOLEAN, 1)}
+_HIGHEST = {
+    **{"zero": 3, "kept_per_thousand": 1000, "offload_optimizer": 100, "offload_activations": 100},
+    **dict.fromkeys(BOOLEAN, 1),
+}
 _LIMIT = 2**31
 
 

@@ -49,8 +49,12 @@ class PlanTimeline:
     """Those of them that a weight gradient alone still needs [stage]."""
     tensor_share: float
     """Share of a pass that is exposed tensor-parallel communication (slowest rank)."""
+    host_share: float
+    """The same of copies of activations to and from the host."""
     data_comm: float
     """Seconds of exposed gradient and weight synchronisation after the pipeline."""
+    host_comm: float
+    """Seconds in which only copies of an optimizer on the host run."""
     optimizer: float
 
     @property
@@ -60,7 +64,7 @@ class PlanTimeline:
     @property
     def step_seconds(self) -> float:
         """Seconds of one optimizer step, pipeline simulated."""
-        return self.pipeline_seconds + self.data_comm + self.optimizer
+        return self.pipeline_seconds + self.data_comm + self.host_comm + self.optimizer
 
     @property
     def closed_form(self) -> float:
@@ -97,11 +101,13 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         last_stage_layers=0,
     )
     (group,) = simulate(task, alone.table(), _every_chunk).groups
+    (whole,) = costs.groups
     s, v = group.stages, int(plan.virtual_stages)
     m, times = int(s.micro_batches[0]), _times(task, plan, s)
     held_back = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
-    work = sum(seconds[name] for name in ("compute", *COMMUNICATION))
+    at_end = float(whole.optimizer_copies()[0])
+    work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end
     return PlanTimeline(
         task=task,
         plan=plan,
@@ -111,7 +117,9 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         kept=s.activations[:, 0],
         pending=s.pending[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
+        host_share=(seconds["host_comm"] - at_end) / work,
         data_comm=seconds["data_comm"],
+        host_comm=at_end,
         optimizer=seconds["optimizer"],
     )
 

@@ -68,6 +68,12 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "layer_floor": _TIME,
     },
     "node": {"gpus": _GPUS},
+    "host": {
+        "link_bandwidth": _BANDWIDTH,
+        "link_gpus": _GPUS,
+        "memory_bandwidth": _BANDWIDTH,
+        "memory": _MEMORY,
+    },
     "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
     "links.fast.all_reduce": _COLLECTIVE,
     "links.fast.all_gather": _COLLECTIVE,
@@ -95,5 +101,5 @@ ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
 OPTIONAL_NUMBERS = ("kernels.attention.tail_rows",)
 """Numbers that a section may lack."""
-OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce")
-"""Sections that a machine may lack, the last two whole."""
+OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce", "host")
+"""Sections that a machine may lack, the last three whole."""

@@ -14,6 +14,7 @@ from . import tables
 from .exchanges import FIELDS, PLAIN
 from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
+from .host_report import host_record, host_table
 from .losses import one
 from .plan import ZERO_IS_USUAL, spell
 from .provenance import time_provenance
@@ -51,6 +52,8 @@ SHORT = {
     "expert_dispatch": "dispatch",
     "first_stage_layers": "first",
     "last_stage_layers": "last",
+    "offload_optimizer": "off-opt %",
+    "offload_activations": "off-act %",
 }
 """Column headers of a ranking where the field's name is long."""
 ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
@@ -91,6 +94,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
             "limit": costs.capacity if limit is None else float(limit),
             "worst_rank": costs.worst_rank,
         },
+        **host_record(costs),
         "fits": bool(costs.fits),
         "verdict": costs.verdict,
         "tokens_per_second": costs.tokens_per_second,
@@ -214,6 +218,7 @@ def worth_saying(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
     usual = {**dict.fromkeys(ZERO_IS_USUAL, "0"), "tp_grid": "1d"}
     usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
+    usual["offload_activations"] = "0"
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 
@@ -246,7 +251,8 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
 def breakdown(costs: Costs) -> list[Table]:
     """Where one plan's step and memory go."""
     costs = one(costs)
-    return [_time_table(costs), _memory_table(costs)]
+    host = [host_table(costs)] if costs.uses_host else []
+    return [_time_table(costs), _memory_table(costs), *host]
 
 
 def _time_table(costs: Costs) -> Table:

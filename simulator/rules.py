@@ -18,6 +18,7 @@ from .errors import InputError
 from .exchanges import FIELDS, PLAIN
 from .grid_rules import GRID_RULES, feature_ranks
 from .kernels import peak_flops
+from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES, Rule
 from .plan import Plan, model_copies, spell
 from .plan_names import ContextComm, Precision, Recompute, Schedule
@@ -320,6 +321,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: _no_format(p, t),
     ),
     *SYNC_RULES,
+    *OFFLOAD_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 
@@ -361,10 +363,11 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
-_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0))
-"""What a plan says that all-reduces its gradients every step and has no grid: the rules of others
-hold."""
-_PLAIN_RULES = tuple(rule for rule in RULES if rule not in (*SYNC_RULES, *GRID_RULES))
+_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0), ("offload_activations", 0))
+"""What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
+host: the rules of others hold."""
+_OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 
 def _own_rules(plans: Plan) -> tuple[Rule, ...]:

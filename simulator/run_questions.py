@@ -111,7 +111,7 @@ def _check(run: Run) -> None:
     if run.noted("LoRA"):
         raise InputError("LoRA: most weights are frozen")
     if run.noted("CPU offload|offload=Y"):
-        raise InputError("offload to the host is not modelled")
+        raise InputError("offload of weights to the host is not modelled")
 
 
 def _check_size(run: Run, model: Model) -> None:

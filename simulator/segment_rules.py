@@ -166,8 +166,8 @@ SEGMENT_RULES = (
         "segments-are-all-reduced",
         lambda p, s, t: _all_reduced(p),
         lambda p, s, t: (
-            "segments are not modelled with any sync, sync_period, compression, bucket_parameters "
-            "or shard but the default"
+            "segments are not modelled with any sync, sync_period, compression, bucket_parameters, "
+            "shard or offload_optimizer but the default"
         ),
     ),
 )

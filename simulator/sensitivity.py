@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .hardware import Accelerator, CollectiveTime, FastDomain
+from .host import host_of
 from .step import Costs, simulate
 from .task import Task
 
@@ -99,6 +100,14 @@ def _network(names: tuple[str, ...]) -> Any:
     return turned
 
 
+def _host(name: str) -> Any:
+    def turned(task: Task, factor: float) -> Task:
+        new = _scaled(host_of(task.cluster), (name,), factor)
+        return replace(task, cluster=replace(task.cluster, host=new))
+
+    return turned
+
+
 def _launch_floors(task: Task, factor: float) -> Task:
     new = _scaled(task.software, ("layer_floor", "pipeline_floor"), factor)
     return replace(task, software=new)
@@ -127,6 +136,11 @@ KNOBS: dict[str, Knob] = {
     "launch_floor": Knob("launch floor of a layer", False, _launch_floors),
 }
 """Numbers that a step depends on; the bandwidths of all collectives follow their link."""
+HOST_KNOBS = {
+    "host_link_bandwidth": Knob("bandwidth to the host", True, _host("link_bandwidth")),
+    "host_memory_bandwidth": Knob("host memory bandwidth", True, _host("memory_bandwidth")),
+}
+"""Further ones of plans that use the host."""
 
 
 def sensitivities(costs: Costs) -> list[Sensitivity]:
@@ -146,7 +160,7 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
             step(knob, 1 / WIDE),
             step(knob, WIDE),
         )
-        for name, knob in KNOBS.items()
+        for name, knob in {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}.items()
     ]
     return sorted(out, key=lambda s: -abs(s.elasticity))
 

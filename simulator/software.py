@@ -66,6 +66,9 @@ class Software:
     cut_by_parameters: bool = False
     """Stages are cut at equal shares of the parameters, LM head included, not of the layers."""
 
+    offloads_gradients: bool = False
+    """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
+    ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
     reduce_bytes: float = 0.0
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float = 0.0
@@ -130,6 +133,7 @@ _DEEPSPEED_FP16 = replace(
     title="Megatron-DeepSpeed, fp16 (2022): materialised attention, launch-bound small layers",
     layer_floor=990e-6,
     context_bytes=0.5 * GIB + _DEEPSPEED_BUCKETS,
+    offloads_gradients=True,
 )
 
 SOFTWARE = {

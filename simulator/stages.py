@@ -44,6 +44,7 @@ STRATEGY = (
     "cp_comm",
     "expert_dispatch",
     "tp_grid",
+    "offload_activations",
 )
 """Fields of a plan that one layer can see."""
 SKELETON = (
@@ -108,6 +109,8 @@ class Stages:
     """The same summed over all earlier ranks: how long a class waits for them."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
+    on_host: Value | None
+    """Those that wait in host memory besides [class, skeleton]; None where none does."""
     pending: Value
     """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
@@ -312,12 +315,14 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     total = ranks.total + launches
     forward_before, both_before = ranks.before
     sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
-    activations, buffers = kept_bytes(task, ranks, pp, in_flight(plans.schedule, sizes))
+    flight = in_flight(plans.schedule, sizes)
+    activations, buffers = kept_bytes(task, ranks, pp, flight)
     if plans.schedule.max() >= Schedule.ZB_H1:
         activations = _with_deferred(task, plans, ranks, sizes)
     kept = task.software.kept_logit_bytes / task.software.logit_bytes
     waiting = losses_in_flight(plans.schedule, m)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
+    offloads = np.count_nonzero(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -333,6 +338,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         forward_before=forward_before,
         backward_before=both_before - forward_before,
         activations=activations,
+        on_host=flight * stage[Cost.ON_HOST] if offloads else None,
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
         buffers=buffers,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from . import exchanges, schedules
 from .groups import COMPUTE, PARTS, Group
+from .host import host_of
 from .operators import block_flops_per_token, model_flops_per_token
 from .placements import LayoutOf, distinct
 from .plan import Plan, codes_in, repeats, resolve
@@ -79,14 +80,39 @@ class Costs:
         return self.capacity - self.memory_bytes
 
     @property
+    def node_bytes(self) -> Any:
+        """Bytes of host memory that the fullest node needs."""
+        out = np.zeros(len(self))
+        for group in self.groups:
+            if group.uses_host:
+                out[group.rows] = group.node_bytes()
+        return self._out(out)
+
+    @property
+    def host_share(self) -> Any:
+        """The same over what a node has; a plain 0 where no plan keeps anything there."""
+        return self.node_bytes / self.node_capacity if self.uses_host else 0.0
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether some plan keeps anything in host memory."""
+        return any(group.uses_host for group in self.groups)
+
+    @property
+    def node_capacity(self) -> float:
+        """Bytes of host memory of a node, where it is known."""
+        return host_of(self.task.cluster).memory
+
+    @property
     def fits(self) -> Any:
-        return self.margin >= 0
+        """Whether a GPU and, where it is used, the host have the memory."""
+        return (self.margin >= 0) & (self.host_share <= 1)
 
     @property
     def verdict(self) -> Any:
         """'fits' below EDGE of the capacity, 'edge' up to all of it, else 'does not fit'."""
         names = np.array(["fits", "edge", "does not fit"])
-        share = self.memory_total / self.capacity
+        share = np.maximum(self.memory_total / self.capacity, self.host_share)
         column = names[(share > EDGE).astype(int) + (share > 1)]
         return str(column[0]) if self.single else column
 

@@ -17,16 +17,16 @@ from .schedule_orders import LETTERS, Pass
 
 Event = dict[str, Any]
 
-THREADS = ("compute", "tensor parallel", "pipeline", "data parallel")
+THREADS = ("compute", "tensor parallel", "pipeline", "data parallel", "host")
 """Names of the threads of every rank, by number."""
-COMPUTE, TENSOR, PIPELINE, DATA = range(4)
+COMPUTE, TENSOR, PIPELINE, DATA, HOST = range(5)
 CATEGORIES = ("forward", "backward", "input gradient", "weight gradient")
 """Category of an operation by its pass."""
 
 
 def trace(x: PlanTimeline) -> dict[str, Any]:
     """The JSON object of one plan's timeline."""
-    events = [*_names(x), *_compute(x), *_tensor(x), *_sends(x), *_after(x), *_memory(x)]
+    events = [*_names(x), *_compute(x), *_within(x), *_sends(x), *_after(x), *_memory(x)]
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -96,17 +96,20 @@ def _compute(x: PlanTimeline) -> list[Event]:
     return out
 
 
-def _tensor(x: PlanTimeline) -> list[Event]:
-    """Exposed tensor-parallel communication, drawn at the end of each pass."""
-    if not x.tensor_share:
-        return []
+def _within(x: PlanTimeline) -> list[Event]:
+    """Exposed tensor-parallel communication and copies to and from the host, drawn at the end of
+    each pass."""
+    shares = (
+        (x.tensor_share, TENSOR, "collectives", "tensor"),
+        (x.host_share, HOST, "copies", "host"),
+    )
     out = []
-    for rank, kind, stage, micro, start, end in _operations(x):
-        seconds = x.tensor_share * (end - start)
-        if kind != Pass.WEIGHT:
-            place = (rank, TENSOR)
-            name = f"collectives of {LETTERS[kind]} {micro}"
-            out.append(_slice(name, "tensor", place, end - seconds, seconds, stage=stage))
+    for share, thread, what, category in shares:
+        for rank, kind, stage, micro, start, end in _operations(x) if share else ():
+            seconds, name = share * (end - start), f"{what} of {LETTERS[kind]} {micro}"
+            if kind != Pass.WEIGHT:
+                place = (rank, thread)
+                out.append(_slice(name, category, place, end - seconds, seconds, stage=stage))
     return out
 
 
@@ -135,6 +138,9 @@ def _after(x: PlanTimeline) -> list[Event]:
             out.append(_slice(name, "data", (rank, DATA), end, x.data_comm))
         at = end + x.data_comm
         out.append(_slice("optimizer", "optimizer", (rank, COMPUTE), at, x.optimizer))
+        if x.host_comm:
+            name, at = "gradients down, weights up", at + x.optimizer
+            out.append(_slice(name, "host", (rank, HOST), at, x.host_comm))
     return out
 
 

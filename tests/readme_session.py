@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-NAMES = ("accuracy", "explain", "export", "tensor_grids")
-PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in NAMES))
+DOCS = ("accuracy", "explain", "export", "offload", "tensor_grids")
+PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in DOCS))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
 

@@ -75,6 +75,7 @@ ORDER = {
         accelerator
         hardware
         task
+        host
         kernels
         collectives
         layer_kinds
@@ -91,11 +92,13 @@ ORDER = {
         segment_stages
         data_parallel
         memory
+        offload
         groups
         segment_groups
         stage_costs
         sync_rules
         grid_rules
+        offload_rules
         rules
         step
         plan_timeline
@@ -112,6 +115,7 @@ ORDER = {
         calibration.profile_text
         calibration.step_scale
         losses
+        host_report
         explain
         report
         gantt
@@ -161,6 +165,7 @@ ORDER = {
         export.flags
         export.launch_script
         export.megatron_model
+        export.megatron_offload
         export.megatron_rules
         export.megatron
         export.megatron_read
@@ -194,9 +199,9 @@ ORDER = {
         dynamic_programming
         integer_programming
         finder
+        edits
         advice
         by_system
-        edits
         beyond
         sweep
         race

@@ -127,6 +127,30 @@ RULES = (
         (Recompute.FULL, Recompute.NONE),
         "activation checkpointing is of whole layers",
     ),
+    only(
+        "deepspeed-offloaded-activations",
+        "offload_activations",
+        (0,),
+        "its cpu_checkpointing waits for every copy, which no plan says",
+    ),
+    Rule(
+        "deepspeed-offloaded-share",
+        ("offload_optimizer", "zero"),
+        lambda p, t: (p.offload_optimizer % 100 == 0) | (p.zero == 3),
+        lambda p, t: (
+            f"{said(p, 'offload_optimizer')}: a part of the optimizer (Twin-Flow's ratio) needs "
+            "ZeRO 3; nearest: offload_optimizer=100, or zero=3"
+        ),
+    ),
+    Rule(
+        "deepspeed-offloaded-stages",
+        ("offload_optimizer", "pp"),
+        lambda p, t: (p.offload_optimizer == 0) | (p.pp == 1),
+        lambda p, t: (
+            f"{said(p, 'offload_optimizer')}: the pipeline engine keeps its optimizer on GPUs "
+            "(deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
+        ),
+    ),
     only("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
     Rule(
         "deepspeed-gather-overlap",
@@ -150,14 +174,29 @@ RULES = (
 """Rules of DeepSpeed and, with tp, pp or recompute, of Megatron-DeepSpeed."""
 
 
+def stage_of(plan: Plan) -> int:
+    """The ZeRO stage; an optimizer on the host needs one, also of a single data rank."""
+    return 2 if plan.offload_optimizer and plan.zero == 0 else int(plan.zero)
+
+
+def offload_of(plan: Plan) -> dict[str, Any]:
+    """Where the optimizer is; a part of it in the terms of Twin-Flow."""
+    out: dict[str, Any] = {"device": "cpu", "pin_memory": True}
+    if plan.offload_optimizer < 100:
+        out["ratio"] = plan.offload_optimizer / 100
+    return out
+
+
 def configuration(task: Task, plan: Plan) -> dict[str, Any]:
     """The JSON configuration."""
     out: dict[str, Any] = {
         "train_batch_size": task.global_batch,
         "train_micro_batch_size_per_gpu": int(plan.micro_batch),
         "gradient_accumulation_steps": micro_batches(task, plan),
-        "zero_optimization": {"stage": int(plan.zero)},
+        "zero_optimization": {"stage": stage_of(plan)},
     }
+    if plan.offload_optimizer:
+        out["zero_optimization"]["offload_optimizer"] = offload_of(plan)
     if plan.zero > 0:
         out["zero_optimization"]["overlap_comm"] = bool(plan.overlap_grad_reduce)
     section = FORMATS[Precision(int(plan.precision))]
@@ -171,8 +210,10 @@ def deepspeed_flags(plan: Plan) -> Lines:
     out: Lines = [
         ("--deepspeed",),
         ("--deepspeed_config", FILE),
-        ("--zero-stage", str(plan.zero)),
+        ("--zero-stage", str(stage_of(plan))),
     ]
+    if plan.offload_optimizer:
+        out.append(("--cpu-optimizer",))
     if plan.pp == 1:
         out.append(("--no-pipeline-parallel",))
     if plan.schedule == Schedule.ZB_H1:

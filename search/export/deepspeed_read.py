@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ...simulator.json_object import JsonObject
+from ...simulator.json_object import JsonObject, shown
 from ...simulator.plan_names import ContextComm, Precision
 from .deepspeed import FORMATS
 from .documents import unread
@@ -26,6 +26,9 @@ USED = frozenset(
         "gradient_accumulation_steps",
         "zero_optimization.stage",
         "zero_optimization.overlap_comm",
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_optimizer.pin_memory",
+        "zero_optimization.offload_optimizer.ratio",
         "bf16.enabled",
         "fp16.enabled",
         "optimizer.type",
@@ -34,7 +37,6 @@ USED = frozenset(
 """Keys that are read."""
 MATTERS = frozenset(
     (
-        "zero_optimization.offload_optimizer.device",
         "zero_optimization.offload_param.device",
         "zero_optimization.zero_hpz_partition_size",
         "zero_optimization.mics_shard_size",
@@ -96,6 +98,7 @@ def _script(text: str, launch: Launch, given: Given) -> Launch:
     launch.plan |= {"cp": cp, "cp_comm": int(ContextComm.A2A if cp > 1 else ContextComm.P2P)}
     zero = flags.size("--zero-stage", 0, least=0, most=3)
     launch.plan |= {"zero": zero, **_overlaps(zero, zero == 3, launch.plan["pp"])}
+    launch.plan["offload_optimizer"] = 100 * flags.switch("--cpu-optimizer")
     flags.text("--deepspeed-config")
     keep(flags, script, launch)
     _configuration(script, flags, launch)
@@ -122,9 +125,9 @@ def _configuration(script: Script, flags: Flags, launch: Launch) -> None:
             f"line {document.line}: the JSON has a batch of {said.global_batch}, "
             f"--global-batch-size {launch.global_batch}"
         )
-    launch.plan |= {
-        name: said.plan[name] for name in ("overlap_grad_reduce", "overlap_param_gather")
-    }
+    decided = ("overlap_grad_reduce", "overlap_param_gather", "offload_optimizer")
+    launch.plan |= {name: said.plan[name] for name in decided}
+    launch.open |= said.open
     launch.gpus = said.gpus
     launch.kept += unread(content, USED, MATTERS)
 
@@ -136,6 +139,7 @@ def read_json(c: JsonObject, launch: Launch) -> None:
     stage = zero.size("stage", default=0, least=0, most=3)
     overlapped = zero.flag("overlap_comm", stage == 3)
     launch.plan |= {"zero": stage, **_overlaps(stage, overlapped, launch.plan["pp"])}
+    _offload(zero, launch)
     on = [name for name in ("bf16", "fp16") if _enabled(c, name)]
     if len(on) > 1:
         raise c.refuse("fp16", "and bf16 are both enabled: switch one off")
@@ -153,6 +157,21 @@ def _overlaps(stage: int, overlapped: bool, pp: int) -> dict[str, int]:
         "overlap_grad_reduce": int(overlapped and stage > 0 and pp == 1),
         "overlap_param_gather": int(stage == 3),
     }
+
+
+def _offload(zero: JsonObject, launch: Launch) -> None:
+    """The share of the optimizer on the host; Twin-Flow's ratio is all of it by default."""
+    where = f"{zero.path}.offload_optimizer"
+    section = JsonObject.of(zero.values.get("offload_optimizer") or {}, zero.name, where)
+    device, ratio = section.text("device", default="none"), section.values.get("ratio", 1.0)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+        raise section.refuse("ratio", f"is {shown(ratio)}; it must be a number from 0 to 1")
+    percent = round(100 * ratio) if device == "cpu" else 0
+    launch.plan["offload_optimizer"] = percent
+    if device not in ("cpu", "none"):
+        launch.open["offload_optimizer"] = f"{where}.device is {device}, which is not modelled"
+    elif device == "cpu" and abs(100 * ratio - percent) > 1e-6:
+        launch.open["offload_optimizer"] = f"{where}.ratio is no whole percent"
 
 
 def _enabled(c: JsonObject, name: str) -> bool:

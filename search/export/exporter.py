@@ -91,9 +91,11 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
+_REDUCED = {n: v for n, v in zip(FIELDS_OF_POLICY, PLAIN, strict=True) if n != "offload_optimizer"}
+
+
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    same = [getattr(p, name) == usual for name, usual in zip(FIELDS_OF_POLICY, PLAIN, strict=True)]
-    return np.logical_and.reduce(same)
+    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in _REDUCED.items()])
 
 
 def _of_policy(p: Plan) -> list[str]:
@@ -108,7 +110,7 @@ def _of_policy(p: Plan) -> list[str]:
 
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
-    FIELDS_OF_POLICY,
+    tuple(_REDUCED),
     _plainly_reduced,
     lambda p, t: (
         "launch files are written for gradients that are all-reduced every step in full, over all "

@@ -18,6 +18,7 @@ from . import shape
 from .exporter import Exporter, Form, heading
 from .launch_file import Kept
 from .megatron_model import Lines, model_flags
+from .megatron_offload import offload_flags
 from .megatron_rules import rules
 
 VERSION = "0.16"
@@ -95,7 +96,8 @@ def parallel_flags(task: Task, plan: Plan) -> Lines:
         "--overlap-grad-reduce": plan.overlap_grad_reduce,
         "--overlap-param-gather": plan.overlap_param_gather,
     }
-    return [*out, *((flag,) for flag, on in switches.items() if on), *_sharding(plan)]
+    switched = [(flag,) for flag, on in switches.items() if on]
+    return [*out, *switched, *_sharding(plan), *offload_flags(task, plan)]
 
 
 _GROUPED = (Precision.BF16, Precision.FP8)

@@ -15,6 +15,7 @@ from ...simulator.plan_names import Optimizer, Precision, Recompute
 from ...simulator.task import Task
 from . import megatron, shape
 from .exporter import Exporter, Form, heading, only
+from .megatron_offload import offload_values
 from .megatron_rules import rules
 from .shape import shape_of
 
@@ -61,6 +62,7 @@ def overrides(task: Task, plan: Plan) -> Values:
         "mixed_precision": MIXED[Precision(int(plan.precision))],
         "optimizer.optimizer": Optimizer(int(plan.optimizer)).name.lower(),
         **sharding_values(plan),
+        **offload_values(task, plan),
         # Without it the overlaps are those stated here, not what Bridge chooses for the sizes.
         "comm_overlap": None,
     }

@@ -13,6 +13,7 @@ from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .launch_script import launcher_gpus, script_of, training_words
 from .megatron import EXCHANGES
 from .megatron_model import model_of
+from .megatron_offload import read_offload
 from .shell_words import Script
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -33,9 +34,7 @@ IMPLIED = (
 )
 """Flags that the writer adds and that decide no field of a plan."""
 MATTERS = (
-    "--cpu-offloading",
-    "--cpu-offloading-num-layers",
-    "--optimizer-cpu-offload",
+    "--cpu-offloading-weights",
     "--fine-grained-activation-offloading",
     "--distribute-saved-activations",
     "--use-precision-aware-optimizer",
@@ -48,7 +47,6 @@ MATTERS = (
     "--use-tp-pp-dp-mapping",
     "--rampup-batch-size",
     "--encoder-num-layers",
-    "--optimizer-offload-fraction",
     "--cross-entropy-loss-fusion",
     "--moe-pad-expert-input-to-capacity",
     "--moe-expert-capacity-factor",
@@ -63,6 +61,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     launch = Launch(file, "megatron", launcher_gpus=launcher_gpus(script))
     read_flags(flags, launch, given.vocabulary)
     read_sharding(flags, launch)
+    read_offload(flags, launch)
     keep(flags, script, launch)
     return launch
 

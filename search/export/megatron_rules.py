@@ -15,6 +15,7 @@ from ...simulator.task import Task
 from . import shape
 from .exporter import expresses, only
 from .megatron_model import EXPRESSES
+from .megatron_offload import offload_rules
 
 SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
 PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
@@ -49,6 +50,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         ),
         *_sharding_rules(prefix),
         *_expert_rules(prefix),
+        *offload_rules(prefix),
     )
 
 

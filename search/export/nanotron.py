@@ -73,6 +73,13 @@ RULES = (
     ),
     only("nanotron-expert-axes", "ep", (1,), _NO_EXPERTS),
     only("nanotron-expert-tensor", "etp", (1,), _NO_EXPERTS),
+    only("nanotron-offloaded-optimizer", "offload_optimizer", (0,), "its optimizer stays on GPUs"),
+    only(
+        "nanotron-offloaded-activations",
+        "offload_activations",
+        (0,),
+        "it keeps activations on GPUs",
+    ),
     only(
         "nanotron-gather-overlap",
         "overlap_param_gather",

@@ -81,6 +81,18 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
             (0, 3, 2),
             "FSDP2 shards weights, gradients and optimizer together",
         ),
+        only(
+            "torchtitan-offloaded-optimizer",
+            "offload_optimizer",
+            (0,),
+            "FSDP2 offloads weights and gradients with the optimizer, and all of them",
+        ),
+        only(
+            "torchtitan-offloaded-activations",
+            "offload_activations",
+            (0,),
+            f"{title} keeps activations on GPUs",
+        ),
     )
 
 

@@ -19,7 +19,7 @@ TP=2
 torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \\
   --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --bf16 \\
   --global-batch-size 64 --tensor-model-parallel-size $TP --use-distributed-optimizer \\
-  --data-path $DATA --lr 3e-4 --cpu-offloading
+  --data-path $DATA --lr 3e-4 --cpu-offloading-weights
 """
 
 
@@ -164,7 +164,7 @@ def test_import_prints_task_plan_and_the_rest(capsys, script):
     assert "batch 64 x 2048" in out
     assert "Plan: tp=2 dp=8 micro_batch=2 sequence_parallel=0" in " ".join(out.split())
     ignored, kept = out.split("Not modelled")[1].split("Kept as they are")
-    assert "line 6: --cpu-offloading" in ignored
+    assert "line 6: --cpu-offloading-weights" in ignored
     assert "line 6: --data-path $DATA" in kept
     assert "line 6: --lr 3e-4" in kept
 
@@ -194,7 +194,7 @@ def test_what_is_kept_is_written_again(capsys, script):
     words = ["import", script, "--cluster", "h100-sxm", "--gpus", "16"]
     code, out, err = run(capsys, *words, "--to", "megatron")
     assert (code, err) == (0, "")
-    for flag in ("--data-path $DATA", "--lr 3e-4", "--cpu-offloading"):
+    for flag in ("--data-path $DATA", "--lr 3e-4", "--cpu-offloading-weights"):
         assert f"  {flag}\n" in out
     assert '"${OTHER_ARGS[@]}"' in out
 

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_told_what_would(size, words):
 
 
 def test_a_plan_that_no_edit_makes_smaller_says_so():
-    alone = replace(DENSE, cluster=Cluster.profile("h100-sxm", gpus=1))
+    alone = replace(DENSE, cluster=replace(Cluster.profile("h100-sxm", gpus=1), host=None))
     costs = evaluate(alone, Plan(recompute="full"))
     said = binding_sentence(costs, single_edits(costs))
     assert said.endswith("no single edit needs less.")

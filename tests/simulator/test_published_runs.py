@@ -277,7 +277,7 @@ def test_a_mixture_of_experts_is_built_from_its_columns() -> None:
         ({"heads": None, "layers": None}, "layers, heads not stated"),
         ({"micro_batch": None}, "micro_batch not stated"),
         ({"notes": "LoRA: frozen"}, "most weights are frozen"),
-        ({"notes": "optimizer offload=Y"}, "offload to the host"),
+        ({"notes": "optimizer offload=Y"}, "offload of weights to the host"),
         ({"recompute": "custom remat policy"}, "recompute=custom remat policy is not modelled"),
         ({"schedule": "interleaved (GIS)", "virtual_stages": 2}, "is not modelled"),
         ({"schedule": "interleaved"}, "virtual stages of an interleaved schedule are not stated"),

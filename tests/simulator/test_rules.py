@@ -45,6 +45,11 @@ def odd(**changes):
     return replace(task(), model=replace(model, kinds=(block,)))
 
 
+def hostless():
+    """A cluster of which the host is not known."""
+    return replace(task(), cluster=replace(task().cluster, host=None))
+
+
 PLAN = {"tp": 2, "pp": 2}
 REFUSED = [
     ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
@@ -57,6 +62,31 @@ REFUSED = [
     ("world-size", task(), {"dp": 3}, "tp(2) x cp(1) x dp(3) x pp(2) = 12 != 64 GPUs"),
     ("layers-fill-stages", task(), {"pp": 32, "virtual_stages": 3}, "= 96 chunks"),
     ("batch-divides", task(), {"micro_batch": 3}, "64 is not a multiple of micro_batch(3)"),
+    (
+        "offload-optimizer-needs-host",
+        hostless(),
+        {"offload_optimizer": 50},
+        "offload_optimizer=50: h100-sxm does not say what its host has",
+    ),
+    ("offload-activations-needs-host", hostless(), {"offload_activations": 50}, "nearest: 0"),
+    (
+        "offload-optimizer-shards",
+        task(),
+        {"offload_optimizer": 50, "zero": 0},
+        "offload_optimizer=50 needs zero >= 1: 16 data ranks",
+    ),
+    (
+        "offload-optimizer-all-reduces",
+        task(),
+        {"tp": 8, "pp": 8, "offload_optimizer": 100, "sync": "parameter-server"},
+        "offload_optimizer=100 with sync=parameter-server",
+    ),
+    (
+        "offload-activations-schedule",
+        task(),
+        {"offload_activations": 10, "schedule": "zb-h1"},
+        "offload_activations=10 is not modelled with schedule=zb-h1",
+    ),
     (
         "virtual-stages-need-pipeline",
         task(),
@@ -347,6 +377,7 @@ RANGES = {
     "tp_grid": st.sampled_from(("1d", "auto", "2x2", "1x8", "2.5d:2x2x2", "4x1x2", "1x5x1")).map(
         partial(code, "tp_grid")
     ),
+    **dict.fromkeys(("offload_optimizer", "offload_activations"), st.sampled_from((0, 1, 50, 100))),
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}

@@ -38,6 +38,7 @@ CHANGES = {
     "bucket_parameters": (1e6, {}, DENSE),
     "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "cut_by_parameters": (True, {}, DENSE),
+    "offloads_gradients": (True, {}, replace(DENSE, zero=2, offload_optimizer=50)),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
     "optimizer_memory": (20.0, {}, DENSE),

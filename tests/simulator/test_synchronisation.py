@@ -15,6 +15,7 @@ from plan3d.simulator.convergence import Goal
 from plan3d.simulator.exchanges import PLAIN, Policy, seconds
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
+from plan3d.simulator.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_names import Sync
 from plan3d.simulator.rules import check
@@ -110,9 +111,11 @@ def test_rules_of_policies_hold_for_plain_plans(plan):
     """A search of plain plans leaves these rules out."""
     row = resolve(plan, TASK.gpus)
     names = ("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand")
-    usual = dict(zip((*names, "bucket_parameters", "shard"), PLAIN, strict=True))
-    plain = Plan(**{**row.columns(), **usual})
-    assert all(np.all(rule.ok(plain, TASK)) for rule in SYNC_RULES)
+    usual = dict(
+        zip((*names, "bucket_parameters", "shard", "offload_optimizer"), PLAIN, strict=True)
+    )
+    plain = Plan(**{**row.columns(), **usual, "offload_activations": 0})
+    assert all(np.all(rule.ok(plain, TASK)) for rule in (*SYNC_RULES, *OFFLOAD_RULES))
 
 
 def test_a_given_ring_costs_what_the_ring_does():

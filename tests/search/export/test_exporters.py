@@ -228,6 +228,43 @@ def test_deepspeed_json():
     }
 
 
+def test_deepspeed_offloads_the_optimizer():
+    out = json.loads(text("deepspeed", "zero=3 micro_batch=2 offload_optimizer=100"))
+    assert out["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    part = json.loads(text("deepspeed", "zero=3 offload_optimizer=40"))
+    assert part["zero_optimization"]["offload_optimizer"]["ratio"] == 0.4
+    alone = text("deepspeed", "recompute=full offload_optimizer=100", gpus=1)
+    assert array_words(alone)["--zero-stage"] == ["2"]
+    assert array_words(alone)["--cpu-optimizer"] == []
+    assert "cpu" not in text("deepspeed", "zero=3")
+
+
+def test_megatron_offloads_by_flags_and_overrides():
+    plan = "zero=1 offload_optimizer=50 offload_activations=25"
+    flags = array_words(text("megatron", plan))
+    assert flags["--optimizer-offload-fraction"] == ["0.5"]
+    assert flags["--cpu-offloading-num-layers"] == ["8"]
+    for switch in ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"):
+        assert flags[switch] == []
+    bridge = text("megatron-bridge", plan)
+    for override in (
+        "optimizer.optimizer_offload_fraction=0.5",
+        "model.cpu_offloading_num_layers=8",
+    ):
+        assert override in bridge
+    assert "offload" not in text("megatron", "tp=2") + text("megatron-bridge", "tp=2")
+    alone = array_words(text("megatron", "offload_optimizer=100", gpus=1))
+    assert alone["--use-distributed-optimizer"] == []
+
+
+def test_the_nearest_share_of_whole_layers_is_named():
+    with pytest.raises(InputError, match=r"nearest: offload_activations=31 \(10 layers\)"):
+        text("megatron", "offload_activations=30")
+    with pytest.raises(InputError, match=r"at most 31 of 32; .*=96 \(31 layers\)"):
+        text("megatron", "offload_activations=100")
+    assert "--cpu-offloading-num-layers 10" in text("megatron", "offload_activations=31")
+
+
 def test_deepspeed_with_megatron():
     plan = "tp=2 pp=4 overlap_grad_reduce=0 overlap_param_gather=0 recompute=full"
     out = text("deepspeed", plan)
@@ -344,6 +381,18 @@ REFUSED = [
     ("deepspeed-tp-overlap", "deepspeed", "", f"tp=2 overlap_tp=1 {FREE}", {}),
     ("deepspeed-gather-overlap", "deepspeed", "", "zero=1", {}),
     ("deepspeed-gradient-overlap", "deepspeed", "", f"pp=4 {FREE}", {}),
+    ("megatron-offloaded-optimizer", "megatron", "", "zero=3 offload_optimizer=50", {}),
+    ("megatron-offloaded-activations", "megatron", "", "pp=2 offload_activations=50", {}),
+    ("megatron-offloaded-activations", "megatron", "", "recompute=full offload_activations=50", {}),
+    ("megatron-offloaded-layers", "megatron", "", "offload_activations=100", {}),
+    ("megatron-offloaded-layers", "megatron", "", "offload_activations=30", {}),
+    ("deepspeed-offloaded-activations", "deepspeed", "", f"offload_activations=50 {FREE}", {}),
+    ("deepspeed-offloaded-share", "deepspeed", "", "zero=2 offload_optimizer=50", {}),
+    ("deepspeed-offloaded-stages", "deepspeed", "", f"pp=4 offload_optimizer=100 {FREE}", {}),
+    ("torchtitan-offloaded-optimizer", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    ("torchtitan-offloaded-activations", "torchtitan", "", "offload_activations=50 zero=2", {}),
+    ("nanotron-offloaded-optimizer", "nanotron", "", f"offload_optimizer=50 {FREE}", {}),
+    ("nanotron-offloaded-activations", "nanotron", "", f"offload_activations=50 {FREE}", {}),
     ("nanotron-model", "nanotron", "", FREE, {"model": "mixtral-8x7b"}),
     ("nanotron-schedule", "nanotron", "", f"pp=4 schedule=zb-h1 {FREE}", {}),
     ("nanotron-chunks", "nanotron", "", f"pp=4 virtual_stages=2 {FREE}", {}),

@@ -258,6 +258,10 @@ def test_deepspeed_batches():
             "65, not a multiple of 2 x 4 .*nearest: 64",
         ),
         ({"zero_optimization": {"stage": 4}}, r"\$.zero_optimization.stage is 4"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 2}}},
+            "ratio is 2; it must be a number from 0 to 1",
+        ),
         ({"zero_optimization": 3}, r"\$.zero_optimization is 3; it must be an object"),
         ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled"),
         ({"bf16": {"enabled": "auto"}}, r"\$.bf16.enabled is .auto.; it must be true or false"),
@@ -268,12 +272,56 @@ def test_wrong_deepspeed_keys_are_named(changes, message):
         of_json(**changes)
 
 
-def test_deepspeed_offload_matters():
-    launch = of_json(zero_optimization={"stage": 3, "offload_optimizer": {"device": "cpu"}})
+def test_deepspeed_offload_of_weights_matters():
+    launch = of_json(zero_optimization={"stage": 3, "offload_param": {"device": "cpu"}})
     assert [(k.where, k.matters) for k in launch.kept] == [
-        ("$.zero_optimization.offload_optimizer.device", True)
+        ("$.zero_optimization.offload_param.device", True)
     ]
     assert launch.plan["overlap_param_gather"] == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "percent", "why"),
+    [
+        ({"device": "cpu"}, 100, ""),
+        ({"device": "cpu", "ratio": 0.4, "pin_memory": True}, 40, ""),
+        ({"device": "none"}, 0, ""),
+        ({"device": "nvme"}, 0, "device is nvme, which is not modelled"),
+        ({"device": "cpu", "ratio": 0.333}, 33, "ratio is no whole percent"),
+    ],
+)
+def test_deepspeed_offload_of_the_optimizer(section, percent, why):
+    launch = of_json(zero_optimization={"stage": 3, "offload_optimizer": section})
+    assert launch.plan["offload_optimizer"] == percent
+    assert why in launch.open.get("offload_optimizer", "")
+    assert bool(why) == bool(launch.open)
+
+
+OFFLOAD = "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer"
+
+
+def test_megatron_offload():
+    one = ("--pipeline-model-parallel-size 16", "--pipeline-model-parallel-size 1")
+    more = f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --cpu-offloading-num-layers 24"
+    launch = megatron(one, more=more)
+    assert (launch.plan["offload_optimizer"], launch.plan["offload_activations"]) == (100, 25)
+    assert not launch.open
+    assert [k.text.split()[0] for k in launch.kept if "off" in k.text] == []
+    part = megatron(more=f"{OFFLOAD} --optimizer-offload-fraction 0.25")
+    assert part.plan["offload_optimizer"] == 25
+    assert "copies that wait" in part.open["offload_optimizer"]
+    odd = megatron(
+        more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
+    )
+    assert "0.125 is no whole percent" in odd.open["offload_optimizer"]
+    fine = megatron(more="--fine-grained-activation-offloading")
+    assert [k.matters for k in fine.kept if "fine" in k.text] == [True]
+
+
+@pytest.mark.parametrize("fraction", ["2", "half"])
+def test_megatron_offload_of_no_share_is_refused(fraction):
+    with pytest.raises(InputError, match=f"fraction {fraction} must be a number from 0 to 1"):
+        megatron(more=f"{OFFLOAD} --optimizer-offload-fraction {fraction}")
 
 
 TORCHTITAN = """

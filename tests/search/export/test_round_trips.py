@@ -70,6 +70,8 @@ FIELDS = {
         "etp": (1, 2),
         "first_stage_layers": (0, 0, 2, 7),
         "last_stage_layers": (0, 0, 4, 7),
+        "offload_optimizer": (0, 0, 50, 100),
+        "offload_activations": (0, 0, 0, 0, 25, 50),
     },
     "torchtitan": {
         "ep": (1, 2, 4),
@@ -98,6 +100,7 @@ FIELDS = {
         "schedule": (AUTO, Schedule.ZB_H1),
         "precision": (Precision.BF16, Precision.FP16, Precision.FP32),
         "overlap_grad_reduce": (0, AUTO),
+        "offload_optimizer": (0, 0, 50, 100),
     },
     "nanotron": {
         "cp": (1, 2),
