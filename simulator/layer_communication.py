@@ -150,8 +150,8 @@ def nodes_reached(experts: Experts, nodes: Value) -> Value:
 
 
 def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
-    """What shows of an exchange that may hide behind `window` seconds of another micro-batch's
-    compute; `contention` of what hides shows all the same, because it slows the kernels."""
+    """What shows of an exchange that may hide behind `window` seconds of something else;
+    `contention` of what hides shows all the same, because it slows what it hides behind."""
     hidden = np.minimum(exchange, window) * (1 - contention)
     out: Value = exchange - overlapped * hidden
     return out

@@ -268,12 +268,13 @@ def _add_attention(
 
 
 def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> None:
-    """Fill in what shows of the experts' all-to-alls."""
+    """Fill in what shows of the experts' all-to-alls beside the rest of another micro-batch's
+    pass."""
     exchange = expert_exchange(experts, local)
     for one_pass in (forward, backward):
         one_pass[Cost.EXPERT_COMM] = expert_exposed(
             exchange,
-            _in_order(one_pass[COMPUTE]),
+            _in_order(one_pass[: Cost.EXPERT_COMM]),
             local.task.software.contention,
             local.s.overlap_ep,
         )

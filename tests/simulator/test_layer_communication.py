@@ -166,3 +166,18 @@ def test_llama_3_405b_at_131072_tokens():
     short = question("llama-3.1-405b", 16384, 8192, 2048)
     costs = evaluate(short, Plan.parse("tp=8 pp=16 virtual_stages=4 micro_batch=1"))
     assert costs.model_flops_per_second == pytest.approx(400e12, rel=0.12)
+
+
+@pytest.mark.parametrize("plan", ["tp=4 ep=8", "tp=2 ep=8", "ep=8 cp=8"])
+def test_what_several_overlaps_hide_behind_is_not_counted_twice(plan):
+    """Less time to hide behind shows more communication, but never more than it saves."""
+    cluster = Cluster.profile("h100-sxm", gpus=256, intra_node_bandwidth=60e9)
+    task = replace(SPARSE, cluster=cluster, global_batch=256)
+    steps = []
+    for factor in (1, 2, 3, 4, 8):
+        a = cluster.accelerator
+        peak = {name: rate * factor for name, rate in a.peak.items()}
+        faster = replace(cluster, accelerator=replace(a, peak=peak))
+        plans = Plan.parse(f"{plan} overlap_tp={int('tp' in plan)} overlap_ep=1")
+        steps.append(evaluate(replace(task, cluster=faster), plans).step_seconds)
+    assert steps == sorted(steps, reverse=True)
