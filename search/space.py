@@ -213,7 +213,7 @@ class Space:
                 raise InputError(f"{name}=auto cannot be searched; give its values")
         if axes["tp_grid"] == (AUTO,):
             axes["tp_grid"] = every_grid(axes["tp"])
-        if any(axes["tp_grid"]) and "micro_batch" not in (choose or {}):
+        if any(axes["tp_grid"]) and task.model.kinds and "micro_batch" not in (choose or {}):
             # A grid shares the sequences of a micro-batch among its ranks.
             axes["micro_batch"] = _micro_batches(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
         if "topology" not in (choose or {}):

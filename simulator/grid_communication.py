@@ -1,8 +1,8 @@
 """How long do the products of a layer on a grid communicate, and how much of it shows?
 
 Gathered weights, their gradients and sums of input gradients may hide behind the products of
-their pass (overlap_tp: AxoNN's three overlaps, Singh et al. 2024, section 5.1); what a product
-reads or hands on never does. All elements are sent in the format of activations.
+their pass (overlap_tp; the three overlaps of axonn-ai/axonn, intra_layer/fully_connected.py); what
+a product reads or hands on never does. All elements are sent in the format of activations.
 Neglected: that groups along different axes share links at the same time.
 """
 

@@ -19,7 +19,7 @@ from . import mesh, operators
 from .mesh import Collective, Sizes
 from .model import Block
 from .operators import Gemm
-from .tensor_grid import Grid, layout
+from .tensor_grid import Grid
 
 Value = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def _sizes(matrix: Matrix, tokens: Value) -> Sizes:
 
 def gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
     """A rank's part of a product of `tokens` tokens."""
-    split, sizes = layout(grid, matrix.down).split, _sizes(matrix, tokens)
+    split, sizes = grid.layout(matrix.down).split, _sizes(matrix, tokens)
     m, n, k = (
         sizes[name] / mesh.ranks(split.get(name, ()), grid.mesh) for name in ("tokens", "out", "in")
     )
@@ -88,13 +88,13 @@ def gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
 
 def forward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the forward pass sends."""
-    p = layout(grid, matrix.down)
+    p = grid.layout(matrix.down)
     return _sorted(matrix, p, mesh.forward(p, _sizes(matrix, tokens), grid.mesh))
 
 
 def backward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the backward pass sends."""
-    p, sizes = layout(grid, matrix.down), _sizes(matrix, tokens)
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     found = mesh.weight_gradient(p, sizes, grid.mesh)
     if not matrix.lookup:
         found = found + mesh.input_gradient(p, sizes, grid.mesh)
@@ -116,14 +116,14 @@ def _sorted(matrix: Matrix, p: mesh.Product, found: list[Collective]) -> Message
 
 def kept(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     """Elements of input and output that a rank holds between the passes."""
-    p, sizes = layout(grid, matrix.down), _sizes(matrix, tokens)
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     return sum(mesh.held(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
 
 
 def gathered(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     """Elements by which a rank holds more while the product runs: gathered operands, and the
     gradient of a gathered weight before it is scattered."""
-    p, sizes = layout(grid, matrix.down), _sizes(matrix, tokens)
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     times = ((p.x, 1 - matrix.lookup), (p.w, 2))
     how = (p.split, sizes, grid.mesh)
     return sum(n * (mesh.local(t, *how) - mesh.held(t, *how)) for t, n in times if n)

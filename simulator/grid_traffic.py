@@ -18,7 +18,7 @@ from .plan_names import Precision
 from .precision import RECIPES
 from .step import Costs
 from .tensor_grid import Kind, grid_of
-from .units import format_bytes
+from .units import format_count, format_seconds
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,6 @@ class AxisTraffic:
     """Bytes by collective, of weights or of activations: 'all_gather of weights'."""
     seconds: float
     """One after another, whatever hides."""
-
-    @property
-    def bytes_sent(self) -> float:
-        return sum(self.operations.values())
 
 
 def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
@@ -90,14 +86,18 @@ def sentences(costs: Costs, row: int = 0) -> list[str]:
 def _along(one: AxisTraffic, fast: str) -> str:
     where = f"inside {fast}" if one.domains == 1 else f"over {one.domains} fast domains"
     parts = [
-        f"{format_bytes(size)} in {what.replace('_', '-', 1)}"
+        f"{format_count(size)}B in {what.replace('_', '-', 1)}"
         for what, size in one.operations.items()
     ]
-    return f"along {one.axis} ({one.ranks} ranks {where}) {', '.join(parts)}"
+    sent = f"along {one.axis} ({one.ranks} ranks {where}) {', '.join(parts)}"
+    return f"{sent}: {format_seconds(one.seconds)}"
 
 
 def _granted(plan: Plan) -> str:
-    whole = "sums of norms over split hidden states are neglected; axes do not slow each other"
+    whole = (
+        "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
+        "on a grid is among those that the interval of the step comes from"
+    )
     if grid_of(plan.tp_grid, plan.tp).kind in (Kind.TWO_D, Kind.TWO_HALF_D):
         return f"SUMMA's broadcasts are costed as all-gathers of the same bytes; {whole}"
     return whole

@@ -10,7 +10,7 @@ a dimension is divided while a product is computed. Everything else follows:
 
 Data parallelism is a split of the tokens, Megatron's tensor parallelism one of the features, and
 2-D, 2.5-D and 3-D matrix products are splits over several axes (tensor_grid).
-Source: Shazeer et al. 2018 (Mesh-TensorFlow), sections 3 and 4.
+Source: Shazeer et al. 2018, Mesh-TensorFlow: deep learning for supercomputers.
 Sizes and axes may be columns of numbers; all sizes are in elements.
 """
 

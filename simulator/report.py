@@ -212,7 +212,7 @@ def same_for_all(costs: Costs) -> dict[str, str]:
 
 def worth_saying(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = dict.fromkeys(ZERO_IS_USUAL, "0")
+    usual = {**dict.fromkeys(ZERO_IS_USUAL, "0"), "tp_grid": "1d"}
     usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 

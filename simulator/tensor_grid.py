@@ -10,8 +10,9 @@ come in pairs (up, down) whose layouts fit each other, so that nothing is reshar
     3d    AxoNN: w over all three, gathered along depth; tokens over depth; features over columns
           before a product and over rows after it, transposed in every other product
 
-Source: Shoeybi et al. 2019, section 3; Xu et al. 2021 (Optimus), section 3; Wang et al. 2021
-(Tesseract), section 3; Singh et al. 2023 (4-D hybrid algorithm), section 3; Agarwal et al. 1995.
+Source: Shoeybi et al. 2019, section 3; Xu et al. 2021 (Optimus, arXiv 2104.05343); Wang et al. 2021
+(Tesseract, arXiv 2105.14500); Singh et al. 2023 (4-D hybrid algorithm, arXiv 2305.13525) and its
+code, axonn-ai/axonn: intra_layer/fully_connected.py, communication.py (order of ranks).
 A grid is one integer of a plan; 0 is 1d. Codes may be columns.
 """
 
@@ -57,16 +58,14 @@ class Grid(NamedTuple):
         """Ranks along each axis, innermost first."""
         return {"columns": self.columns, "rows": self.rows, "depth": self.depth}
 
-    @property
-    def layout(self) -> Product:
-        """How a product of the layer splits its tensors; those down the layer are `down`."""
-        return _UP[self.kind]
+    def layout(self, down: bool = False) -> Product:
+        """How a product of a layer splits its tensors; `down` where it leaves hidden states."""
+        return (_DOWN if down else _UP)[self.kind]
 
     def split(self, *names: str) -> Any:
         """Ranks that dimensions of products up the layer are split over while computed."""
-        return ranks(
-            (axis for name in names for axis in self.layout.split.get(name, ())), self.mesh
-        )
+        split = self.layout().split
+        return ranks((axis for name in names for axis in split.get(name, ())), self.mesh)
 
     @property
     def size(self) -> Any:
@@ -81,7 +80,7 @@ class Grid(NamedTuple):
     @property
     def hidden(self) -> Any:
         """Ranks that share the hidden states of a token, between the layer's parts."""
-        return self.split("in") * ranks(self.layout.x.kept, self.mesh)
+        return self.split("in") * ranks(self.layout().x.kept, self.mesh)
 
     @property
     def features(self) -> Any:
@@ -91,7 +90,7 @@ class Grid(NamedTuple):
     @property
     def weights(self) -> Any:
         """Ranks that share a weight matrix."""
-        return self.split("in", "out") * ranks(self.layout.w.kept, self.mesh)
+        return self.split("in", "out") * ranks(self.layout().w.kept, self.mesh)
 
     @property
     def groups(self) -> Any:
@@ -118,11 +117,6 @@ _UP = {Kind.ONE_D: _3D, Kind.TWO_D: _2D, Kind.TWO_HALF_D: _2_5D, Kind.THREE_D: _
 """Layouts of products that widen a layer: queries, keys and values, the MLP's first, the head."""
 _DOWN = _UP | {Kind.ONE_D: _TRANSPOSED, Kind.THREE_D: _TRANSPOSED}
 """Layouts of those that narrow it: attention output, the MLP's second, the embedding."""
-
-
-def layout(grid: Grid, down: bool) -> Product:
-    """How a product splits its tensors; `down` where it leaves hidden states."""
-    return (_DOWN if down else _UP)[grid.kind]
 
 
 def code_of(grid: Grid) -> int:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in ("accuracy", "explain", "export")))
+NAMES = ("accuracy", "explain", "export", "tensor_grids")
+PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
 

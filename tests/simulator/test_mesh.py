@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.simulator import mesh
 from plan3d.simulator.mesh import Product, Tensor
-from plan3d.simulator.tensor_grid import Grid, Kind, layout
+from plan3d.simulator.tensor_grid import Grid, Kind
 
 SIDES = st.integers(1, 4)
 GRIDS = {
@@ -121,7 +121,7 @@ def check_all_passes(p, axes):
 @given(grid=grids, down=st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_every_layout_computes_the_product_and_its_gradients(grid, down):
-    check_all_passes(layout(grid, down), grid.mesh)
+    check_all_passes(grid.layout(down), grid.mesh)
 
 
 @pytest.mark.parametrize("q", [1, 2, 4])
@@ -162,7 +162,7 @@ def layer(grid, tokens, h):
     """Elements that a rank sends for the four matrices of a GPT layer, forward and backward."""
     widths = ((h, 3 * h, False), (h, h, True), (h, 4 * h, False), (4 * h, h, True))
     return sum(
-        both(layout(grid, down), {"tokens": tokens, "in": k, "out": n}, grid.mesh)
+        both(grid.layout(down), {"tokens": tokens, "in": k, "out": n}, grid.mesh)
         for k, n, down in widths
     )
 
@@ -188,7 +188,7 @@ def test_axonn_sends_what_its_authors_model(r, c, d, k, down):
     expected += 2 * (columns - 1) / columns * tokens / d * k * h / rows
     grid = Grid(Kind.THREE_D, r, c, d)
     sizes = {"tokens": tokens, "in": h, "out": k * h}
-    assert both(layout(grid, down), sizes, grid.mesh) == pytest.approx(expected)
+    assert both(grid.layout(down), sizes, grid.mesh) == pytest.approx(expected)
 
 
 @given(q=st.integers(1, 8), d=st.integers(1, 4))
@@ -199,19 +199,19 @@ def test_summa_moves_activations_and_weights_once_a_product(q, d):
     unit = {"tokens": 1.0, "in": 1.0, "out": 1.0}
     flat, deep = Grid(Kind.TWO_D, q, q, 1), Grid(Kind.TWO_HALF_D, q, q, d)
     copies = 2 * (d - 1) / d / q**2
-    assert q * both(layout(flat, False), unit, flat.mesh) == pytest.approx(6 * (q - 1) / q)
-    moved = both(layout(deep, False), unit, deep.mesh) - copies
+    assert q * both(flat.layout(), unit, flat.mesh) == pytest.approx(6 * (q - 1) / q)
+    moved = both(deep.layout(), unit, deep.mesh) - copies
     assert q * moved == pytest.approx(3 * (q - 1) * (d + 1) / (d * q))
 
 
 @given(q=st.integers(1, 8), tokens=st.integers(1, 10**6), h=st.integers(1, 10**5))
 def test_optimus_moves_7_bsh_and_12_h2_a_forward_pass(q, tokens, h):
-    """Xu et al. 2021, section 3.1.1 with the widths of a layer: inputs of h, h, h and 4 h, and
-    12 h^2 weights, each gathered once over q ranks."""
+    """Xu et al. 2021 with the widths of a layer: inputs of h, h, h and 4 h, and 12 h^2 weights,
+    each brought together once over q ranks."""
     grid = Grid(Kind.TWO_D, q, q, 1)
     widths = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
     forward = sum(
-        sent(layout(grid, False), {"tokens": tokens, "in": k, "out": n}, grid.mesh, mesh.forward)
+        sent(grid.layout(), {"tokens": tokens, "in": k, "out": n}, grid.mesh, mesh.forward)
         for k, n in widths
     )
     expected = (q - 1) / q * (7 * tokens * h + 12 * h * h) / q

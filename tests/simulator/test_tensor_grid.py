@@ -246,6 +246,11 @@ def test_what_is_sent_is_told_by_axis():
         ("depth", 2, 2),
     ]
     assert list(traffic[2].operations) == ["all_reduce of weights"]
+    tokens, bytes_of = 16 * 2048, 2
+    (column,) = grid_traffic.axis_traffic(costs("16x1x1"))
+    sent = bytes_of * 8 * tokens * task().model.hidden * 15 / 16
+    assert column.operations == {"all_reduce of activations": pytest.approx(sent)}
+    assert column.seconds > 0
     (said, _) = grid_traffic.sentences(costs("2.5d:4x2x2"))
     assert "along depth (2 ranks over 2 fast domains)" in said
 
