@@ -156,15 +156,20 @@ def groups_of(*columns: Value) -> NDArray[np.int64]:
     return inverse.reshape(-1).astype(np.int64)
 
 
-def _held_out(subject: Subject) -> Errors | None:
-    """The error of each row, predicted by constants that did not see its fold."""
+def unseen_seconds(subject: Subject) -> Value:
+    """Each row predicted by constants that did not see its fold; NaN where it is in none, or where
+    one fold holds all rows."""
     predicted = np.full(subject.seconds.shape, np.nan)
     for fold in sorted(set(subject.folds.tolist()) - {-1}):
         out = subject.folds == fold
-        if out.all():
-            return None
-        values, _ = _estimate(subject, ~out)
-        predicted[out] = subject.predict(values)[out]
+        if not out.all():
+            values, _ = _estimate(subject, ~out)
+            predicted[out] = subject.predict(values)[out]
+    return predicted
+
+
+def _held_out(subject: Subject) -> Errors | None:
+    predicted = unseen_seconds(subject)
     seen = np.isfinite(predicted)
     return errors(predicted[seen], subject.seconds[seen]) if seen.any() else None
 

@@ -104,7 +104,7 @@ def _operations(rows: Measurements) -> list[str]:
 
 
 def _fast(rows: Measurements, op: str, cluster: Cluster) -> Subject:
-    """t = a0 + a1 steps + g sqrt(x) + x / BW; all-reduce also the switch's, whichever is faster."""
+    """The forms of collectives.py; all-reduce also the switch's, whichever is faster."""
     n, size = rows.number("ranks"), rows.number("bytes")
     ops = np.full(n.shape, op)
     group = Group(n, n, np.ones_like(n))
