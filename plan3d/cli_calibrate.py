@@ -114,7 +114,7 @@ OWN = (
 
 def options(subverb: str) -> list[Option]:
     """Options of a sub-verb; those that describe a run are the ones of the other verbs."""
-    shared = {"fit": _STEP, "import": _KNOWN}.get(subverb, ())
+    shared = {"fit": _STEP, "import": _KNOWN, "show": ("--software",)}.get(subverb, ())
     own = [option for option in OWN if subverb in option.verbs]
     named = {option.flag for option in own}
     estimate = [option for option in OPTIONS if "estimate" in option.verbs]
@@ -283,7 +283,8 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from .simulator.calibration.fit import compare
+    from .simulator.calibration.comparison import compare
+    from .simulator.calibration.fit import unused
     from .simulator.calibration.view import show_record, show_table
 
     kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
@@ -291,7 +292,10 @@ def _show(args: argparse.Namespace) -> int:
         if kind not in IMAGES:
             raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
         check_writable(args.plot, "--plot")
-    fits = compare(_read(args), args.profile, gpu=args.gpu)
+    table = _read(args)
+    fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
+    for note in unused(table):
+        warn(note, args.quiet)
     if args.plot is not None:
         from .simulator.calibration.plots import image
 

@@ -121,6 +121,7 @@ ORDER = {
         calibration.subjects_training
         calibration.layer_times
         calibration.fit
+        calibration.comparison
         calibration.build
         calibration.view
     """,

@@ -13,7 +13,6 @@ from .. import gemm_tables, kernels
 from ..accelerator import Accelerator, GemmTime
 from ..errors import CalibrationError
 from ..hardware import Cluster, CollectiveTime
-from ..hardware_profile import read_profile
 from ..profile_schema import QUANTITIES
 from ..published_runs import Run
 from ..software import DEFAULT_SOFTWARE
@@ -81,7 +80,7 @@ def fit(
     return Calibration(
         fits=tuple(fits),
         numbers=numbers,
-        notes=(*notes, *_unused(table)),
+        notes=(*notes, *unused(table)),
         sources=table.sources,
         gpu=", ".join(table.gpus()),
         layers=layers,
@@ -171,34 +170,15 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def _unused(table: Measurements) -> tuple[str, ...]:
+def unused(table: Measurements) -> tuple[str, ...]:
+    """A remark on rows that no constant is fitted to and no prediction is made of."""
     suites, ops = table.text("suite"), table.text("op")
     found = [
         what
         for what, (suite, end) in UNUSED.items()
         if ((suites == suite) & np.char.endswith(ops, end)).any()
     ]
-    return (f"rows not fitted: {', '.join(found)}",) if found else ()
-
-
-def compare(table: Measurements, profile: str, *, gpu: str | None = None) -> tuple[Fit, ...]:
-    """The profile's own constants against the rows; nothing is fitted."""
-    table = usable(table, gpu)
-    cluster = Cluster.profile(profile, nodes=1)
-    subjects = [
-        *kernel_subjects(table, cluster),
-        *fast_subjects(table, cluster),
-        *network_subjects(table, cluster),
-    ]
-    if not subjects:
-        raise CalibrationError("no row that a profile's constants predict")
-    return tuple(_as_is(_tabled(subject, cluster), profile) for subject in subjects)
-
-
-def _tabled(subject: Subject, cluster: Cluster) -> Subject:
-    """GEMMs as the profile predicts them: from its table where it has one."""
-    seconds = tabled_seconds(subject, cluster.accelerator)
-    return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
+    return (f"rows not used: {', '.join(found)}",) if found else ()
 
 
 def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
@@ -209,15 +189,3 @@ def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
     table = kernels.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
     seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
     return seconds
-
-
-def _as_is(subject: Subject, profile: str) -> Fit:
-    numbers = read_profile(profile).numbers
-    constants = {
-        prior.name: Constant(value=numbers[key_of(subject, prior.name)])
-        for prior in subject.priors
-        if key_of(subject, prior.name) in numbers
-    }
-    predicted = subject.predict({name: c.value for name, c in constants.items()})
-    found = errors(predicted, subject.seconds)
-    return Fit(subject=subject, constants=constants, in_sample=found, held_out=None)

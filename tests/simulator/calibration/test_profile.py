@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.calibration.build import Step, build
-from plan3d.simulator.calibration.fit import Calibration, compare, fit
+from plan3d.simulator.calibration.comparison import compare
+from plan3d.simulator.calibration.fit import Calibration, fit
 from plan3d.simulator.calibration.measurements import Measurements, as_rows, read_csv
 from plan3d.simulator.calibration.plots import figure, image
 from plan3d.simulator.calibration.profile_text import Changes, base_tree, emit, profile_text
