@@ -56,9 +56,7 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
     return Group(n, together, np.ceil(n / together))
 
 
-def _inside(
-    time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0
-) -> Value:
+def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
     """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own."""
     out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
     out += sent / time.bandwidth + own / time.own_bandwidth
@@ -66,14 +64,16 @@ def _inside(
 
 
 def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> Value:
-    """All-to-all: t^2 = (a0 + a1 peers)^2 + (g sqrt(x) / (1 + sqrt(x / x0)) + x / BW + own / BW_own)^2.
+    """All-to-all: t^2 = (a0 + a1 peers)^2 + moved^2,
+    moved = g sqrt(x) / (1 + sqrt(x / x0)) + x / BW + own / BW_own.
 
     Sends to all peers start together, so starting them overlaps with the transfers.
     """
     root = np.sqrt(sent)
     moved = time.root * root / (1 + root / np.sqrt(time.root_bytes))
     moved += sent / time.bandwidth + own / time.own_bandwidth
-    return np.hypot(time.latency + peers * time.latency_per_step, moved)
+    out: Value = np.hypot(time.latency + peers * time.latency_per_step, moved)
+    return out
 
 
 def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:

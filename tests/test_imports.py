@@ -103,6 +103,7 @@ ORDER = {
         traffic
         calibration.subjects
         calibration.subjects_collective
+        calibration.subjects_link
         calibration.profile_text
         calibration.step_scale
         losses
@@ -203,6 +204,7 @@ ORDER = {
         cli_catalogue
         cli_sweep_options
         cli_options
+        cli_calibrate_options
         cli_calibrate
         cli_plot
         cli_sweep_points

@@ -22,6 +22,7 @@ from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
+from .subjects_link import fit_links, followers
 from .subjects_training import SECTION, layer_floor, training_subjects
 
 Value = NDArray[np.float64]
@@ -56,20 +57,25 @@ def fit(
     gpu: str | None = None,
     runs: Sequence[Run] = (),
     stack: str | None = None,
+    links: tuple[str, ...] = (),
 ) -> Calibration:
     """Fit what the rows can determine, starting from the machine of a base profile.
 
     `runs` are timed training runs in the columns of published ones; `stack` names the software
-    profile that timed layers stand for. Raises CalibrationError where nothing can be fitted; a
-    part that cannot is noted.
+    profile that timed layers stand for; the bandwidths of `links` are fitted as well. Raises
+    CalibrationError where nothing can be fitted, or a link cannot; another part that cannot is
+    noted.
     """
     table = usable(table, gpu)
-    cluster = Cluster.profile(base, nodes=1)
+    machine = Cluster.profile(base, nodes=1)
+    cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
+    fits = [*linked, *fits]
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
     if not fits and not layers and not floor and not len(table.where(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
-    numbers = {
+    numbers = dict(followers(machine, cluster))
+    numbers |= {
         key: constant
         for one in fits
         for name, constant in one.constants.items()

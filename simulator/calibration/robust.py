@@ -34,6 +34,8 @@ FAR = 2.0
 """Spreads from its prior at which a constant is flagged."""
 HELD = 0.7
 """Posterior over prior spread above which the prior, not the rows, decides."""
+FOLLOWS = "in proportion to its link"
+"""Flag of a constant that was not fitted itself."""
 NEAR_BOUND = 1e-3
 """Distance of the logarithm from a bound that counts as reaching it."""
 
