@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .cli_calibrate_options import IMAGES, options
 from .cli_options import OPTIONS
 from .cli_output import Screen, check_writable, warn, write_whole
-from .cli_parser import Option, Parser, whole
+from .cli_parser import Parser
 from .simulator.calibration import measure as measuring
 from .simulator.errors import CalibrationError, InputError, did_you_mean
 
@@ -42,84 +42,6 @@ SUBVERBS = {
     "fit": "rows to a profile, with in-sample and held-out error",
     "show": "measured against what a profile predicts",
 }
-_STEP = (
-    "--model",
-    "--plan",
-    "--sequence",
-    "--global-batch",
-    "--precision",
-    "--optimizer",
-    "--software",
-)
-"""What describes a measured training step; sizes also complete a log."""
-_KNOWN = ("--gpus", "--nodes", "--sequence", "--global-batch")
-IMAGES = ("png", "pdf", "svg")
-
-OWN = (
-    Option(
-        flag="--out",
-        value="FILE",
-        completes="file",
-        verbs=("import",),
-        help="CSV to write (default: stdout)",
-    ),
-    Option(
-        flag="--out",
-        value="FILE",
-        completes="file",
-        verbs=("fit",),
-        help="profile to write, a .toml; without it only the errors are printed",
-    ),
-    Option(
-        flag="--base",
-        value="PROFILE",
-        required=True,
-        completes="cluster",
-        verbs=("fit",),
-        help="profile whose other numbers are kept",
-    ),
-    Option(
-        flag="--profile",
-        value="PROFILE",
-        required=True,
-        completes="cluster",
-        verbs=("show",),
-        help="profile to compare with",
-    ),
-    Option(
-        flag="--op",
-        value="OP",
-        verbs=("import", "fit", "show"),
-        help="collective of nccl-tests output that does not name it",
-    ),
-    Option(
-        flag="--gpu",
-        value="NAME",
-        verbs=("import", "fit", "show"),
-        help="GPU: written into imported rows, or the one whose rows are used",
-    ),
-    Option(
-        flag="--plot",
-        value="FILE",
-        completes="file",
-        verbs=("show",),
-        help=f"also draw it: {', '.join('.' + kind for kind in IMAGES)}",
-    ),
-    Option(flag="--gpus", value="N", read=whole, verbs=("import", "fit"), help="GPUs of the run"),
-    Option(flag="--nodes", value="N", read=whole, verbs=("import", "fit"), help="nodes of it"),
-    Option(flag="--json", verbs=("import", "fit", "show"), help="one JSON object, SI units"),
-    Option(flag="--quiet", verbs=("import", "fit", "show"), help="no warnings"),
-)
-
-
-def options(subverb: str) -> list[Option]:
-    """Options of a sub-verb; those that describe a run are the ones of the other verbs."""
-    shared = {"fit": _STEP, "import": _KNOWN}.get(subverb, ())
-    own = [option for option in OWN if subverb in option.verbs]
-    named = {option.flag for option in own}
-    estimate = [option for option in OPTIONS if "estimate" in option.verbs]
-    borrowed = [o for o in estimate if o.flag in shared and o.flag not in named]
-    return [*own, *(replace(option, required=False) for option in borrowed)]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -222,7 +144,10 @@ def _fit(args: argparse.Namespace) -> int:
     args.files, runs = split_runs(args.files)
     table = _read(args)
     named = [run for path in runs for run in read_runs(path)]
-    calibration = fit.fit(table, args.base, gpu=args.gpu, runs=named, stack=args.software)
+    links = tuple(args.link.split(",")) if args.link else ()
+    calibration = fit.fit(
+        table, args.base, gpu=args.gpu, runs=named, stack=args.software, links=links
+    )
     step = _step(args, table)
     if not calibration.numbers and not calibration.layers and not step:
         raise CalibrationError("the files hold a step only: say which with --model and --plan")
@@ -283,7 +208,8 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from .simulator.calibration.fit import compare
+    from .simulator.calibration.comparison import compare
+    from .simulator.calibration.fit import unused
     from .simulator.calibration.view import show_record, show_table
 
     kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
@@ -291,7 +217,10 @@ def _show(args: argparse.Namespace) -> int:
         if kind not in IMAGES:
             raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
         check_writable(args.plot, "--plot")
-    fits = compare(_read(args), args.profile, gpu=args.gpu)
+    table = _read(args)
+    fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
+    for note in unused(table):
+        warn(note, args.quiet)
     if args.plot is not None:
         from .simulator.calibration.plots import image
 

@@ -4,6 +4,7 @@ Legend: n ranks of a group, `stride` ranks between neighbours (1 innermost), D G
 domain, r ranks of the group in one domain, k domains it spans, x bytes one rank sends.
 `size` is the whole buffer: gathered, or before scattering. Every function broadcasts.
 Source of the forms: fits to nccl-tests runs (root form inside a domain, per-node latency across).
+A rank also copies or adds the share that it keeps, size / n: out of place, as frameworks gather.
 Neglected: contention of different kinds of collectives, congestion in the fabric.
 """
 
@@ -55,10 +56,23 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
     return Group(n, together, np.ceil(n / together))
 
 
-def _inside(time: CollectiveTime, sent: Value, steps: Value) -> Value:
-    """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW."""
+def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
+    """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own."""
     out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
-    out += sent / time.bandwidth
+    out += sent / time.bandwidth + own / time.own_bandwidth
+    return out
+
+
+def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> Value:
+    """All-to-all: t^2 = (a0 + a1 peers)^2 + moved^2,
+    moved = g sqrt(x) / (1 + sqrt(x / x0)) + x / BW + own / BW_own.
+
+    Sends to all peers start together, so starting them overlaps with the transfers.
+    """
+    root = np.sqrt(sent)
+    moved = time.root * root / (1 + root / np.sqrt(time.root_bytes))
+    moved += sent / time.bandwidth + own / time.own_bandwidth
+    out: Value = np.hypot(time.latency + peers * time.latency_per_step, moved)
     return out
 
 
@@ -77,9 +91,9 @@ def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
 
 
 def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
-    steps = group.ranks - 1
-    sent = steps / group.ranks * size
-    local, some_cross = _inside(time, sent, steps), group.domains > 1
+    steps, own = group.ranks - 1, size / group.ranks
+    sent = steps * own
+    local, some_cross = _inside(time, sent, steps, own), group.domains > 1
     if not some_cross.any():
         return local * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
@@ -104,10 +118,10 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     exactly two domains a tree sends every byte through a NIC once, size / r for each of the r
     NICs: up to twice the ring's rate, and no more than the ring's where r = 1.
     """
-    steps = 2 * (group.ranks - 1)
-    sent = steps / group.ranks * size
+    steps, own = 2 * (group.ranks - 1), size / group.ranks
+    sent = steps * own
     fast = cluster.fast
-    local = _inside(fast.all_reduce, sent, steps)
+    local = _inside(fast.all_reduce, sent, steps, own)
     if fast.switch_all_reduce:
         switch = _inside(fast.switch_all_reduce, sent, np.zeros(steps.shape))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
@@ -131,8 +145,9 @@ def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
     Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
     """
     n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
-    local = _inside(fast, (n - 1) / n * size, n - 1)
-    leaving = (n - group.in_domain) / n * size
+    own = size / n
+    local = _exchanged(fast, (n - 1) * own, own, n - 1)
+    leaving = (n - group.in_domain) * own
     rate = np.full_like(n, net.bandwidth * net.efficiency)
     remote = _across(cluster, leaving, np.zeros(n.shape), rate) + (n - 1) * fast.latency_per_step
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
@@ -149,7 +164,8 @@ def spread(
     """
     n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
     r = group.in_domain
-    local = _inside(fast, (r - 1) / r * copies * size, r - 1)
+    own = copies * size / r
+    local = _exchanged(fast, (r - 1) * own, own, r - 1)
     leaving = nodes * (group.domains - 1) / group.domains * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
     hops = group.domains - 1
@@ -181,19 +197,20 @@ def ring_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Valu
 
     Source: Patarasuk and Yuan 2009; Horovod (Sergeev and Del Balso 2018).
     """
-    steps = 2 * (group.ranks - 1)
-    sent = steps / group.ranks * size
+    steps, own = 2 * (group.ranks - 1), size / group.ranks
+    sent = steps * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _inside(cluster.fast.all_reduce, sent, steps)
+    local = _inside(cluster.fast.all_reduce, sent, steps, own)
     remote = _across(cluster, sent, 2 * (group.domains - 1), bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
 def tree_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     """Seconds of a pair of binary trees: the bytes of a ring, latency O(log n)."""
-    sent = 2 * (group.ranks - 1) / group.ranks * size
+    own = size / group.ranks
+    sent = 2 * (group.ranks - 1) * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _inside(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks))
+    local = _inside(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks), own)
     hops = TREE_HOPS_PER_DOUBLING * np.log2(group.domains)
     remote = _across(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)

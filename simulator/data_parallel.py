@@ -76,7 +76,17 @@ def synchronisation(
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
             gather = gather + pieces * gathered
+    if task.software.slice_seconds and max(zeros) > 0:
+        gather = gather + _slices(task, weights)
     return Synchronisation(reduce, scatter, gather, pieces)
+
+
+def _slices(task: Task, weights: Weights) -> Value:
+    """Host seconds to take gathered weights apart, rank by rank [cut, ..]; none where ZeRO 3
+    gathers a layer at a time."""
+    ranks = weights.data_group.ranks
+    host = np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
+    return np.stack([host, host, np.zeros_like(host)])
 
 
 def hybrid(weights: Weights, shard: int) -> Weights:

@@ -6,6 +6,7 @@ Neglected: GPUs of different kinds in one job (refused), failures, other jobs on
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,14 +50,19 @@ _LAYERS = "kernels.layer.{}.table"
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTime:
-    """Constants of t = latency + steps latency_per_step + root sqrt(x) + x / bandwidth, where x
-    is the bytes one rank sends and steps the rounds of a ring."""
+    """Constants of t = latency + steps latency_per_step + root sqrt(x) + x / bandwidth + o /
+    own_bandwidth, where x is the bytes one rank sends, o the share of the buffer that it keeps and
+    steps the rounds of a ring."""
 
     latency: float
     latency_per_step: float
     root: float
     """Seconds per square root of a byte."""
     bandwidth: float
+    own_bandwidth: float = math.inf
+    """Bytes/s at which a rank copies or adds what it does not send."""
+    root_bytes: float = math.inf
+    """Bytes around which the root term of an all-to-all stops growing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +183,7 @@ def _override(file: Profile, changes: Mapping[str, float]) -> Profile:
         scaled = {
             key: value * ratio
             for key, value in file.numbers.items()
-            if key.startswith("links.fast.") and key.endswith(".bandwidth")
+            if key.startswith("links.fast.") and key.endswith("bandwidth")
         }
         file = file.changed(scaled, "the profile's, in proportion to the bandwidth of the user")
     return file.changed(new, USER)

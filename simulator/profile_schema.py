@@ -23,6 +23,7 @@ class Quantity:
 
 
 _MEMORY = Quantity(dimension="memory", example="GiB")
+_MESSAGE = Quantity(dimension="memory", example="kB")
 _BANDWIDTH = Quantity(dimension="bandwidth", example="GB/s")
 _FLOPS = Quantity(dimension="compute rate", example="TFLOP/s")
 _POWER = Quantity(dimension="power", example="W")
@@ -47,6 +48,7 @@ _COLLECTIVE = {
     "root": _ROOT,
     "bandwidth": _BANDWIDTH,
 }
+_EXCHANGE = {**_COLLECTIVE, "own_bandwidth": _BANDWIDTH}
 _SECTIONS: dict[str, dict[str, Quantity]] = {
     "accelerator": {"memory": _MEMORY, "memory_bandwidth": _BANDWIDTH, "power": _POWER},
     "accelerator.peak": dict.fromkeys(("bf16", "fp16", "fp8", "tf32", "fp32"), _FLOPS),
@@ -75,10 +77,10 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "memory": _MEMORY,
     },
     "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
-    "links.fast.all_reduce": _COLLECTIVE,
-    "links.fast.all_gather": _COLLECTIVE,
-    "links.fast.reduce_scatter": _COLLECTIVE,
-    "links.fast.all_to_all": _COLLECTIVE,
+    "links.fast.all_reduce": _EXCHANGE,
+    "links.fast.all_gather": _EXCHANGE,
+    "links.fast.reduce_scatter": _EXCHANGE,
+    "links.fast.all_to_all": {**_EXCHANGE, "root_bytes": _MESSAGE},
     "links.fast.send": _COLLECTIVE,
     "links.fast.switch_all_reduce": _COLLECTIVE,
     "links.network": {
@@ -99,7 +101,10 @@ FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
 TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
 ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
-OPTIONAL_NUMBERS = ("kernels.attention.tail_rows",)
+OPTIONAL_NUMBERS = (
+    "kernels.attention.tail_rows",
+    *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
+)
 """Numbers that a section may lack."""
 OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce", "host")
 """Sections that a machine may lack, the last three whole."""

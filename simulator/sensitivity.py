@@ -124,7 +124,9 @@ KNOBS: dict[str, Knob] = {
         True,
         _accelerator(lambda a, factor: {"memory_bandwidth": a.memory_bandwidth * factor}),
     ),
-    "intra_node_bandwidth": Knob("bandwidth inside a fast domain", True, _fast(("bandwidth",))),
+    "intra_node_bandwidth": Knob(
+        "bandwidth inside a fast domain", True, _fast(("bandwidth", "own_bandwidth"))
+    ),
     "inter_node_bandwidth": Knob("network bandwidth", True, _network(("bandwidth",))),
     "intra_node_latency": Knob(
         "latency inside a fast domain", False, _fast(("latency", "latency_per_step", "root"))

@@ -56,6 +56,9 @@ class Software:
     """The same for the layer-by-layer gathers of ZeRO 3 (0.5 to 0.75 in published FSDP runs)."""
     bucket_parameters: float = 40e6
     """Parameters in one gradient bucket when its reduction is overlapped."""
+    slice_seconds: float = 0.0
+    """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
+    slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
     context_parallel: bool = True
     """The stack can split a sequence over ranks (cp > 1)."""
     expert_exchange: bool = False
@@ -73,6 +76,9 @@ class Software:
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float = 0.0
     """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
+    bucket_memory: float = 0.0
+    """Bytes a parameter of DDP's gradient buckets: in a pipeline they are alive beside the
+    gradients of a pass and the activations of the other micro-batches."""
     optimizer_memory: float = 0.0
     """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
     dropout: bool = False
@@ -123,16 +129,17 @@ _MEGATRON_2021 = Software(
     accumulation_bytes=10.0,
     tp_overlap_share=0.0,
     context_parallel=False,
-    working_sets=3.5,
 )
 _DEEPSPEED_BUCKETS = 2 * 5e8 * 2
 """Bytes of DeepSpeed's buckets to reduce and to gather in: 5e8 elements each by default."""
+_DEEPSPEED_CONTEXT = 4.0 * GIB
+"""CUDA context and communicators of DeepSpeed beside those of Megatron-LM (50 peaks, 2022)."""
 _DEEPSPEED_FP16 = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed-fp16",
     title="Megatron-DeepSpeed, fp16 (2022): materialised attention, launch-bound small layers",
     layer_floor=990e-6,
-    context_bytes=0.5 * GIB + _DEEPSPEED_BUCKETS,
+    context_bytes=_DEEPSPEED_CONTEXT + _DEEPSPEED_BUCKETS,
     offloads_gradients=True,
 )
 
@@ -163,7 +170,7 @@ SOFTWARE = {
             memory_bound_rate=0.9,
             gradient_memory=6.0,
             optimizer_memory=16.0,
-            context_bytes=0.5 * GIB,
+            context_bytes=_DEEPSPEED_CONTEXT,
         ),
         replace(
             _MEGATRON_2021,
@@ -184,10 +191,12 @@ SOFTWARE = {
             flash_attention=True,
             layer_floor=1.73e-3,
             pipeline_floor=2.3e-3,
+            slice_seconds=60e-6,
             accumulation_bytes=10.0,
             fused_activation=False,
             keeps_gathered=True,
             gradient_memory=6.0,
+            bucket_memory=2.0,
             cut_by_parameters=True,
             scatter_gather=False,
             tp_overlap_share=0.0,

@@ -354,7 +354,11 @@ def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tu
     stage = ranks.costs
     activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1))
     boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
-    return activations, ranks.working + boundary * flight
+    buffers = ranks.working + boundary * flight
+    if task.software.bucket_memory:
+        bucketed = ranks.weights.dense * (ranks.weights.data_group.ranks > 1)
+        buffers = buffers + task.software.bucket_memory * bucketed * (pp > 1)
+    return activations, buffers
 
 
 def _communicators(plans: Plan, ranks: Ranks) -> Value:

@@ -112,6 +112,7 @@ ORDER = {
         grid_traffic
         calibration.subjects
         calibration.subjects_collective
+        calibration.subjects_link
         calibration.profile_text
         calibration.step_scale
         losses
@@ -131,6 +132,7 @@ ORDER = {
         calibration.subjects_training
         calibration.layer_times
         calibration.fit
+        calibration.comparison
         calibration.build
         calibration.view
     """,
@@ -219,6 +221,7 @@ ORDER = {
         cli_sweep_options
         cli_system_options
         cli_options
+        cli_calibrate_options
         cli_calibrate
         cli_plot
         cli_sweep_points

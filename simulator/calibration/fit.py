@@ -13,7 +13,6 @@ from .. import gemm_tables, kernels
 from ..accelerator import Accelerator, GemmTime
 from ..errors import CalibrationError
 from ..hardware import Cluster, CollectiveTime
-from ..hardware_profile import read_profile
 from ..profile_schema import QUANTITIES
 from ..published_runs import Run
 from ..software import DEFAULT_SOFTWARE
@@ -23,6 +22,7 @@ from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
+from .subjects_link import fit_links, followers
 from .subjects_training import SECTION, layer_floor, training_subjects
 
 Value = NDArray[np.float64]
@@ -57,20 +57,25 @@ def fit(
     gpu: str | None = None,
     runs: Sequence[Run] = (),
     stack: str | None = None,
+    links: tuple[str, ...] = (),
 ) -> Calibration:
     """Fit what the rows can determine, starting from the machine of a base profile.
 
     `runs` are timed training runs in the columns of published ones; `stack` names the software
-    profile that timed layers stand for. Raises CalibrationError where nothing can be fitted; a
-    part that cannot is noted.
+    profile that timed layers stand for; the bandwidths of `links` are fitted as well. Raises
+    CalibrationError where nothing can be fitted, or a link cannot; another part that cannot is
+    noted.
     """
     table = usable(table, gpu)
-    cluster = Cluster.profile(base, nodes=1)
+    machine = Cluster.profile(base, nodes=1)
+    cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
+    fits = [*linked, *fits]
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
     if not fits and not layers and not floor and not len(table.where(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
-    numbers = {
+    numbers = dict(followers(machine, cluster))
+    numbers |= {
         key: constant
         for one in fits
         for name, constant in one.constants.items()
@@ -81,7 +86,7 @@ def fit(
     return Calibration(
         fits=tuple(fits),
         numbers=numbers,
-        notes=(*notes, *_unused(table)),
+        notes=(*notes, *unused(table)),
         sources=table.sources,
         gpu=", ".join(table.gpus()),
         layers=layers,
@@ -171,34 +176,15 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def _unused(table: Measurements) -> tuple[str, ...]:
+def unused(table: Measurements) -> tuple[str, ...]:
+    """A remark on rows that no constant is fitted to and no prediction is made of."""
     suites, ops = table.text("suite"), table.text("op")
     found = [
         what
         for what, (suite, end) in UNUSED.items()
         if ((suites == suite) & np.char.endswith(ops, end)).any()
     ]
-    return (f"rows not fitted: {', '.join(found)}",) if found else ()
-
-
-def compare(table: Measurements, profile: str, *, gpu: str | None = None) -> tuple[Fit, ...]:
-    """The profile's own constants against the rows; nothing is fitted."""
-    table = usable(table, gpu)
-    cluster = Cluster.profile(profile, nodes=1)
-    subjects = [
-        *kernel_subjects(table, cluster),
-        *fast_subjects(table, cluster),
-        *network_subjects(table, cluster),
-    ]
-    if not subjects:
-        raise CalibrationError("no row that a profile's constants predict")
-    return tuple(_as_is(_tabled(subject, cluster), profile) for subject in subjects)
-
-
-def _tabled(subject: Subject, cluster: Cluster) -> Subject:
-    """GEMMs as the profile predicts them: from its table where it has one."""
-    seconds = tabled_seconds(subject, cluster.accelerator)
-    return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
+    return (f"rows not used: {', '.join(found)}",) if found else ()
 
 
 def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
@@ -209,15 +195,3 @@ def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
     table = kernels.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
     seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
     return seconds
-
-
-def _as_is(subject: Subject, profile: str) -> Fit:
-    numbers = read_profile(profile).numbers
-    constants = {
-        prior.name: Constant(value=numbers[key_of(subject, prior.name)])
-        for prior in subject.priors
-        if key_of(subject, prior.name) in numbers
-    }
-    predicted = subject.predict({name: c.value for name, c in constants.items()})
-    found = errors(predicted, subject.seconds)
-    return Fit(subject=subject, constants=constants, in_sample=found, held_out=None)

@@ -69,22 +69,22 @@ def timed_layers(table: Measurements, stack: str) -> Compare | None:
     rows = table.where(suite="layer")
     if not len(rows):
         return None
-    shapes, forward, backward = _passes(rows)
-    if len(forward) < FEWEST_TIMED:
+    shapes, measured = both_passes(rows)
+    if shapes.shape[1] < FEWEST_TIMED:
         raise CalibrationError(
-            f"whole layers: {len(forward)} with a forward and a longer forward_backward time; a "
+            f"whole layers: {shapes.shape[1]} with a forward and a longer forward_backward time; a "
             f"table needs at least {FEWEST_TIMED}"
         )
     software_profile(stack)
 
     def compare(profile: Path) -> LayerTimes:
-        return _compared(profile, stack, shapes, np.stack([forward, backward]))
+        return _compared(profile, stack, shapes, measured)
 
     return compare
 
 
-def _passes(rows: Measurements) -> tuple[Value, Value, Value]:
-    """Shapes [_SHAPE, layer] with both times, and seconds of the forward and the backward pass."""
+def both_passes(rows: Measurements) -> tuple[Value, Value]:
+    """Shapes [_SHAPE, layer] with both times, and seconds of forward and backward [2, layer]."""
     columns = [rows.number(name) for name in _SHAPE]
     found: dict[tuple[float, ...], dict[str, float]] = {}
     cells = zip(*columns, rows.text("op").tolist(), rows.number("seconds"), strict=True)
@@ -96,17 +96,21 @@ def _passes(rows: Measurements) -> tuple[Value, Value, Value]:
         if times.get("forward_backward", 0.0) > times.get("forward", np.inf)
     }
     shapes = np.array(list(whole)).reshape(-1, len(_SHAPE)).T
-    forward, backward = np.array(list(whole.values())).reshape(-1, 2).T
-    return shapes, forward, backward
+    return shapes, np.array(list(whole.values())).reshape(-1, 2).T
 
 
-def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> LayerTimes:
-    hidden, *_, sequence, tp, batch = shapes
-    modelled = np.empty_like(measured)
+def modelled_layers(profile: Path, stack: str, shapes: Value) -> Value:
+    """What a profile predicts of both passes of layers of these shapes [2, layer]."""
+    modelled = np.empty((2, shapes.shape[1]))
     _, alike = np.unique(shapes[:6], axis=1, return_inverse=True)
     for same in (np.flatnonzero(alike.reshape(-1) == i) for i in range(int(alike.max()) + 1)):
         modelled[:, same] = _modelled(profile, stack, shapes[:, same])
-    sizes = np.stack([hidden, tp, batch, sequence])
+    return modelled
+
+
+def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> LayerTimes:
+    modelled = modelled_layers(profile, stack, shapes)
+    sizes = table_sizes(shapes)
     ratio, predicted = measured / modelled, np.empty_like(measured)
     for i in range(ratio.shape[1]):
         others = np.delete(np.arange(ratio.shape[1]), i)
@@ -121,6 +125,12 @@ def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> Laye
         held_out=errors(predicted.sum(axis=0), measured.sum(axis=0)),
         split="layers, one by one",
     )
+
+
+def table_sizes(shapes: Value) -> Value:
+    """The sizes of layers that a table of them goes by, in the order of layer_tables.SIZES."""
+    hidden, *_, sequence, tp, batch = shapes
+    return np.stack([hidden, tp, batch, sequence])
 
 
 def _modelled(profile: Path, stack: str, shapes: Value) -> Value:

@@ -67,23 +67,32 @@ MEMORY_BOUND = (
 )
 
 _SHARES = {
-    "all_reduce": (6.3, 0.95, 0.165, 0.77),
-    "all_gather": (6.3, 1.0, 0.19, 0.77),
-    "reduce_scatter": (6.3, 0.95, 0.156, 0.73),
-    "all_to_all": (9.0, 0.16, 0.19, 0.74),
+    "all_reduce": (6.3, 0.95, 0.153, 0.85),
+    "all_gather": (6.3, 1.0, 0.19, 0.89),
+    "reduce_scatter": (6.3, 0.95, 0.142, 0.84),
+    "all_to_all": (8.5, 0.24, 2.5, 0.67),
     "send": (6.3, 1.0, 0.20, 0.80),
 }
 """Latency (us), latency a step (us), root (us/sqrt(kB)) and share of the link's bandwidth."""
+_OWN = {"all_reduce": 2.5, "all_gather": 1.9, "reduce_scatter": 1.4, "all_to_all": 1.9}
+"""Rate over the link's at which a rank copies or adds the share that it keeps."""
 
 
 def collective(op: str, link: float) -> tuple[Prior, ...]:
-    """Constants of a collective inside a fast domain whose link carries `link` bytes/s."""
+    """Constants of a collective inside a fast domain whose link carries `link` bytes/s; what a
+    rank keeps moves no slower than that."""
     latency, step, root, share = _SHARES[op]
+    own: tuple[Prior, ...] = ()
+    if op in _OWN:
+        own = (_prior("own_bandwidth", _OWN[op] * link, 0.5, link, 20 * link),)
+    if op == "all_to_all":
+        own += (_prior("root_bytes", 40e3, 1.5, 1e3, 1e9),)
     return (
         _prior("latency", latency * US, 0.40, 0.1 * US, 1e-3),
         _prior("latency_per_step", step * US, 0.40, 1e-3 * US, 1e-3),
         _prior("root", root * ROOT, 0.45, 1e-4 * ROOT, 1e2 * ROOT),
         _prior("bandwidth", share * link, 0.15, 0.01 * link, 1.5 * link),
+        *own,
     )
 
 

@@ -25,14 +25,16 @@ from ..hardware_profile import (
 )
 from ..profile_schema import QUANTITIES
 from ..units import convert
-from .robust import Constant
+from .robust import FOLLOWS, Constant
 
 FITTED = "fitted"
 PRIOR = "pooled-prior"
 SCALED = "sustained"
 LAYERS = "layers"
-"""Citations of numbers that were fitted, that the prior decides, that a step rescaled, and of
-tables of layers."""
+LINK = "link"
+"""Citations of numbers that were fitted, that the prior decides, that a step rescaled, of tables
+of layers, and of numbers that a link scales."""
+PROPORTION = "the base's, in proportion to the bandwidth of its link; "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +147,9 @@ def _replace(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) ->
         node = tree
         for part in section.split("."):
             node = node.setdefault(part, {})
-        source = FITTED if constant.measured else PRIOR
+        source = FITTED if constant.measured else LINK if FOLLOWS in constant.flags else PRIOR
         text = changes.citation
-        sources[source] = text if constant.measured else f"pooled prior: {held}{text}"
+        sources[source] = {PRIOR: f"pooled prior: {held}", LINK: PROPORTION}.get(source, "") + text
         node[name] = number(key, constant.value, source, constant.measured)
 
 

@@ -34,6 +34,8 @@ FAR = 2.0
 """Spreads from its prior at which a constant is flagged."""
 HELD = 0.7
 """Posterior over prior spread above which the prior, not the rows, decides."""
+FOLLOWS = "in proportion to its link"
+"""Flag of a constant that was not fitted itself."""
 NEAR_BOUND = 1e-3
 """Distance of the logarithm from a bound that counts as reaching it."""
 
@@ -156,15 +158,20 @@ def groups_of(*columns: Value) -> NDArray[np.int64]:
     return inverse.reshape(-1).astype(np.int64)
 
 
-def _held_out(subject: Subject) -> Errors | None:
-    """The error of each row, predicted by constants that did not see its fold."""
+def unseen_seconds(subject: Subject) -> Value:
+    """Each row predicted by constants that did not see its fold; NaN where it is in none, or where
+    one fold holds all rows."""
     predicted = np.full(subject.seconds.shape, np.nan)
     for fold in sorted(set(subject.folds.tolist()) - {-1}):
         out = subject.folds == fold
-        if out.all():
-            return None
-        values, _ = _estimate(subject, ~out)
-        predicted[out] = subject.predict(values)[out]
+        if not out.all():
+            values, _ = _estimate(subject, ~out)
+            predicted[out] = subject.predict(values)[out]
+    return predicted
+
+
+def _held_out(subject: Subject) -> Errors | None:
+    predicted = unseen_seconds(subject)
     seen = np.isfinite(predicted)
     return errors(predicted[seen], subject.seconds[seen]) if seen.any() else None
 

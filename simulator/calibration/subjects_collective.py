@@ -56,7 +56,7 @@ def network_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
     def predict(c: Constants) -> Value:
         constants: dict[str, Any] = dict(c)
         trial = replace(cluster, network=replace(cluster.network, **constants))
-        return _by_operation(ops, size, Group(n, per_node, k), trial)
+        return by_operation(ops, size, Group(n, per_node, k), trial)
 
     shapes = groups_of(*(np.unique(ops, return_inverse=True)[1].astype(float), n, k, size))
     counts = _interior(k)
@@ -104,7 +104,7 @@ def _operations(rows: Measurements) -> list[str]:
 
 
 def _fast(rows: Measurements, op: str, cluster: Cluster) -> Subject:
-    """t = a0 + a1 steps + g sqrt(x) + x / BW; all-reduce also the switch's, whichever is faster."""
+    """The forms of collectives.py; all-reduce also the switch's, whichever is faster."""
     n, size = rows.number("ranks"), rows.number("bytes")
     ops = np.full(n.shape, op)
     group = Group(n, n, np.ones_like(n))
@@ -112,7 +112,7 @@ def _fast(rows: Measurements, op: str, cluster: Cluster) -> Subject:
     switched = op == "all_reduce" and has_switch and bool((n > collectives.NVLS_RANKS).any())
 
     def predict(c: Constants) -> Value:
-        return _by_operation(ops, size, group, _with_constants(cluster, op, c, switched))
+        return by_operation(ops, size, group, _with_constants(cluster, op, c, switched))
 
     counts = _interior(n)
     link = cluster.fast.bandwidth
@@ -144,7 +144,7 @@ def _with_constants(cluster: Cluster, op: str, c: Constants, switched: bool) -> 
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def _by_operation(ops: NDArray[np.str_], size: Value, group: Group, cluster: Cluster) -> Value:
+def by_operation(ops: NDArray[np.str_], size: Value, group: Group, cluster: Cluster) -> Value:
     """Seconds of rows of several collectives."""
     out = np.empty_like(size)
     for op in set(ops.tolist()):

@@ -4,14 +4,15 @@
 
 The measurements are the public samples in tests/simulator/data. A GEMM is predicted from its
 shipped table without the table's rows of the same n (`gemm`, `layer`: a sum of four), or from the
-profile's roofline (`roofline`); errors are of |predicted / measured - 1|.
+profile's roofline (`roofline`); collectives from the profile, and inside a domain also by a fit to
+every other size (`without its size`). Errors are of |predicted / measured - 1|.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator import collectives, gemm_tables, kernels
+from plan3d.simulator.calibration.measurements import Measurements
+from plan3d.simulator.calibration.robust import unseen_seconds
+from plan3d.simulator.calibration.subjects_collective import fast_subjects
 from plan3d.simulator.hardware import Accelerator, Cluster
 from plan3d.simulator.operators import AttentionWork, Gemm
 from plan3d.simulator.plan_names import Precision
@@ -144,6 +148,30 @@ def exchanges(least: float) -> Iterator[tuple[str, float]]:
         yield f"{row['profile']} {reach}, {row['collective']}", ratio
 
 
+def unseen_sizes() -> Iterator[tuple[str, float]]:
+    """The same inside a domain, by fits to every other size."""
+    inside = [row for row in rows("collectives") if row["nodes"] == "1"]
+    for profile in dict.fromkeys(row["profile"] for row in inside):
+        table = measured([row for row in inside if row["profile"] == profile])
+        for subject in fast_subjects(table, Cluster.profile(profile, nodes=1)):
+            order = np.unique(subject.work, return_inverse=True)[1]
+            ratios = unseen_seconds(replace(subject, folds=order % 2)) / subject.seconds
+            operation = subject.section.rpartition(".")[2]
+            yield from ((f"{profile} in a domain, {operation}", ratio) for ratio in ratios)
+
+
+def measured(collected: Sequence[Row]) -> Measurements:
+    """Rows of collectives in the columns of `plan3d calibrate`."""
+    names = {"op": "collective", "ranks": "gpus", "nodes": "nodes", "bytes": "bytes"}
+    return Measurements(
+        rows=tuple(
+            {name: row[column] for name, column in names.items()}
+            | {"suite": "collective", "seconds": str(1e-6 * float(row["us"]))}
+            for row in collected
+        )
+    )
+
+
 def attention() -> Iterator[tuple[str, float]]:
     """The same of causal flash attention, by GPU, kernel and pass."""
     stack = replace(software_profile("megatron-core"), sustained=1.0)
@@ -165,6 +193,7 @@ KINDS: dict[str, Callable[[], Iterator[tuple[str, float]]]] = {
     "layer, roofline": lambda: layer_sums(roofline),
     "collective": lambda: exchanges(0.0),
     "collective, large": lambda: exchanges(LARGE),
+    "collective, without its size": unseen_sizes,
     "attention": attention,
 }
 

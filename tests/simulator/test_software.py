@@ -36,11 +36,13 @@ CHANGES = {
     "contention": (0.9, {}, DENSE),
     "fsdp_contention": (0.1, {}, replace(DENSE, zero=3)),
     "bucket_parameters": (1e6, {}, DENSE),
+    "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
     "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=2, offload_optimizer=50)),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
+    "bucket_memory": (2.0, {}, DENSE),
     "optimizer_memory": (20.0, {}, DENSE),
     "dropout": (True, {}, DENSE),
     "fused_activation": (False, {}, DENSE),
@@ -80,6 +82,24 @@ def test_a_field_changes_the_answer(name: str) -> None:
     value, needed, plan = CHANGES[name]
     before = replace(software_profile("megatron-core"), **needed)
     assert answer(before, plan) != answer(replace(before, **{name: value}), plan)
+
+
+@pytest.mark.parametrize(("zero", "layers"), [(0, 0), (1, 11), (2, 11), (3, 0)])
+def test_slices_are_copied_once_a_step_for_each_layer_and_rank(zero: int, layers: int) -> None:
+    lean = software_profile("megatron-core")
+    plan = Plan(tp=4, pp=4, dp=4, zero=zero, overlap_param_gather=0, overlap_grad_reduce=0)
+    before, after = (answer(replace(lean, slice_seconds=s), plan)[0] for s in (0.0, 10.0))
+    # The first stage holds ten layers and the embedding.
+    assert after - before == pytest.approx(layers * 4 * 10.0, rel=0.01)
+
+
+@pytest.mark.parametrize("plan", [Plan(tp=4, pp=4, dp=4), Plan(tp=8, pp=8), Plan(tp=8, dp=8)])
+def test_buckets_wait_in_pipelines_with_replicas(plan: Plan) -> None:
+    lean = replace(software_profile("megatron-core"), allocator_slack=0.0)
+    before = evaluate(asked(lean), plan)
+    after = evaluate(asked(replace(lean, bucket_memory=2.0)), plan)
+    weights = before.memory["weights"] if plan.pp > 1 and plan.dp > 1 else 0.0
+    assert after.memory["buffers"] - before.memory["buffers"] == pytest.approx(weights)
 
 
 def test_kept_expert_outputs_take_memory() -> None:

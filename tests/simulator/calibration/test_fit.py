@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator import collectives, kernels
+from plan3d.simulator.calibration.build import build
 from plan3d.simulator.calibration.fit import Calibration, fit
 from plan3d.simulator.calibration.measurements import Measurements, as_rows
 from plan3d.simulator.errors import CalibrationError, InputError
@@ -159,13 +160,15 @@ def collective_rows(cluster: Cluster, op: str, counts: Any, nodes: int = 1) -> l
 
 def test_collectives_with_a_switch():
     base = Cluster.profile("h100-sxm", nodes=1)
-    ring = CollectiveTime(latency=8e-6, latency_per_step=1e-6, root=6e-9, bandwidth=300e9)
+    own = {"bandwidth": 300e9, "own_bandwidth": 900e9}
+    ring = CollectiveTime(latency=8e-6, latency_per_step=1e-6, root=6e-9, **own)
     switch = CollectiveTime(latency=25e-6, latency_per_step=0.0, root=4e-9, bandwidth=440e9)
     fast = replace(base.fast, all_reduce=ring, switch_all_reduce=switch)
     rows = collective_rows(replace(base, fast=fast), "all_reduce", (2, 4, 8))
     found = fit(as_rows(rows, "synthetic"), "h100-sxm")
     constants = values(found, "links.fast.all_reduce")
-    assert constants == pytest.approx(ring.__dict__, rel=0.05)
+    assert constants == pytest.approx({name: getattr(ring, name) for name in constants}, rel=0.1)
+    assert constants["bandwidth"] == pytest.approx(300e9, rel=0.02)
     inside = values(found, "links.fast.switch_all_reduce")
     assert inside["bandwidth"] == pytest.approx(440e9, rel=0.05)
     assert "GPU counts" in found.fits[0].subject.split
@@ -265,3 +268,55 @@ def test_a_part_that_cannot_be_fitted_is_noted():
 def test_an_unknown_base():
     with pytest.raises(InputError, match="unknown profile"):
         fit(gemm_table(grid()), "a101")
+
+
+def made_on(machine: Cluster, counts: Any = (2, 4, 8), nodes: int = 1) -> list[dict[str, Any]]:
+    return [
+        row
+        for op in ("all_reduce", "all_gather")
+        for row in collective_rows(machine, op, counts, nodes)
+    ]
+
+
+def test_large_messages_give_back_the_bandwidth_of_a_link(tmp_path):
+    slow = Cluster.profile(BASE, nodes=1, intra_node_bandwidth=120e9)
+    found = fit(as_rows(made_on(slow), "synthetic"), BASE, links=("fast",))
+    assert found.numbers["links.fast.bandwidth"].value == pytest.approx(120e9, rel=0.01)
+    assert found.numbers["links.fast.bandwidth"].measured
+    # What was not measured follows the link; what was is fitted itself.
+    follower = found.numbers["links.fast.all_to_all.bandwidth"]
+    assert follower.value == pytest.approx(slow.fast.all_to_all.bandwidth, rel=0.01)
+    assert not follower.measured
+    assert found.numbers["links.fast.all_reduce.bandwidth"].measured
+    text = build(BASE, found, tmp_path / "mine.toml").profile
+    assert "the base's, in proportion to the bandwidth of its link" in text
+    (tmp_path / "mine.toml").write_text(text)
+    mine = Cluster.profile(tmp_path / "mine.toml", nodes=1).fast
+    assert mine.all_to_all.bandwidth == pytest.approx(slow.fast.all_to_all.bandwidth, rel=0.01)
+    plain = fit(as_rows(made_on(slow), "synthetic"), BASE)
+    assert "links.fast.bandwidth" not in plain.numbers
+
+
+def test_the_network_s_bandwidth_comes_back_and_its_efficiency_stays():
+    base = Cluster.profile(BASE, nodes=1)
+    slow = Cluster.profile(BASE, nodes=1, inter_node_bandwidth=5e9)
+    rows = [row for k in (2, 4, 8) for row in made_on(slow, (8 * k,), k)]
+    found = fit(as_rows(rows, "synthetic"), BASE, links=("network",))
+    assert found.numbers["links.network.bandwidth"].value == pytest.approx(5e9, rel=0.02)
+    efficiency = found.numbers["links.network.efficiency"].value
+    assert efficiency == pytest.approx(base.network.efficiency, rel=0.05)
+
+
+def test_a_link_that_rows_do_not_show_is_refused():
+    small = [row for row in made_on(Cluster.profile(BASE, nodes=1)) if row["bytes"] < 2**24]
+    assert "inside a domain of 16 MiB or more" in refused(as_rows(small, "x"), links=("fast",))
+    both = as_rows(made_on(Cluster.profile(BASE, nodes=1)), "x")
+    assert "no collective across nodes" in refused(both, links=("network",))
+    few = [row for row in made_on(Cluster.profile(BASE, nodes=1), (8,)) if row["bytes"] >= 2**30]
+    assert "different shapes" in refused(as_rows(few, "x"), links=("fast",))
+    # Rows that take as long whatever the network carries: the fast domain bounds them.
+    wide = Cluster.profile(BASE, nodes=1, inter_node_bandwidth=1e12)
+    bound = as_rows(made_on(wide, (16,), 2), "x")
+    assert "another link or a latency bounds them" in refused(bound, links=("network",))
+    with pytest.raises(InputError, match="--link fats: no such link; did you mean fast"):
+        fit(both, BASE, links=("fats",))

@@ -11,6 +11,7 @@ import pytest
 from plan3d.simulator import layer_tables
 from plan3d.simulator.calibration import layer_times
 from plan3d.simulator.calibration.build import Result, build
+from plan3d.simulator.calibration.comparison import compare
 from plan3d.simulator.calibration.fit import fit
 from plan3d.simulator.calibration.layer_times import LayerTimes, check_generalises
 from plan3d.simulator.calibration.measurements import Measurements, as_rows
@@ -52,6 +53,19 @@ def written(folder: Path, table: Measurements) -> tuple[Path, Result]:
     for name, text in result.tables.items():
         (folder / name).write_text(text)
     return out, result
+
+
+def test_timed_layers_are_shown(tmp_path: Path) -> None:
+    ratios = [slower(hidden, tp) for hidden, tp, _ in SHAPES]
+    (base,) = compare(measured(), BASE)
+    assert base.subject.name == "whole layers, megatron-core"
+    assert base.in_sample.rows == len(SHAPES)
+    assert base.in_sample.median == pytest.approx(np.median(1 - 1 / np.array(ratios)))
+    path, _ = written(tmp_path, measured())
+    (mine,) = compare(measured(), str(path))
+    assert mine.in_sample.median < 0.01
+    (other,) = compare(measured(2), BASE, stack="nanotron")
+    assert other.subject.name == "whole layers, nanotron"
 
 
 def test_timed_layers_become_a_table(tmp_path: Path) -> None:

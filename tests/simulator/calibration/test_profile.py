@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.calibration.build import Step, build
-from plan3d.simulator.calibration.fit import Calibration, compare, fit
+from plan3d.simulator.calibration.comparison import compare
+from plan3d.simulator.calibration.fit import Calibration, fit
 from plan3d.simulator.calibration.measurements import Measurements, as_rows, read_csv
 from plan3d.simulator.calibration.plots import figure, image
 from plan3d.simulator.calibration.profile_text import Changes, base_tree, emit, profile_text
@@ -80,7 +81,7 @@ def test_fitted_numbers_round_trip(tmp_path):
         assert cluster.provenance[key].measured == constant.measured
     cited = cluster.provenance["links.fast.all_gather.bandwidth"].source
     assert "fitted to nccl_h100.csv (H100 SXM) on 2026-01-02 by plan3d calibrate" in cited
-    held = cluster.provenance["links.fast.all_to_all.latency_per_step"]
+    held = cluster.provenance["links.fast.switch_all_reduce.latency"]
     assert held.source.startswith("pooled-prior: ")
     assert evaluate(question(path), PLAN).step_seconds > 0
 

@@ -12,6 +12,7 @@ import pytest
 from plan3d.simulator import kernels
 from plan3d.simulator.accelerator import TrainingTime
 from plan3d.simulator.calibration.build import build
+from plan3d.simulator.calibration.comparison import compare
 from plan3d.simulator.calibration.fit import fit
 from plan3d.simulator.calibration.measurements import Measurements, as_rows
 from plan3d.simulator.hardware import Cluster
@@ -132,6 +133,30 @@ def test_known_constants_come_back(tmp_path: Path) -> None:
         error = held[name]
         assert error is not None
         assert error.median < 3 * NOISE
+
+
+def shown(profile: str) -> dict[str, float]:
+    return {f.subject.name: f.in_sample.median for f in compare(measured(), profile)}
+
+
+def test_every_kernel_of_a_step_is_shown_and_a_fit_brings_it_nearer(tmp_path: Path) -> None:
+    base, profile = shown(BASE), tmp_path / "mine.toml"
+    result = build(BASE, fit(measured(), BASE), profile)
+    profile.write_text(result.profile)
+    for name, text in result.tables.items():
+        (tmp_path / name).write_text(text)
+    mine = shown(str(profile))
+    training = {
+        *("dgrad GEMMs", "wgrad GEMMs", "GEMMs in a long loop", "grouped GEMMs"),
+        *("memory-bound kernels backward", "optimizer", "cross-entropy"),
+        "launches of a layer, megatron-core",
+    }
+    assert training <= set(base)
+    # Groups were made with the times of the base's own GEMMs.
+    assert all(mine[name] < 3 * NOISE for name in training - {"grouped GEMMs"})
+    assert mine["launches of a layer, megatron-core"] == pytest.approx(0.0, abs=1e-9)
+    assert base["launches of a layer, megatron-core"] == pytest.approx(1 - 300e-6 / 420e-6)
+    assert all(mine[name] < base[name] for name in ("cross-entropy", "wgrad GEMMs"))
 
 
 def test_groups_are_over_what_the_machine_takes() -> None:
