@@ -1,0 +1,92 @@
+"""Which plans are written, and what do their files mean? Named ones, and random legal ones."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plan3d.search.export.exporter import refusals
+from plan3d.search.export.registry import EXPORTERS
+from plan3d.search.export.torchtitan_model import flavor_model
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.placements import chunk_sizes
+from plan3d.simulator.plan import Plan, resolve
+from plan3d.simulator.schedules import V_SHAPED
+from plan3d.simulator.task import Task
+
+Case = tuple[Task, Plan]
+
+NAMED = {
+    "torchtitan": (
+        ("llama-3.1-8b", 8, "dp=8 zero=3"),
+        ("llama-3.1-8b", 8, "dp=8 zero=0 overlap_param_gather=0"),
+        ("llama-3.1-8b", 16, "tp=2 pp=4 zero=2 schedule=gpipe recompute=full"),
+        ("llama-3.1-8b", 16, "tp=2 pp=4 virtual_stages=2 zero=2 recompute=full"),
+        ("llama-3.1-8b", 16, "pp=4 virtual_stages=2 schedule=zb-v zero=2"),
+        ("llama-3.1-8b", 16, "pp=4 zero=2 layers_per_stage=7,9,9,7"),
+        ("llama-3.1-8b", 16, "tp=2 cp=2 zero=3 cp_comm=all-gather"),
+        ("llama-3.1-8b", 16, "tp=2 zero=3 precision=fp8"),
+        ("llama-7b", 16, "tp=2 pp=2 zero=2"),
+        ("deepseek_v3 671B", 64, "tp=2 ep=32 zero=3"),
+        ("deepseek_v3 671B", 64, "pp=4 ep=16 zero=2 first_stage_layers=16"),
+    ),
+}
+"""Model, GPUs and plan by framework."""
+
+
+def task_of(model: str, gpus: int) -> Task:
+    name, _, flavor = model.partition(" ")
+    layers = flavor_model(name, flavor) or Model.preset(name)
+    return Task(layers, Cluster.profile("h100-sxm", gpus=gpus), sequence=2048, global_batch=1536)
+
+
+def named_plans(framework: str, version: str) -> list[Case]:
+    """The named plans that this version is said to run."""
+    form = EXPORTERS[framework].form(version)
+    cases = [(task_of(model, gpus), Plan.parse(plan)) for model, gpus, plan in NAMED[framework]]
+    return [c for c in cases if not refusals(c[0], resolve(c[1], c[0].gpus).take(0), form)]
+
+
+@cache
+def _round_trips() -> Any:
+    path = Path(__file__).parents[1] / "search" / "export" / "test_round_trips.py"
+    spec = importlib.util.spec_from_file_location("round_trips", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def random_plans(framework: str, version: str, count: int) -> list[Case]:
+    """Random plans that the framework is said to run."""
+    trips, random = _round_trips(), np.random.default_rng(11)
+    form = EXPORTERS[framework].form(version)
+    out: list[Case] = []
+    while len(out) < count:
+        model = str(random.choice(trips.MODELS[framework]))
+        gpus = int(random.choice((8, 12, 16)))
+        plans = trips.legal_plans(framework, model, gpus)
+        task, plan = trips.base(model, gpus), plans.take(int(random.integers(plans.rows)))
+        if not refusals(task, plan, form):
+            out.append((task, plan))
+    return out
+
+
+def expected(task: Task, plan: Plan) -> dict[str, Any]:
+    """What a file means, by the names that readers use."""
+    row = resolve(plan, task.gpus).take(0)
+    chunks = chunk_sizes(task, row)
+    folded = row.schedule in V_SHAPED
+    return {
+        "dp": int(row.dp),
+        "micro_batches": int(task.global_batch // (row.micro_batch * row.dp)),
+        "parameters": task.model.parameters,
+        "zero": int(row.zero),
+        "chunks": list(chunks),
+        "chunks of rank 0": [chunks[0], chunks[-1]] if folded else list(chunks[:: int(row.pp)]),
+    }
