@@ -84,11 +84,10 @@ def parallelism(task: Task, plan: Plan, head: str) -> dict[str, Any]:
         "tensor_parallel_degree": int(plan.tp),
         "context_parallel_degree": int(plan.cp),
         "pipeline_parallel_degree": int(plan.pp),
+        "expert_parallel_degree": int(plan.ep),
     }
     if not replicated:
         out["fsdp_reshard_after_forward"] = SHARDED[int(plan.zero)]
-    if plan.ep > 1:
-        out["expert_parallel_degree"] = int(plan.ep)
     return {**out, **pipeline(task, plan, head)} if plan.pp > 1 else out
 
 

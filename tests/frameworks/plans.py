@@ -16,6 +16,7 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, resolve
+from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.schedules import V_SHAPED
 from plan3d.simulator.task import Task
 
@@ -34,6 +35,13 @@ NAMED = {
         ("llama-7b", 16, "tp=2 pp=2 zero=2"),
         ("deepseek_v3 671B", 64, "tp=2 ep=32 zero=3"),
         ("deepseek_v3 671B", 64, "pp=4 ep=16 zero=2 first_stage_layers=16"),
+    ),
+    "deepspeed": (
+        *(("llama-3.1-8b", 16, f"zero={z} overlap_param_gather={int(z == 3)}") for z in (1, 2, 3)),
+        ("llama-3.1-8b", 16, "zero=0 overlap_param_gather=0 overlap_grad_reduce=0 precision=fp32"),
+        ("gpt3-1.3b", 16, "tp=2 pp=4 zero=1 overlap_param_gather=0 overlap_grad_reduce=0"),
+        ("llama-3.1-8b", 16, "cp=4 cp_comm=a2a zero=3 recompute=full"),
+        ("gpt3-1.3b", 16, "dp=16 zero=2 overlap_param_gather=0 precision=fp16"),
     ),
 }
 """Model, GPUs and plan by framework."""
@@ -84,9 +92,13 @@ def expected(task: Task, plan: Plan) -> dict[str, Any]:
     folded = row.schedule in V_SHAPED
     return {
         "dp": int(row.dp),
+        "axes": tuple(int(axis) for axis in (row.tp, row.cp, row.pp, row.ep)),
         "micro_batches": int(task.global_batch // (row.micro_batch * row.dp)),
         "parameters": task.model.parameters,
+        "micro_batch": int(row.micro_batch),
         "zero": int(row.zero),
+        "formats": (row.precision == Precision.BF16, row.precision == Precision.FP16),
+        "overlap_grad_reduce": bool(row.overlap_grad_reduce),
         "chunks": list(chunks),
         "chunks of rank 0": [chunks[0], chunks[-1]] if folded else list(chunks[:: int(row.pp)]),
     }

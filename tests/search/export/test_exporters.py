@@ -491,6 +491,9 @@ def test_sizes_that_torchtitan_alone_refuses():
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
         written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
     assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+    # The flavor itself has 2.
+    alone = written(experts, Plan.parse("tp=2 zero=2"), recipe)
+    assert "config.parallelism.expert_parallel_degree = 1\n" in alone
     with pytest.raises(InputError, match="torchtitan-dispatch"):
         written(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
     with pytest.raises(InputError, match="torchtitan-expert-overlap"):
