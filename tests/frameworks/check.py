@@ -28,7 +28,6 @@ READERS = {
     ("deepspeed", ""): "deepspeed_json",
     ("megatron", ""): "megatron_core",
     ("megatron-bridge", ""): "megatron_bridge",
-    ("nanotron", ""): "nanotron_yaml",
 }
 """The module that hands a file to its framework."""
 
@@ -43,7 +42,9 @@ def understood(case: Case, framework: str, version: str) -> tuple[str, str]:
     except Exception:
         return "REJECTED", traceback.format_exc(limit=-3)
     meant = expected(task, plan)
-    other = [f"{key} is {found[key]}, not {meant[key]}" for key in found if found[key] != meant[key]]
+    other = [
+        f"{key} is {found[key]}, not {meant[key]}" for key in found if found[key] != meant[key]
+    ]
     return ("DIFFERS", "; ".join(other)) if other else ("read", "")
 
 

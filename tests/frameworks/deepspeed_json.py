@@ -40,7 +40,9 @@ def read(text: str, gpus: int) -> dict[str, Any]:
         "micro_batch": config.train_micro_batch_size_per_gpu,
         "zero": int(config.zero_optimization_stage),
         "formats": (config.bfloat16_config.enabled, config.float16_config.enabled),
-        "overlap_grad_reduce": bool(config.zero_optimization_stage and config.zero_config.overlap_comm),
+        "overlap_grad_reduce": bool(
+            config.zero_optimization_stage and config.zero_config.overlap_comm
+        ),
     }
 
 

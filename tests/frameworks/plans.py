@@ -22,6 +22,22 @@ from plan3d.simulator.task import Task
 
 Case = tuple[Task, Plan]
 
+MEGATRON = (
+    ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2"),
+    ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2 overlap_p2p=0 micro_batch_group=8"),
+    ("llama-3.1-8b", 32, "tp=2 cp=2 cp_comm=a2a"),
+    ("llama-3.1-8b", 16, "pp=4 layers_per_stage=7,9,9,7"),
+    ("llama-3.1-8b", 16, "pp=4 first_stage_layers=6 last_stage_layers=6"),
+    *(("llama-3.1-8b", 16, f"tp=2 zero={z} recompute=full") for z in (1, 2, 3)),
+    ("llama-3.1-8b", 16, "zero=0 overlap_param_gather=0"),
+    ("llama-3.1-8b", 16, "tp=4 pp=2 precision=fp8 overlap_tp=1 recompute=selective"),
+    ("gpt3-1.3b", 16, "tp=2 pp=2 precision=fp16 sequence_parallel=0"),
+    ("mixtral-8x7b", 32, "tp=2 pp=2 ep=8 expert_dispatch=hierarchical"),
+    ("mixtral-8x7b", 32, "pp=2 virtual_stages=2 ep=8 overlap_ep=1"),
+    ("deepseek-v3", 128, "pp=8 ep=16 recompute=selective"),
+    ("deepseek-v3", 128, "pp=8 virtual_stages=2 ep=16 precision=fp8"),
+)
+
 NAMED = {
     "torchtitan": (
         ("llama-3.1-8b", 8, "dp=8 zero=3"),
@@ -43,6 +59,8 @@ NAMED = {
         ("llama-3.1-8b", 16, "cp=4 cp_comm=a2a zero=3 recompute=full"),
         ("gpt3-1.3b", 16, "dp=16 zero=2 overlap_param_gather=0 precision=fp16"),
     ),
+    "megatron": MEGATRON,
+    "megatron-bridge": MEGATRON,
 }
 """Model, GPUs and plan by framework."""
 
@@ -64,7 +82,8 @@ def named_plans(framework: str, version: str) -> list[Case]:
 def _round_trips() -> Any:
     path = Path(__file__).parents[1] / "search" / "export" / "test_round_trips.py"
     spec = importlib.util.spec_from_file_location("round_trips", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -73,12 +92,13 @@ def _round_trips() -> Any:
 def random_plans(framework: str, version: str, count: int) -> list[Case]:
     """Random plans that the framework is said to run."""
     trips, random = _round_trips(), np.random.default_rng(11)
+    drawn = "megatron" if framework == "megatron-bridge" else framework
     form = EXPORTERS[framework].form(version)
     out: list[Case] = []
     while len(out) < count:
-        model = str(random.choice(trips.MODELS[framework]))
+        model = str(random.choice(trips.MODELS[drawn]))
         gpus = int(random.choice((8, 12, 16)))
-        plans = trips.legal_plans(framework, model, gpus)
+        plans = trips.legal_plans(drawn, model, gpus)
         task, plan = trips.base(model, gpus), plans.take(int(random.integers(plans.rows)))
         if not refusals(task, plan, form):
             out.append((task, plan))
@@ -100,5 +120,8 @@ def expected(task: Task, plan: Plan) -> dict[str, Any]:
         "formats": (row.precision == Precision.BF16, row.precision == Precision.FP16),
         "overlap_grad_reduce": bool(row.overlap_grad_reduce),
         "chunks": list(chunks),
+        "sequence_parallel": bool(row.sequence_parallel),
+        "overlap_p2p": bool(row.overlap_p2p),
+        "overlap_param_gather": bool(row.overlap_param_gather),
         "chunks of rank 0": [chunks[0], chunks[-1]] if folded else list(chunks[:: int(row.pp)]),
     }

@@ -14,11 +14,10 @@ from typing import Any
 import absent
 import torch
 
-absent.replace(deep_ep="1.2")
-import torchtitan.tools.utils as utils
-
+absent.replace({"deep_ep": "1.2"})
 import torchtitan.components.quantization.float8 as float8
 import torchtitan.distributed.parallel_dims as parallel_dims
+import torchtitan.tools.utils as utils
 
 utils.device_type = parallel_dims.device_type = "cpu"
 float8.has_cuda_capability = lambda *version: True
@@ -28,12 +27,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.components.loss import cross_entropy_loss
 from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager
 from torchtitan.distributed import ParallelDims
-from torchtitan.models.llama3 import TransformerModelArgs
 from torchtitan.protocols.model_converter import build_model_converters
 from torchtitan.tools.logging import logger
 
 logger.setLevel(logging.ERROR)
-REGISTERED = re.compile(r'^#     "(?P<name>.+)": (?P<call>TransformerModelArgs\(.*?\)),$', re.M | re.S)
+REGISTERED = re.compile(
+    r'^#     "(?P<name>.+)": (?P<call>TransformerModelArgs\(.*?\)),$', re.M | re.S
+)
 
 
 def read(text: str, gpus: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import absent
 import torch
 
-absent.replace(deep_ep="1.2", torch_checkpointing="0.1")
+absent.replace({"deep_ep": "1.2", "torch_checkpointing": "0.1"})
 import torchtitan.components.quantization.float8 as float8
 import torchtitan.distributed.parallel_dims as parallel_dims
 import torchtitan.tools.utils as utils
@@ -82,6 +82,8 @@ def built(config: Any, dims: ParallelDims) -> dict[str, Any]:
         parallelize_fn=spec.parallelize_fn,
         loss_fn=loss,
     )
-    facts["micro_batches"] *= config.training.local_batch_size // p.pipeline_parallel_microbatch_size
+    facts["micro_batches"] *= (
+        config.training.local_batch_size // p.pipeline_parallel_microbatch_size
+    )
     facts["chunks of rank 0"] = [len(part.layers) for part in parts]
     return facts
