@@ -188,7 +188,9 @@ ORDER = {
         finder
         advice
         edits
+        explanation
         sweep
+        variation
         race
         race_plot
     """,
