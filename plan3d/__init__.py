@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .search.advice import smallest_cluster
     from .search.backend import SearchResult
+    from .search.explanation import Explanation, explain
     from .search.finder import find_plans
+    from .search.sweep import Sweep
+    from .search.variation import sweep
     from .simulator.convergence import Goal
     from .simulator.errors import InputError, NoFeasiblePlanError, Plan3dError
     from .simulator.explain import why
@@ -30,6 +33,7 @@ _HOME = {
     "Accelerator": "simulator.hardware",
     "Cluster": "simulator.hardware",
     "Costs": "simulator.step",
+    "Explanation": "search.explanation",
     "Goal": "simulator.convergence",
     "Graph": "simulator.topologies",
     "InputError": "simulator.errors",
@@ -39,14 +43,17 @@ _HOME = {
     "Plan3dError": "simulator.errors",
     "SearchResult": "search.backend",
     "Software": "simulator.software",
+    "Sweep": "search.sweep",
     "Task": "simulator.task",
     "by_stage": "simulator.step",
     "evaluate": "simulator.step",
+    "explain": "search.explanation",
     "find_plans": "search.finder",
     "preset_names": "simulator.presets",
     "profile_names": "simulator.hardware",
     "smallest_cluster": "search.advice",
     "software_profile": "simulator.software",
+    "sweep": "search.variation",
     "why": "simulator.explain",
 }
 """The module that each public name lives in."""
@@ -55,6 +62,7 @@ __all__ = [
     "Accelerator",
     "Cluster",
     "Costs",
+    "Explanation",
     "Goal",
     "Graph",
     "InputError",
@@ -64,15 +72,18 @@ __all__ = [
     "Plan3dError",
     "SearchResult",
     "Software",
+    "Sweep",
     "Task",
     "__version__",
     "by_stage",
     "evaluate",
+    "explain",
     "find_plans",
     "preset_names",
     "profile_names",
     "smallest_cluster",
     "software_profile",
+    "sweep",
     "why",
 ]
 

@@ -62,7 +62,7 @@ def _answer(
         said.append(cli_views.training_line(costs, tokens, price))
     lines = "<br>".join(map(escape, said))
     extra = cli_views.training_columns(costs, len(costs), tokens, price)
-    same = " ".join(f"{name}={value}" for name, value in report.same_for_all(costs).items())
+    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
     assert result.frontier is not None
     return [
         f'<p class="answer">{lines}</p>',

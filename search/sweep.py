@@ -82,6 +82,12 @@ class Sweep:
     complete: bool
     """False when interrupted."""
 
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row a point."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
 
 def run_point(point: Point) -> Row:
     """Answer one point: settings, status, and the numbers of its plan where there is one."""

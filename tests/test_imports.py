@@ -205,7 +205,9 @@ ORDER = {
         advice
         by_system
         beyond
+        explanation
         sweep
+        variation
         race
         race_plot
     """,

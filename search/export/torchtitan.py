@@ -19,7 +19,7 @@ from .documents import comments, with_kept
 from .exporter import Form, heading, micro_batches
 from .launch_file import Kept
 from .torchtitan_model import flavor_of, registration
-from .torchtitan_rules import ROTATIONS, RULES, SCHEDULES, TITLE, VERSION
+from .torchtitan_rules import FLOAT8, ROTATIONS, RULES, SCHEDULES, TITLE, VERSION
 
 SHARDED = {2: "never", 3: "always"}
 """fsdp_reshard_after_forward by ZeRO stage."""
@@ -32,7 +32,7 @@ def tables(task: Task, plan: Plan) -> Table:
     name, flavor = flavor_of(task.model)
     float8 = plan.precision == Precision.FP8
     out: Table = {
-        "model": {"name": name, "flavor": flavor, **({"converters": ["float8"]} if float8 else {})},
+        "model": {"name": name, "flavor": flavor, **({"converters": [FLOAT8]} if float8 else {})},
         "optimizer": {"name": "AdamW"},
         "training": {
             "seq_len": task.sequence,
@@ -84,11 +84,10 @@ def parallelism(task: Task, plan: Plan, head: str) -> dict[str, Any]:
         "tensor_parallel_degree": int(plan.tp),
         "context_parallel_degree": int(plan.cp),
         "pipeline_parallel_degree": int(plan.pp),
+        "expert_parallel_degree": int(plan.ep),
     }
     if not replicated:
         out["fsdp_reshard_after_forward"] = SHARDED[int(plan.zero)]
-    if plan.ep > 1:
-        out["expert_parallel_degree"] = int(plan.ep)
     return {**out, **pipeline(task, plan, head)} if plan.pp > 1 else out
 
 

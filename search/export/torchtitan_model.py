@@ -20,6 +20,8 @@ FLAVORS = {
     ("deepseek_v3", "671B"): "deepseek-v3",
 }
 """Presets of plan3d by torchtitan's model and flavor."""
+FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
+"""Flavors whose attn_type is flex in 0.2."""
 LLAMA = frozenset((shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED))
 """Features that a new flavor of llama3 can have."""
 
@@ -43,6 +45,11 @@ def flavor_of(model: Model) -> tuple[str, str]:
 def is_flavor(model: Model) -> bool:
     """Whether torchtitan ships the model."""
     return flavor_of(model) in FLAVORS
+
+
+def is_flexible(model: Model) -> bool:
+    """Whether the model's attention is flex_attention in 0.2."""
+    return flavor_of(model) in FLEXIBLE
 
 
 def missing(model: Model) -> list[str]:

@@ -15,7 +15,7 @@ from ...simulator.plan_names import Precision, Recompute, Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch, stated_layers
 from .torchtitan_model import flavor_model
-from .torchtitan_rules import ROTATIONS, SCHEDULES
+from .torchtitan_rules import FLOAT8, ROTATIONS, SCHEDULES
 
 CODES = {name.lower(): code for code, name in SCHEDULES.items()}
 USED = frozenset(
@@ -236,7 +236,7 @@ def _formats(parts: Mapping[str, JsonObject], launch: Launch) -> None:
     pure = t.text("dtype", kinds, default="float32") == "bfloat16"
     full = t.text("mixed_precision_param", kinds, default="bfloat16") == "float32"
     converters = model.values.get("converters", [])
-    if isinstance(converters, list) and "float8" in converters:
+    if isinstance(converters, list) and {FLOAT8, "float8"} & set(map(str, converters)):
         precision = Precision.FP8
     elif pure:
         precision = Precision.PURE_BF16

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.pipeline_rules import Rule
-from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import ContextComm, Dispatch, Optimizer, Precision, Recompute, Schedule
 from .exporter import only, said, whole_key_heads
-from .torchtitan_model import missing
+from .torchtitan_model import is_flexible, missing
 
 VERSION = "0.2.2"
 TITLE = f"torchtitan {VERSION}"
@@ -27,6 +27,8 @@ SCHEDULES: dict[int, str] = {
 PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
 ROTATIONS: dict[int, str] = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
 """context_parallel_rotate_method by cp_comm."""
+FLOAT8 = "quantize.linear.float8"
+"""The converter of linear layers to float8; `float8` alone was its name before 0.2."""
 
 
 def common_rules(title: str) -> tuple[Rule, ...]:
@@ -52,6 +54,18 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             f"torch.distributed.pipelining has {', '.join(SCHEDULES.values())}",
         ),
         whole_key_heads("torchtitan-key-heads", title),
+        Rule(
+            "torchtitan-compiled-schedule",
+            ("schedule", "precision", "overlap_tp"),
+            lambda p, t: (
+                ((p.schedule != Schedule.ZB_V) & (p.schedule != Schedule.DUALPIPE_V))
+                | ((p.precision != Precision.FP8) & (p.overlap_tp == 0))
+            ),
+            lambda p, t: (
+                f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
+                "overlap_tp need; nearest: schedule=interleaved"
+            ),
+        ),
         Rule(
             "torchtitan-group",
             ("micro_batch_group", "pp"),
@@ -138,6 +152,15 @@ RULES = (
     *common_rules(TITLE),
     only("torchtitan-context", "cp_comm", ROTATIONS, "torch rotates or gathers keys and values"),
     Rule(
+        "torchtitan-context-flavor",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (not is_flexible(t.model)),
+        lambda p, t: (
+            f"{said(p, 'cp')}: 0.2 does not split the sequences of flex_attention, which "
+            f"{t.model.name} has; nearest: cp=1"
+        ),
+    ),
+    Rule(
         "torchtitan-expert-overlap",
         ("overlap_ep", "schedule", "recompute"),
         lambda p, t: (
@@ -145,6 +168,15 @@ RULES = (
             | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
         ),
         lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
+    ),
+    Rule(
+        "torchtitan-expert-sharding",
+        ("ep", "zero", "dp", "cp"),
+        lambda p, t: (p.ep == 1) | ((p.zero > 0) & _several(p)),
+        lambda p, t: (
+            f"{said(p, 'ep')} {said(p, 'zero')} on dp x cp = {p.dp * p.cp} ranks: 0.2 shards the "
+            "rest of a model with experts by FSDP; nearest: ep=1, or zero=2 and dp x cp > 1"
+        ),
     ),
     Rule(
         "torchtitan-ddp-alone",
@@ -185,6 +217,12 @@ RULES = (
         ("ep", "etp", "tp"),
         lambda p, t: (p.etp == 1) | ((p.ep > 1) & (p.etp == p.tp)),
         lambda p, t: f"etp={p.etp} must be 1, or tp = {p.tp} with ep > 1; nearest: etp=1",
+    ),
+    Rule(
+        "torchtitan-deepep-experts",
+        ("etp", "expert_dispatch"),
+        lambda p, t: (p.etp == 1) | (p.expert_dispatch == Dispatch.ALLTOALL),
+        lambda p, t: f"etp={p.etp}: DeepEP does not split experts; nearest: etp=1",
     ),
 )
 """Rules of 0.2."""

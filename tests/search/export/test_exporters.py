@@ -167,6 +167,12 @@ def test_torchtitan_toml():
     assert alone["activation_checkpoint"] == {"mode": "none"}
 
 
+def test_torchtitan_float8_is_a_converter_by_its_full_name():
+    out = tomllib.loads(text("torchtitan", "tp=2 zero=3 precision=fp8"))
+    assert out["model"]["converters"] == ["quantize.linear.float8"]
+    assert out["compile"]["enable"]
+
+
 def test_torchtitan_names_the_modules_of_uneven_chunks():
     out = tomllib.loads(text("torchtitan", "pp=3 dp=4 zero=2", gpus=12, batch=12))
     parts = out["parallelism"]["module_fqns_per_model_part"]
@@ -330,6 +336,17 @@ REFUSED = [
     ("torchtitan-model", "torchtitan", "", "zero=3", {"model": "gpt3-1.3b"}),
     ("torchtitan-model", "torchtitan", "", "zero=3 ep=8", {"model": "deepseek-v3"}),
     ("torchtitan-schedule", "torchtitan", "", "pp=4 zero=2 schedule=zb-h1", {}),
+    *(
+        (
+            "torchtitan-compiled-schedule",
+            "torchtitan",
+            version,
+            f"pp=4 virtual_stages=2 zero=2 schedule=zb-v {field}",
+            {},
+        )
+        for version in ("", "0.3")
+        for field in ("precision=fp8", "tp=2 overlap_tp=1")
+    ),
     ("torchtitan-precision", "torchtitan", "", "zero=2 precision=fp16", {}),
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
     ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
@@ -410,6 +427,9 @@ REFUSED = [
 ]
 ELSEWHERE = {
     "megatron-model",  # tests of shapes
+    "torchtitan-context-flavor",
+    "torchtitan-deepep-experts",
+    "torchtitan-expert-sharding",
     "torchtitan-expert-overlap",
     "torchtitan-dispatch",
     "torchtitan-sequence-divides",
@@ -511,9 +531,19 @@ def test_sizes_that_torchtitan_alone_refuses():
     assert "deepseek_v3" in written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), form)
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
         written(experts, Plan.parse("tp=4 zero=2 ep=4 etp=2"), form)
+    with pytest.raises(InputError, match="torchtitan-context-flavor"):
+        written(experts, Plan.parse("cp=2 zero=2 ep=8"), form)
+    with pytest.raises(InputError, match="torchtitan-deepep-experts"):
+        written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2 expert_dispatch=hierarchical"), form)
+    for plan in ("tp=8 pp=2 ep=8", f"ep=8 zero=0 {FREE}"):
+        with pytest.raises(InputError, match="torchtitan-expert-sharding"):
+            written(experts, Plan.parse(plan), form)
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
         written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
     assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+    # The flavor itself has 2.
+    alone = written(experts, Plan.parse("tp=2 zero=2"), recipe)
+    assert "config.parallelism.expert_parallel_degree = 1\n" in alone
     with pytest.raises(InputError, match="torchtitan-dispatch"):
         written(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
     with pytest.raises(InputError, match="torchtitan-expert-overlap"):

@@ -356,6 +356,12 @@ def test_torchtitan_defaults():
     assert split(34, 4, [1, 1]) == (8, 9, 8, 7)
 
 
+@pytest.mark.parametrize("converter", ["quantize.linear.float8", "float8"])
+def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter):
+    launch = torchtitan(('flavor = "8B"', f'flavor = "8B"\nconverters = ["{converter}"]'))
+    assert plan_of(launch, {}).precision == Precision.FP8
+
+
 def test_torchtitan_schedules_and_chunks():
     head = "pipeline_parallel_degree = 4\npipeline_parallel_schedule ="
     plan = plan_of(torchtitan(("pipeline_parallel_degree = 4", f'{head} "Interleaved1F1B"')), {})

@@ -1,0 +1,127 @@
+"""Which plans are written, and what do their files mean? Named ones, and random legal ones."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plan3d.search.export.exporter import refusals
+from plan3d.search.export.registry import EXPORTERS
+from plan3d.search.export.torchtitan_model import flavor_model
+from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.model import Model
+from plan3d.simulator.placements import chunk_sizes
+from plan3d.simulator.plan import Plan, resolve
+from plan3d.simulator.plan_names import Precision
+from plan3d.simulator.schedules import V_SHAPED
+from plan3d.simulator.task import Task
+
+Case = tuple[Task, Plan]
+
+MEGATRON = (
+    ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2"),
+    ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2 overlap_p2p=0 micro_batch_group=8"),
+    ("llama-3.1-8b", 32, "tp=2 cp=2 cp_comm=a2a"),
+    ("llama-3.1-8b", 16, "pp=4 layers_per_stage=7,9,9,7"),
+    ("llama-3.1-8b", 16, "pp=4 first_stage_layers=6 last_stage_layers=6"),
+    *(("llama-3.1-8b", 16, f"tp=2 zero={z} recompute=full") for z in (1, 2, 3)),
+    ("llama-3.1-8b", 16, "zero=0 overlap_param_gather=0"),
+    ("llama-3.1-8b", 16, "tp=4 pp=2 precision=fp8 overlap_tp=1 recompute=selective"),
+    ("gpt3-1.3b", 16, "tp=2 pp=2 precision=fp16 sequence_parallel=0"),
+    ("mixtral-8x7b", 32, "tp=2 pp=2 ep=8 expert_dispatch=hierarchical"),
+    ("mixtral-8x7b", 32, "pp=2 virtual_stages=2 ep=8 overlap_ep=1"),
+    ("deepseek-v3", 128, "pp=8 ep=16 recompute=selective"),
+    ("deepseek-v3", 128, "pp=8 virtual_stages=2 ep=16 precision=fp8"),
+)
+
+NAMED = {
+    "torchtitan": (
+        ("llama-3.1-8b", 8, "dp=8 zero=3"),
+        ("llama-3.1-8b", 8, "dp=8 zero=0 overlap_param_gather=0"),
+        ("llama-3.1-8b", 16, "tp=2 pp=4 zero=2 schedule=gpipe recompute=full"),
+        ("llama-3.1-8b", 16, "tp=2 pp=4 virtual_stages=2 zero=2 recompute=full"),
+        ("llama-3.1-8b", 16, "pp=4 virtual_stages=2 schedule=zb-v zero=2"),
+        ("llama-3.1-8b", 16, "pp=4 zero=2 layers_per_stage=7,9,9,7"),
+        ("llama-3.1-8b", 16, "tp=2 cp=2 zero=3 cp_comm=all-gather"),
+        ("llama-3.1-8b", 16, "tp=2 zero=3 precision=fp8"),
+        ("llama-7b", 16, "tp=2 pp=2 zero=2"),
+        ("deepseek_v3 671B", 64, "tp=2 ep=32 zero=3"),
+        ("deepseek_v3 671B", 64, "pp=4 ep=16 zero=2 first_stage_layers=16"),
+    ),
+    "deepspeed": (
+        *(("llama-3.1-8b", 16, f"zero={z} overlap_param_gather={int(z == 3)}") for z in (1, 2, 3)),
+        ("llama-3.1-8b", 16, "zero=0 overlap_param_gather=0 overlap_grad_reduce=0 precision=fp32"),
+        ("gpt3-1.3b", 16, "tp=2 pp=4 zero=1 overlap_param_gather=0 overlap_grad_reduce=0"),
+        ("llama-3.1-8b", 16, "cp=4 cp_comm=a2a zero=3 recompute=full"),
+        ("gpt3-1.3b", 16, "dp=16 zero=2 overlap_param_gather=0 precision=fp16"),
+    ),
+    "megatron": MEGATRON,
+    "megatron-bridge": MEGATRON,
+}
+"""Model, GPUs and plan by framework."""
+
+
+def task_of(model: str, gpus: int) -> Task:
+    name, _, flavor = model.partition(" ")
+    layers = flavor_model(name, flavor) or Model.preset(name)
+    return Task(layers, Cluster.profile("h100-sxm", gpus=gpus), sequence=2048, global_batch=1536)
+
+
+def named_plans(framework: str, version: str) -> list[Case]:
+    """The named plans that this version is said to run."""
+    form = EXPORTERS[framework].form(version)
+    cases = [(task_of(model, gpus), Plan.parse(plan)) for model, gpus, plan in NAMED[framework]]
+    return [c for c in cases if not refusals(c[0], resolve(c[1], c[0].gpus).take(0), form)]
+
+
+@cache
+def _round_trips() -> Any:
+    path = Path(__file__).parents[1] / "search" / "export" / "test_round_trips.py"
+    spec = importlib.util.spec_from_file_location("round_trips", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def random_plans(framework: str, version: str, count: int) -> list[Case]:
+    """Random plans that the framework is said to run."""
+    trips, random = _round_trips(), np.random.default_rng(11)
+    drawn = "megatron" if framework == "megatron-bridge" else framework
+    form = EXPORTERS[framework].form(version)
+    out: list[Case] = []
+    while len(out) < count:
+        model = str(random.choice(trips.MODELS[drawn]))
+        gpus = int(random.choice((8, 12, 16)))
+        plans = trips.legal_plans(drawn, model, gpus)
+        task, plan = trips.base(model, gpus), plans.take(int(random.integers(plans.rows)))
+        if not refusals(task, plan, form):
+            out.append((task, plan))
+    return out
+
+
+def expected(task: Task, plan: Plan) -> dict[str, Any]:
+    """What a file means, by the names that readers use."""
+    row = resolve(plan, task.gpus).take(0)
+    chunks = chunk_sizes(task, row)
+    folded = row.schedule in V_SHAPED
+    return {
+        "dp": int(row.dp),
+        "axes": tuple(int(axis) for axis in (row.tp, row.cp, row.pp, row.ep)),
+        "micro_batches": int(task.global_batch // (row.micro_batch * row.dp)),
+        "parameters": task.model.parameters,
+        "micro_batch": int(row.micro_batch),
+        "zero": int(row.zero),
+        "formats": (row.precision == Precision.BF16, row.precision == Precision.FP16),
+        "overlap_grad_reduce": bool(row.overlap_grad_reduce),
+        "chunks": list(chunks),
+        "sequence_parallel": bool(row.sequence_parallel),
+        "overlap_p2p": bool(row.overlap_p2p),
+        "overlap_param_gather": bool(row.overlap_param_gather),
+        "chunks of rank 0": [chunks[0], chunks[-1]] if folded else list(chunks[:: int(row.pp)]),
+    }

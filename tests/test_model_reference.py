@@ -1,0 +1,48 @@
+"""Does the model reference name rooms that exist, and everything that a plan can choose?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from plan3d.simulator.plan_names import NAMES
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+ROOMS = sorted(set(re.findall(r"`(simulator/\w+\.py):(\w+)`", PAGE)))
+CHOICES = ("schedule", "sync", "compression", "topology", "cp_comm", "expert_dispatch")
+"""Fields of a plan whose values are formulas."""
+
+
+def public(path: Path) -> set[str]:
+    """Functions and classes of a room that others use."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return {n.name for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")}
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=":".join)
+def test_rooms_that_the_reference_names_exist(room):
+    file, name = room
+    assert name in public(ROOT / file)
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_every_value_of_a_plan_is_in_the_reference(field):
+    first = {code: name for name, code in reversed(NAMES[field].items())}
+    for name in first.values():
+        assert re.search(rf"`(\w+=)?{re.escape(name)}`", PAGE), name
+
+
+def test_every_collective_is_in_the_reference():
+    named = {name for file, name in ROOMS if file.endswith("/collectives.py")}
+    assert public(ROOT / "simulator" / "collectives.py") - {"Group"} == named
+
+
+def test_rows_have_as_many_columns_as_their_table():
+    for table in re.findall(r"(?:^\|.*\n)+", PAGE, re.M):
+        widths = {line.count("|") for line in table.splitlines()}
+        assert len(widths) == 1, table
