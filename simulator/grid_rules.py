@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from . import tensor_grid
 from .network import Network
 from .pipeline_rules import Rule
@@ -19,7 +17,8 @@ from .task import Task
 
 def feature_ranks(p: Any) -> Any:
     """Ranks that share heads and feed-forward width: tp where it is 1d."""
-    if not np.any(p.tp_grid):
+    grid = p.tp_grid
+    if grid == 0 if isinstance(grid, int) else not grid.any():
         return p.tp
     return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.features)
 
