@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-DOCS = ("accuracy", "explain", "export", "offload", "tensor_grids")
+DOCS = ("accuracy", "explain", "export", "offload", "systems", "tensor_grids")
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in DOCS))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 
