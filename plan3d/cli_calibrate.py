@@ -209,7 +209,7 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
 
 def _show(args: argparse.Namespace) -> int:
     from .simulator.calibration.comparison import compare
-    from .simulator.calibration.fit import unused
+    from .simulator.calibration.fit import remarks
     from .simulator.calibration.view import show_record, show_table
 
     kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
@@ -219,7 +219,7 @@ def _show(args: argparse.Namespace) -> int:
         check_writable(args.plot, "--plot")
     table = _read(args)
     fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
-    for note in unused(table):
+    for note in remarks(table):
         warn(note, args.quiet)
     if args.plot is not None:
         from .simulator.calibration.plots import image

@@ -59,7 +59,9 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
 def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
     """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own."""
     out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
-    out += sent / time.bandwidth + own / time.own_bandwidth
+    out += sent / time.bandwidth
+    if time.own_bandwidth < np.inf:
+        out += own / time.own_bandwidth
     return out
 
 

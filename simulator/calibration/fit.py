@@ -86,7 +86,7 @@ def fit(
     return Calibration(
         fits=tuple(fits),
         numbers=numbers,
-        notes=(*notes, *unused(table)),
+        notes=(*notes, *remarks(table)),
         sources=table.sources,
         gpu=", ".join(table.gpus()),
         layers=layers,
@@ -176,8 +176,14 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def unused(table: Measurements) -> tuple[str, ...]:
-    """A remark on rows that no constant is fitted to and no prediction is made of."""
+def remarks(table: Measurements) -> tuple[str, ...]:
+    """On rows of a processor, and on rows that no constant is fitted to and nothing predicts."""
+    processors = [name for name in table.gpus() if name.startswith("cpu ")]
+    found = [f"measured on {name}: a test of the code, of no GPU" for name in processors]
+    return (*found, *_unused(table))
+
+
+def _unused(table: Measurements) -> tuple[str, ...]:
     suites, ops = table.text("suite"), table.text("op")
     found = [
         what

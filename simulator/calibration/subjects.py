@@ -105,7 +105,8 @@ def attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator
     check_rate("attention", work[~back] / seconds[~back], peak, accelerator)
 
     def predict(c: Constants) -> Value:
-        flops = 4 * d * (b * a * s + c["tail_rows"]) * (s / 2 + c["diagonal_tokens"])
+        rows = b * a * s + c.get("tail_rows", 0.0)
+        flops = 4 * d * rows * (s / 2 + c["diagonal_tokens"])
         forward = c["latency"] + flops / (c["efficiency"] * peak)
         return forward * np.where(back, c.get("backward_ratio", 1.0), 1.0)
 

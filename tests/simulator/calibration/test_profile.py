@@ -185,6 +185,11 @@ def test_show_predicts_as_the_profile_does(tmp_path):
     assert max(errors_of("h100-sxm", "nccl_h100").values()) < 0.1
 
 
+def test_attention_is_shown_where_a_profile_has_no_last_wave():
+    assert "kernels.attention.tail_rows" not in read_profile("h100-sxm").numbers
+    assert errors_of("h100-sxm", "attention_h100")["attention"] < 0.1
+
+
 def test_the_plot_has_one_panel_a_subject():
     fits = compare(sample("nccl_h100"), "h100-sxm")
     drawn = figure(fits)
