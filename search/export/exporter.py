@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ...simulator.errors import InputError
-from ...simulator.exchanges import FIELDS as FIELDS_OF_POLICY
 from ...simulator.exchanges import PLAIN
 from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan, resolve, spell
@@ -95,18 +94,29 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
+WAYS = {
+    "sync": PLAIN.sync,
+    "topology": PLAIN.topology,
+    "sync_period": PLAIN.period,
+    "compression": PLAIN.compression,
+    "levels": PLAIN.levels,
+    "kept_per_thousand": PLAIN.kept_per_thousand,
+}
+"""Fields of how replicas are kept together, and what every framework does; buckets and shards
+each framework has in its own way."""
+
+
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    same = [getattr(p, name) == usual for name, usual in zip(FIELDS_OF_POLICY, PLAIN, strict=True)]
-    return np.logical_and.reduce(same)
+    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in WAYS.items()])
 
 
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
-    FIELDS_OF_POLICY,
+    tuple(WAYS),
     _plainly_reduced,
     lambda p, t: (
-        "launch files are written for gradients that are all-reduced every step in full, over all "
-        f"data ranks: {', '.join(FIELDS_OF_POLICY)} must keep their defaults"
+        "launch files are written for gradients that are all-reduced every step in full: "
+        f"{', '.join(WAYS)} must keep their defaults"
     ),
 )
 """The rule of every framework about how replicas are kept together."""

@@ -83,6 +83,7 @@ def built(config: Any, spec: Any, dims: ParallelDims) -> dict[str, Any]:
     facts = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "dp": dims.dp_replicate * dims.dp_shard,
+        "replicas": dims.dp_replicate if dims.dp_shard * dims.cp > 1 else 1,
         "axes": (dims.tp, dims.cp, dims.pp, dims.ep),
         "micro_batches": config.training.global_batch_size // batch,
     }
