@@ -123,24 +123,17 @@ def stated_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, tup
     return {} if tuple(chunks) == usual else {"layers_per_stage": tuple(chunks)}
 
 
-ALONE = {
-    "zero": 0,
-    "overlap_grad_reduce": 0,
-    "overlap_param_gather": 0,
-    "bucket_parameters": 0,
-}
-"""What one data-parallel rank has no use for: frameworks ignore it."""
-
-
 def settled(launch: Launch, plan: Plan, gpus: int) -> Plan:
-    """The plan without what has no effect, and with the shards of its replicas.
+    """The plan without what has no effect on one data-parallel rank (frameworks ignore it), and
+    with the shards of its replicas.
 
     Raises InputError where the replicas do not divide the data ranks.
     """
     row = resolve(plan, gpus)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
-        return replace(plan, **ALONE)
+        alone = replace(plan, overlap_grad_reduce=0, overlap_param_gather=0)
+        return replace(alone, zero=0, bucket_parameters=0)
     if launch.replicas == 1 or not plan.zero:
         return plan
     if ranks % launch.replicas:
