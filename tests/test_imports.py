@@ -189,6 +189,7 @@ ORDER = {
         advice
         edits
         explanation
+        beyond
         sweep
         variation
         race
