@@ -70,6 +70,8 @@ def imported(args: argparse.Namespace) -> Imported:
     given = cli_task.model_of(args.model) if args.model else None
     launch = _launch(args, given)
     plan = plan_of(launch, overrides)
+    if "shard" in overrides:
+        launch.replicas = 1
     model = cli_task.with_imbalance_of(_model(launch, given), args)
     if args.cluster is None:
         raise InputError("a launch file does not name the machine: give --cluster")
@@ -82,7 +84,7 @@ def imported(args: argparse.Namespace) -> Imported:
     batch = batch_of(launch, plan, gpus, cli_task.stated_batch(args, sequence))
     task = cli_task.question(model, cluster, sequence, batch, args.software)
     task = replace(task, software=replace(task.software, **launch.software))
-    plan = settled(plan, gpus)
+    plan = settled(launch, plan, gpus)
     check(resolve(plan, gpus).take(0), task)
     return Imported(launch, task, plan)
 

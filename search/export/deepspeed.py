@@ -29,6 +29,8 @@ FILE = "ds_config.json"
 SCHEDULES = (Schedule.ZB_H1, Schedule.ONE_F_ONE_B)
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
 """The section that switches a 16-bit format on."""
+BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
+"""Parameters of a bucket that is reduced, and of one that is gathered."""
 EXPRESSES = (
     shape.HEAD_WIDTH,
     shape.GROUPED,
@@ -117,6 +119,16 @@ RULES = (
             f"{t.model.layers} layers into {p.pp} equal stages"
         ),
     ),
+    only("deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"),
+    Rule(
+        "deepspeed-buckets",
+        ("bucket_parameters", "zero"),
+        lambda p, t: (p.bucket_parameters == 0) | (p.zero > 0),
+        lambda p, t: (
+            f"{said(p, 'bucket_parameters')}: buckets are those of ZeRO 1 and 2; nearest: "
+            "bucket_parameters=0"
+        ),
+    ),
     only("deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"),
     only("deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"),
     only("deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"),
@@ -199,6 +211,8 @@ def configuration(task: Task, plan: Plan) -> dict[str, Any]:
         out["zero_optimization"]["offload_optimizer"] = offload_of(plan)
     if plan.zero > 0:
         out["zero_optimization"]["overlap_comm"] = bool(plan.overlap_grad_reduce)
+    if plan.bucket_parameters:
+        out["zero_optimization"] |= dict.fromkeys(BUCKETS, int(plan.bucket_parameters))
     section = FORMATS[Precision(int(plan.precision))]
     if section:
         out[section] = {"enabled": True}

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...simulator.json_object import JsonObject, shown
 from ...simulator.plan_names import ContextComm, Precision
-from .deepspeed import FORMATS
+from .deepspeed import BUCKETS, FORMATS
 from .documents import unread
 from .flags import Flags
 from .launch_file import NOTHING, Given, Launch
@@ -37,6 +37,8 @@ USED = frozenset(
 """Keys that are read."""
 MATTERS = frozenset(
     (
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.allgather_bucket_size",
         "zero_optimization.offload_param.device",
         "zero_optimization.zero_hpz_partition_size",
         "zero_optimization.mics_shard_size",
@@ -65,7 +67,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
         content = _parsed(text, launch)
         launch.plan |= {"tp": 1, "pp": 1, "cp": 1, "recompute": 0}
         read_json(JsonObject.of(content, file), launch)
-        launch.kept = unread(content, USED, MATTERS)
+        launch.kept = unread(content, _used(launch), MATTERS)
         return launch
     return _script(text, launch, given)
 
@@ -125,11 +127,14 @@ def _configuration(script: Script, flags: Flags, launch: Launch) -> None:
             f"line {document.line}: the JSON has a batch of {said.global_batch}, "
             f"--global-batch-size {launch.global_batch}"
         )
-    decided = ("overlap_grad_reduce", "overlap_param_gather", "offload_optimizer")
+    decided = (
+        *("overlap_grad_reduce", "overlap_param_gather"),
+        *("bucket_parameters", "offload_optimizer"),
+    )
     launch.plan |= {name: said.plan[name] for name in decided}
     launch.open |= said.open
     launch.gpus = said.gpus
-    launch.kept += unread(content, USED, MATTERS)
+    launch.kept += unread(content, _used(said), MATTERS)
 
 
 def read_json(c: JsonObject, launch: Launch) -> None:
@@ -139,6 +144,7 @@ def read_json(c: JsonObject, launch: Launch) -> None:
     stage = zero.size("stage", default=0, least=0, most=3)
     overlapped = zero.flag("overlap_comm", stage == 3)
     launch.plan |= {"zero": stage, **_overlaps(stage, overlapped, launch.plan["pp"])}
+    launch.plan["bucket_parameters"] = _buckets(zero, launch.plan)
     _offload(zero, launch)
     on = [name for name in ("bf16", "fp16") if _enabled(c, name)]
     if len(on) > 1:
@@ -149,6 +155,20 @@ def read_json(c: JsonObject, launch: Launch) -> None:
     name = optimizer.text("type", default="AdamW")
     if name.lower() not in ("adam", "adamw"):
         launch.open["optimizer"] = f"$.optimizer.type is {name}, which is not modelled"
+
+
+def _buckets(zero: JsonObject, plan: dict[str, Any]) -> int:
+    """Parameters of a bucket, where both kinds are stated alike and something is cut into them."""
+    stated = {zero.values.get(name) for name in BUCKETS}
+    if len(stated) > 1 or not plan["overlap_grad_reduce"] or plan["zero"] == 3:
+        return 0
+    return zero.size(BUCKETS[0], default=0) if isinstance(stated.pop(), int) else 0
+
+
+def _used(launch: Launch) -> frozenset[str]:
+    """Keys that are read: those of buckets where the plan has them."""
+    buckets = {f"zero_optimization.{name}" for name in BUCKETS}
+    return USED | buckets if launch.plan["bucket_parameters"] else USED
 
 
 def _overlaps(stage: int, overlapped: bool, pp: int) -> dict[str, int]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ...simulator.errors import InputError
-from ...simulator.exchanges import FIELDS as FIELDS_OF_POLICY
 from ...simulator.exchanges import PLAIN
 from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan, resolve, spell
@@ -91,30 +90,35 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
-_REDUCED = {n: v for n, v in zip(FIELDS_OF_POLICY, PLAIN, strict=True) if n != "offload_optimizer"}
+WAYS = {
+    "sync": PLAIN.sync,
+    "topology": PLAIN.topology,
+    "sync_period": PLAIN.period,
+    "compression": PLAIN.compression,
+    "levels": PLAIN.levels,
+    "kept_per_thousand": PLAIN.kept_per_thousand,
+}
+"""Fields of how replicas are kept together, and what every framework does; buckets, shards and
+host memory each framework has in its own way."""
 
 
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in _REDUCED.items()])
+    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in WAYS.items()])
 
 
-def _of_policy(p: Plan) -> list[str]:
-    """The fields of a plan's policy that do not keep their defaults."""
-    own = {name: getattr(p, name) for name in FIELDS_OF_POLICY}
-    return [
-        shown(name, value)
-        for (name, value), usual in zip(own.items(), PLAIN, strict=True)
-        if value != usual
-    ]
+def _other_ways(p: Plan) -> list[str]:
+    """The fields of WAYS that do not keep their defaults."""
+    own = {name: getattr(p, name) for name in WAYS}
+    return [shown(name, value) for name, value in own.items() if value != WAYS[name]]
 
 
 ALL_REDUCED = Rule(
     "all-reduced-gradients",
-    tuple(_REDUCED),
+    tuple(WAYS),
     _plainly_reduced,
     lambda p, t: (
-        "launch files are written for gradients that are all-reduced every step in full, over all "
-        f"data ranks, in the stack's own buckets, without {' '.join(_of_policy(p))}"
+        "launch files are written for gradients that are all-reduced every step in full, without "
+        f"{' '.join(_other_ways(p))}"
     ),
 )
 """The rule of every framework about how replicas are kept together."""

@@ -62,6 +62,8 @@ class Launch:
     software: dict[str, Any] = field(default_factory=dict)
     """Fields of the software profile that the file decides."""
     kept: list[Kept] = field(default_factory=list)
+    replicas: int = 1
+    """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
     """GPUs of the launcher that the file names; --gpus replaces it."""
 
@@ -121,9 +123,21 @@ def stated_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, tup
     return {} if tuple(chunks) == usual else {"layers_per_stage": tuple(chunks)}
 
 
-def settled(plan: Plan, gpus: int) -> Plan:
-    """The plan without what has no effect on one data-parallel rank: frameworks ignore it."""
+def settled(launch: Launch, plan: Plan, gpus: int) -> Plan:
+    """The plan without what has no effect on one data-parallel rank (frameworks ignore it), and
+    with the shards of its replicas.
+
+    Raises InputError where the replicas do not divide the data ranks.
+    """
     row = resolve(plan, gpus)
-    if row.dp * row.cp > 1:
+    ranks = int(row.dp * row.cp)
+    if ranks == 1:
+        alone = replace(plan, overlap_grad_reduce=0, overlap_param_gather=0)
+        return replace(alone, zero=0, bucket_parameters=0)
+    if launch.replicas == 1 or not plan.zero:
         return plan
-    return replace(plan, zero=0, overlap_grad_reduce=0, overlap_param_gather=0)
+    if ranks % launch.replicas:
+        raise launch.refuse(
+            f"has {launch.replicas} replicas of shards, which do not divide dp x cp = {ranks}"
+        )
+    return replace(plan, shard=ranks // launch.replicas)

@@ -96,10 +96,22 @@ def parallel_flags(task: Task, plan: Plan) -> Lines:
         "--overlap-grad-reduce": plan.overlap_grad_reduce,
         "--overlap-param-gather": plan.overlap_param_gather,
     }
-    switched = [(flag,) for flag, on in switches.items() if on]
-    return [*out, *switched, *_sharding(plan), *offload_flags(task, plan)]
+    flags: Lines = [(flag,) for flag, on in switches.items() if on]
+    return [*out, *flags, *_sharding(plan), *_pieces(plan), *offload_flags(task, plan)]
 
 
+def _pieces(plan: Plan) -> Lines:
+    """Buckets, and replicas of the shards of hybrid sharding."""
+    values = {"--ddp-bucket-size": plan.bucket_parameters, INSTANCES: instances(plan)}
+    return [(flag, str(value)) for flag, value in values.items() if value]
+
+
+def instances(plan: Plan) -> int:
+    """Replicas of the shards; 0 where all data ranks share one set."""
+    return int(plan.dp * plan.cp // plan.shard) if plan.shard else 0
+
+
+INSTANCES = "--num-distributed-optimizer-instances"
 _GROUPED = (Precision.BF16, Precision.FP8)
 
 

@@ -174,6 +174,8 @@ def sharding_values(plan: Plan) -> Values:
         "ddp.overlap_param_gather": bool(plan.overlap_param_gather),
         "ddp.use_megatron_fsdp": fsdp,
         "ddp.data_parallel_sharding_strategy": megatron.SHARDING.get(int(plan.zero), "no_shard"),
+        "ddp.bucket_size": int(plan.bucket_parameters) or None,
+        "ddp.num_distributed_optimizer_instances": megatron.instances(plan) or 1,
     }
     if fsdp:
         out |= {"model.gradient_accumulation_fusion": False}

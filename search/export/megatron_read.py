@@ -11,7 +11,7 @@ from ...simulator.stage_layout import mtp_stage, read_layout
 from .flags import Flags
 from .launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from .launch_script import launcher_gpus, script_of, training_words
-from .megatron import EXCHANGES
+from .megatron import EXCHANGES, INSTANCES
 from .megatron_model import model_of
 from .megatron_offload import read_offload
 from .shell_words import Script
@@ -37,9 +37,9 @@ MATTERS = (
     "--cpu-offloading-weights",
     "--fine-grained-activation-offloading",
     "--distribute-saved-activations",
+    "--outer-dp-sharding-strategy",
     "--use-precision-aware-optimizer",
     "--grad-reduce-in-bf16",
-    "--num-distributed-optimizer-instances",
     "--hierarchical-context-parallel-sizes",
     "--window-size",
     "--moe-shared-expert-overlap",
@@ -262,11 +262,14 @@ def read_sharding(flags: Flags, launch: Launch) -> None:
         launch.plan |= {"zero": 3, "overlap_grad_reduce": 1, "overlap_param_gather": 1}
         return
     zero = STRATEGIES[strategy] if flags.switch("--use-megatron-fsdp") else int(sharded)
+    launch.replicas = flags.size(INSTANCES, 1) if zero else 1
     launch.plan |= {
         "zero": zero,
         "overlap_grad_reduce": int(flags.switch("--overlap-grad-reduce")),
         "overlap_param_gather": int(flags.switch("--overlap-param-gather")),
     }
+    if launch.plan["overlap_grad_reduce"] and zero < 3:
+        launch.plan["bucket_parameters"] = flags.size("--ddp-bucket-size", 0)
     if launch.plan["overlap_param_gather"] and not (zero and launch.plan["overlap_grad_reduce"]):
         name = "--overlap-param-gather"
         raise flags.wrong(name, "needs --use-distributed-optimizer and --overlap-grad-reduce")

@@ -63,6 +63,8 @@ RULES = (
     ),
     only("nanotron-context", "cp_comm", KERNELS, "nanotron has rings and gathers"),
     only("nanotron-sharding", "zero", (0, 1), "nanotron has ZeRO 0 and 1"),
+    only("nanotron-hybrid", "shard", (0,), "its ZeRO 1 shards over all data ranks"),
+    only("nanotron-buckets", "bucket_parameters", (0,), "its buckets are of megabytes"),
     only("nanotron-precision", "precision", FORMATS, "nanotron has bfloat16 and float32"),
     only("nanotron-optimizer", "optimizer", (Optimizer.ADAM,), "its SGD has no momentum"),
     only(

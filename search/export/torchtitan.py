@@ -78,9 +78,10 @@ def local_batch(task: Task, plan: Plan) -> int:
 def parallelism(task: Task, plan: Plan, head: str) -> dict[str, Any]:
     """The keys that 0.2 and 0.3 have in common; `head` is the name of the LM head."""
     replicated = plan.zero == 0
+    shards = 1 if replicated else int(plan.shard // plan.cp or plan.dp)
     out: dict[str, Any] = {
-        "data_parallel_replicate_degree": int(plan.dp) if replicated else 1,
-        "data_parallel_shard_degree": 1 if replicated else int(plan.dp),
+        "data_parallel_replicate_degree": int(plan.dp) // shards,
+        "data_parallel_shard_degree": shards,
         "tensor_parallel_degree": int(plan.tp),
         "context_parallel_degree": int(plan.cp),
         "pipeline_parallel_degree": int(plan.pp),

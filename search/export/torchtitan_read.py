@@ -134,9 +134,7 @@ def _sharding(p: JsonObject, launch: Launch) -> None:
         plan["dp"] = replicas * shards
         launch.gpus = plan["tp"] * plan["cp"] * plan["pp"] * replicas * shards
     sharded = rest or shards > 1 or plan["cp"] > 1
-    if replicas > 1 and sharded:
-        why = f"$.parallelism: {replicas} replicas of shards (HSDP) are not modelled"
-        launch.open["zero"] = why
+    launch.replicas = replicas if sharded else 1
     policy = p.text("fsdp_reshard_after_forward", POLICIES, default="default")
     again = policy == "always" or (policy == "default" and plan["pp"] == 1)
     plan |= {

@@ -107,6 +107,21 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
             (0,),
             f"{title} keeps activations on GPUs",
         ),
+        Rule(
+            "torchtitan-hybrid",
+            ("shard", "cp"),
+            lambda p, t: p.shard % p.cp == 0,
+            lambda p, t: (
+                f"{said(p, 'shard')}: FSDP shards over whole groups of cp = {p.cp} ranks; nearest: "
+                f"shard={max(p.shard // p.cp, 1) * p.cp}"
+            ),
+        ),
+        only(
+            "torchtitan-buckets",
+            "bucket_parameters",
+            (0,),
+            "FSDP2 reduces layer by layer, and the buckets of its DDP are fixed",
+        ),
     )
 
 

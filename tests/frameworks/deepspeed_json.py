@@ -34,7 +34,9 @@ def read(text: str, gpus: int) -> dict[str, Any]:
     data = gpus // (shards[0] * shards[1] * shards[2])
     config = DeepSpeedConfig(hjson.loads(content), mpu=Units(data))
     assert json.loads(content).keys() <= KEYS, json.loads(content).keys() - KEYS
+    bucket = config.zero_config.reduce_bucket_size
     return {
+        "bucket_parameters": 0 if bucket == USUAL else bucket,
         "dp": data,
         "micro_batches": config.gradient_accumulation_steps,
         "micro_batch": config.train_micro_batch_size_per_gpu,
@@ -51,6 +53,8 @@ SHARDS = (
     "--pipeline-model-parallel-size",
     "--ds-sequence-parallel-size",
 )
+USUAL = 5e8
+"""Parameters of a bucket unless a file says otherwise."""
 KEYS = {
     "train_batch_size",
     "train_micro_batch_size_per_gpu",

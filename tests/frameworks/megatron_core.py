@@ -31,6 +31,7 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
         "pipeline_dtype": torch.float16,
     },
     "fp8_format": lambda text: {"fp8": text},
+    "ddp_bucket_size": lambda text: {"bucket_size": int(text)},
     "num_experts": lambda text: {"num_moe_experts": int(text)},
     "swiglu": lambda _: {"gated_linear_unit": True},
     "disable_bias_linear": lambda _: {"add_bias_linear": False},

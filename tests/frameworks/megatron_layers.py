@@ -58,6 +58,8 @@ def facts(config: Any, ddp: Any, gpus: int, batch: int, micro_batch: int) -> dic
         "micro_batches": batch // (micro_batch * data),
         "micro_batch": micro_batch,
         "chunks": chunks(config),
+        "replicas": ddp.num_distributed_optimizer_instances,
+        "bucket_parameters": ddp.bucket_size or 0,
         "zero": strategy if ddp.use_megatron_fsdp else int(ddp.use_distributed_optimizer),
         "sequence_parallel": config.sequence_parallel,
         "overlap_p2p": bool(config.overlap_p2p_comm),

@@ -22,6 +22,7 @@ import torchtitan.tools.utils as utils
 utils.device_type = parallel_dims.device_type = "cpu"
 float8.has_cuda_capability = lambda *version: True
 
+import torchtitan.models.llama3 as llama3
 import torchtitan.protocols.train_spec as train_spec
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.components.loss import cross_entropy_loss
@@ -29,6 +30,7 @@ from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager
 from torchtitan.distributed import ParallelDims
 from torchtitan.protocols.model_converter import build_model_converters
 from torchtitan.tools.logging import logger
+from torchtitan_facts import facts, with_pipeline
 
 logger.setLevel(logging.ERROR)
 REGISTERED = re.compile(
@@ -41,7 +43,8 @@ def read(text: str, gpus: int) -> dict[str, Any]:
     config = parsed(text)
     spec = train_spec.get_train_spec(config.model.name)
     for found in REGISTERED.finditer(text):
-        spec.model_args[found["name"]] = eval(found["call"].replace("\n#", "\n"), globals())
+        named = {"TransformerModelArgs": llama3.TransformerModelArgs}
+        spec.model_args[found["name"]] = eval(found["call"].replace("\n#", "\n"), named)
     p = config.parallelism
     torch.distributed.init_process_group("fake", rank=0, world_size=gpus, store=FakeStore())
     try:
@@ -78,20 +81,11 @@ def built(config: Any, spec: Any, dims: ParallelDims) -> dict[str, Any]:
         model = spec.model_cls(args)
         torch.set_default_dtype(torch.float32)
     build_model_converters(config, dims).convert(model)
-    batch = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
-    assert config.training.global_batch_size % batch == 0, "global batch"
-    facts = {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "dp": dims.dp_replicate * dims.dp_shard,
-        "axes": (dims.tp, dims.cp, dims.pp, dims.ep),
-        "micro_batches": config.training.global_batch_size // batch,
-    }
+    found = facts(model, dims, config.training)
     if not dims.pp_enabled:
         spec.parallelize_fn(model, dims, config)
-        return facts
+        return found
     schedule, parts, _, _ = spec.pipelining_fn(
         model, dims, config, torch.device("cpu"), args, spec.parallelize_fn, cross_entropy_loss
     )
-    facts["micro_batches"] *= schedule._n_microbatches
-    facts["chunks of rank 0"] = [len(part.layers) for part in parts]
-    return facts
+    return with_pipeline(found, parts, schedule._n_microbatches)

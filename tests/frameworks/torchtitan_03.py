@@ -25,6 +25,7 @@ from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed import utils as distributed
 from torchtitan.tools.logging import logger
+from torchtitan_facts import facts, with_pipeline
 
 logger.setLevel(logging.ERROR)
 
@@ -54,14 +55,7 @@ def built(config: Any, dims: ParallelDims) -> dict[str, Any]:
     with torch.device("meta"), utils.set_default_dtype(TORCH_DTYPE_MAP[config.training.dtype]):
         model = spec.model.build()
     model.verify_module_protocol()
-    batch = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
-    assert config.training.global_batch_size % batch == 0, "global batch"
-    facts = {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "dp": dims.dp_replicate * dims.dp_shard,
-        "axes": (dims.tp, dims.cp, dims.pp, dims.ep),
-        "micro_batches": config.training.global_batch_size // batch,
-    }
+    found = facts(model, dims, config.training)
     shared = {
         "parallel_dims": dims,
         "training": config.training,
@@ -72,7 +66,7 @@ def built(config: Any, dims: ParallelDims) -> dict[str, Any]:
     }
     if not dims.pp_enabled:
         spec.parallelize_fn(model, **shared)
-        return facts
+        return found
     loss = config.loss.build(compile_config=config.compile)
     _, parts, _, _ = spec.pipelining_fn(
         model,
@@ -82,8 +76,5 @@ def built(config: Any, dims: ParallelDims) -> dict[str, Any]:
         parallelize_fn=spec.parallelize_fn,
         loss_fn=loss,
     )
-    facts["micro_batches"] *= (
-        config.training.local_batch_size // p.pipeline_parallel_microbatch_size
-    )
-    facts["chunks of rank 0"] = [len(part.layers) for part in parts]
-    return facts
+    pieces = config.training.local_batch_size // p.pipeline_parallel_microbatch_size
+    return with_pipeline(found, parts, pieces)

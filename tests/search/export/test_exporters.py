@@ -67,10 +67,37 @@ def test_every_framework_names_its_version_and_states_the_plan():
 
 
 @pytest.mark.parametrize("framework", EXPORTERS)
-@pytest.mark.parametrize("way", ["sync=gossip", "sync_period=4", "shard=4", "bucket_parameters=9"])
+@pytest.mark.parametrize("way", ["sync=gossip", "sync_period=4"])
 def test_no_framework_synchronises_otherwise(framework, way):
     with pytest.raises(InputError, match="all-reduced every step in full"):
         text(framework, f"tp=2 dp=8 {way}")
+
+
+def test_hybrid_sharding_is_replicas_of_shards():
+    flags = array_words(text("megatron", "tp=2 dp=8 shard=4"))
+    assert flags["--num-distributed-optimizer-instances"] == ["2"]
+    flags = array_words(text("megatron", "dp=4 cp=4 zero=2 shard=8"))
+    assert flags["--num-distributed-optimizer-instances"] == ["2"]
+    bridge = text("megatron-bridge", "tp=2 dp=8 shard=4 bucket_parameters=1000000")
+    assert "ddp.num_distributed_optimizer_instances=2" in bridge
+    assert "ddp.bucket_size=1000000" in bridge
+    usual = text("megatron-bridge", "tp=2 dp=8")
+    assert "ddp.num_distributed_optimizer_instances=1" in usual
+    assert "ddp.bucket_size=null" in usual
+    for cp, shards, replicas in ((1, 4, 2), (2, 2, 2)):
+        plan = f"tp=2 cp={cp} dp={8 // cp} zero=3 shard=4"
+        axes = tomllib.loads(text("torchtitan", plan))["parallelism"]
+        assert axes["data_parallel_shard_degree"] == shards
+        assert axes["data_parallel_replicate_degree"] == replicas
+
+
+def test_buckets_are_of_parameters():
+    flags = array_words(text("megatron", "dp=16 bucket_parameters=1000000"))
+    assert flags["--ddp-bucket-size"] == ["1000000"]
+    plan = f"dp=16 zero=2 overlap_grad_reduce=1 bucket_parameters=1000000 {FREE}"
+    zero = json.loads(text("deepspeed", plan))["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 1_000_000
+    assert "bucket" not in text("megatron", "dp=16") + text("deepspeed", f"dp=16 zero=2 {FREE}")
 
 
 def test_megatron_flags():
@@ -351,6 +378,12 @@ REFUSED = [
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
     ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
     ("torchtitan-sharding", "torchtitan", "", "zero=1", {}),
+    ("torchtitan-hybrid", "torchtitan", "", "dp=4 cp=4 zero=2 shard=2", {}),
+    ("torchtitan-buckets", "torchtitan", "", "dp=16 zero=2 bucket_parameters=9", {}),
+    ("deepspeed-hybrid", "deepspeed", "", f"dp=16 zero=2 shard=4 {FREE}", {}),
+    ("deepspeed-buckets", "deepspeed", "", f"dp=16 zero=0 bucket_parameters=9 {FREE}", {}),
+    ("nanotron-hybrid", "nanotron", "", f"dp=16 shard=4 {FREE}", {}),
+    ("nanotron-buckets", "nanotron", "", f"dp=16 bucket_parameters=9 {FREE}", {}),
     ("torchtitan-gradient-overlap", "torchtitan", "", f"zero=2 overlap_grad_reduce=0 {FREE}", {}),
     ("torchtitan-gather-overlap", "torchtitan", "", f"zero=3 {FREE}", {}),
     (

@@ -13,6 +13,7 @@ from plan3d.search.export.launch_file import (
     gpus_of,
     plan_of,
     sequence_of,
+    settled,
 )
 from plan3d.search.export.registry import READERS, looks_like, reader
 from plan3d.search.export.shape import same_shape
@@ -421,7 +422,6 @@ def test_torchtitan_accumulation_over_pipelines_is_refused():
     [
         ('mode = "none"', 'mode = "selective"', "recompute"),
         ("[activation_checkpoint]", "[other]", "recompute"),
-        ("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2", "zero"),
         ("[training]", '[optimizer]\nname = "Muon"\n[training]', "optimizer"),
     ],
 )
@@ -430,6 +430,48 @@ def test_what_no_plan_has_is_left_to_the_user(old, new, field):
     with pytest.raises(InputError, match=f"--with {field}=VALUE"):
         plan_of(launch, {})
     assert plan_of(launch, {field: 0})
+
+
+def test_replicas_of_shards_are_settled_with_the_gpus():
+    """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
+    hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))
+    plan = plan_of(hybrid, {})
+    assert settled(hybrid, plan, 64).shard == 4
+    with pytest.raises(InputError, match=r"2 replicas of shards, which do not divide dp x cp = 3"):
+        settled(hybrid, plan, 24)
+    more = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
+    launch = megatron(more=more)
+    plan = plan_of(launch, {})
+    gpus = int(4 * plan.tp * plan.pp)
+    assert settled(launch, plan, gpus).shard == 2
+    assert settled(megatron(), plan_of(megatron(), {}), gpus).shard == 0
+
+
+def test_buckets_decide_where_gradients_overlap():
+    more = "--use-distributed-optimizer --ddp-bucket-size 5000"
+    assert plan_of(megatron(more=f"{more} --overlap-grad-reduce"), {}).bucket_parameters == 5000
+    alone = megatron(more=more)
+    assert plan_of(alone, {}).bucket_parameters == 0
+    assert "--ddp-bucket-size 5000" in [part.text for part in alone.kept]
+
+
+@pytest.mark.parametrize(
+    ("zero", "bucket"),
+    [
+        ({"stage": 2, "overlap_comm": True}, 5000),
+        ({"stage": 2}, 0),
+        ({"stage": 3}, 0),
+        ({"stage": 2, "overlap_comm": True, "allgather_bucket_size": 9}, 0),
+        ({"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"}, 0),
+    ],
+)
+def test_buckets_of_deepspeed(zero, bucket):
+    sizes = {"reduce_bucket_size": 5000, "allgather_bucket_size": 5000}
+    content = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {**sizes, **zero}}
+    launch = READERS["deepspeed"](json.dumps(content), "ds.json", Given())
+    assert plan_of(launch, {}).bucket_parameters == bucket
+    assert len(launch.kept) == (0 if bucket else 2)
+    assert all(part.matters for part in launch.kept)
 
 
 NANOTRON = """

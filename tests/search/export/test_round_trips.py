@@ -43,6 +43,7 @@ MODELS = {
     "deepspeed": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b"),
     "nanotron": ("llama-3.1-8b", "llama-7b"),
 }
+BUCKETS = (0, 0, 10_000_000)
 COMMON = {
     "tp": (1, 2, 4),
     "pp": (1, 2, 3, 4),
@@ -53,6 +54,8 @@ COMMON = {
 }
 FIELDS = {
     "megatron": {
+        "bucket_parameters": BUCKETS,
+        "shard": (0, 0, 0, 2, 4),
         "cp": (1, 2),
         "virtual_stages": (1, 2, 4),
         "zero": (0, 1, 2, 3),
@@ -74,6 +77,7 @@ FIELDS = {
         "offload_activations": (0, 0, 0, 0, 25, 50),
     },
     "torchtitan": {
+        "shard": (0, 0, 2, 4),
         "ep": (1, 2, 4),
         "etp": (1, 2),
         "expert_dispatch": (Dispatch.ALLTOALL, *Dispatch),
@@ -94,6 +98,7 @@ FIELDS = {
         "first_stage_layers": (0, 0, 2, 7),
     },
     "deepspeed": {
+        "bucket_parameters": BUCKETS,
         "cp": (1, 2),
         "cp_comm": (ContextComm.P2P, ContextComm.A2A),
         "zero": (0, 1, 2, 3),
@@ -112,7 +117,7 @@ FIELDS = {
     },
 }
 """What each framework can say."""
-DRAWN = 60_000
+DRAWN = 150_000
 """Random plans of which the legal ones are tested."""
 
 
@@ -161,7 +166,7 @@ def again(framework, task, plan):
     sequence = sequence_of(launch, launch.sequence or task.sequence, model)
     software = replace(task.software, **launch.software)
     made = Task(model, task.cluster, sequence=sequence, global_batch=batch, software=software)
-    return made, resolve(settled(back, gpus), gpus).take(0)
+    return made, resolve(settled(launch, back, gpus), gpus).take(0)
 
 
 def comparable(task, plan):
