@@ -52,7 +52,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def completed(saved: Saved, args: argparse.Namespace) -> Plan:
     """A plan with the options that name one of its fields, or give a layout."""
-    from .simulator.plan import code, spell
+    from .simulator.plan_values import code, spell
 
     plan = saved.plan
     for option, text in layout_of(args):

@@ -122,7 +122,7 @@ def _settings(
     own: argparse.Namespace, varied: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Values as rows hold them, and those of plan fields as codes; options go into `own`."""
-    from .simulator.plan import code, spell
+    from .simulator.plan_values import code, spell
 
     settings: dict[str, Any] = {}
     fields: dict[str, int] = {}

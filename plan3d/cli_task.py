@@ -210,7 +210,8 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
     """Refuse constraints that no plan can meet, in the words of the rule that they break."""
     import numpy as np
 
-    from .simulator.plan import AUTO, Plan, check_field
+    from .simulator.plan import Plan, check_field
+    from .simulator.plan_values import AUTO
     from .simulator.rules import RULES
 
     for name in choose:

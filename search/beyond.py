@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from plan3d.simulator.plan import spell
+from plan3d.simulator.plan_values import spell
 
 from .backend import SearchResult
 from .edits import FIXED, ON_HOST, single_edits

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.explain import layers_per_rank
 from plan3d.simulator.losses import one
-from plan3d.simulator.plan import ALIASES, AUTO, AXES, Plan, check_field, concat, resolve, spell
+from plan3d.simulator.plan import ALIASES, AXES, Plan, check_field, concat, resolve
 from plan3d.simulator.plan_names import NAMES
+from plan3d.simulator.plan_values import AUTO, spell
 from plan3d.simulator.rules import legal
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task

@@ -19,8 +19,9 @@ import numpy as np
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.layers import Cost
-from plan3d.simulator.plan import AUTO, Plan
+from plan3d.simulator.plan import Plan
 from plan3d.simulator.plan_names import Schedule
+from plan3d.simulator.plan_values import AUTO
 
 from . import cp_sat, dynamic_programming
 from .backend import Progress, SearchResult, Seen

@@ -26,8 +26,8 @@ from plan3d.simulator.in_flight import Sizes, in_flight
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost, LayerCosts
 from plan3d.simulator.plan import from_columns
+from plan3d.simulator.ranks import Weights
 from plan3d.simulator.segments import of_stages
-from plan3d.simulator.stages import Weights
 
 from .layer_choices import ZEROS, Pipeline
 from .stage_floor import fastest

@@ -20,12 +20,14 @@ from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
 from plan3d.simulator.placements import distinct
-from plan3d.simulator.plan import AUTO, AXES, Plan, from_columns
+from plan3d.simulator.plan import AXES, Plan, from_columns
 from plan3d.simulator.plan_names import Precision, Schedule
+from plan3d.simulator.plan_values import AUTO
 from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.ranks import Weights
 from plan3d.simulator.rules import legal_runs
 from plan3d.simulator.segment_rules import as_run
-from plan3d.simulator.stages import Weights, costs_of, strategy
+from plan3d.simulator.stages import costs_of, strategy
 from plan3d.simulator.task import Task
 
 from .space import DERIVED

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import FIELDS, PLAIN
+from plan3d.simulator.expert_rules import overlaps_experts
 from plan3d.simulator.grid_rules import GRID_RULES
-from plan3d.simulator.pipeline_rules import Rule
-from plan3d.simulator.plan import AUTO, AXES, Plan, check_field, code, from_columns
+from plan3d.simulator.plan import AXES, Plan, check_field, from_columns
 from plan3d.simulator.plan_names import Dispatch, Recompute, Schedule, Sync
-from plan3d.simulator.rules import RULES, overlaps_experts, supported_precisions
+from plan3d.simulator.plan_values import AUTO, code
+from plan3d.simulator.rule import Rule
+from plan3d.simulator.rules import RULES, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import every_grid

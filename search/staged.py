@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.plan import Plan, code, from_columns
+from plan3d.simulator.plan import Plan, from_columns
 from plan3d.simulator.plan_names import Recompute
-from plan3d.simulator.rules import legal, nearest_divisors, supported_precisions
+from plan3d.simulator.plan_values import code
+from plan3d.simulator.rule import nearest_divisors
+from plan3d.simulator.rules import legal, supported_precisions
 from plan3d.simulator.segments import ABSENT, Segments
 from plan3d.simulator.task import Task
 

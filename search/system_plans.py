@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.plan import AUTO, Plan, code, spell
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_values import AUTO, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import every_grid
 

@@ -10,7 +10,8 @@ from typing import Any
 from plan3d.simulator.errors import InputError, did_you_mean
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import HELP, Plan, check_field, code, spell
+from plan3d.simulator.plan import HELP, Plan, check_field
+from plan3d.simulator.plan_values import code, spell
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.task import Task
 

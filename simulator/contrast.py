@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .losses import LABELS, losses, one
-from .plan import AXES, Plan, spell
+from .plan import AXES, Plan
+from .plan_values import spell
 from .step import Costs
 from .units import GIB, format_bytes, format_seconds
 

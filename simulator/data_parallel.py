@@ -23,7 +23,8 @@ from . import collectives, exchanges
 from .collectives import Group as Ranks
 from .exchanges import PLAIN, Policy
 from .precision import Recipe
-from .stages import Stages, Weights
+from .ranks import Weights
+from .stages import Stages
 from .task import Task
 
 Value = NDArray[np.float64]

@@ -18,8 +18,9 @@ from .losses import KERNELS, losses, one
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
 from .placements import chunk_sizes
-from .plan import Plan, model_copies, spell
+from .plan import Plan, model_copies
 from .plan_names import Precision
+from .plan_values import spell
 from .precision import RECIPES
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
-from .plan import spell
 from .plan_timeline import PlanTimeline
+from .plan_values import spell
 from .schedule_orders import Pass
 from .units import format_seconds
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from . import tensor_grid
 from .network import Network
-from .pipeline_rules import Rule
-from .plan import Plan, spell
+from .plan import Plan
 from .plan_names import Precision
+from .plan_values import spell
+from .rule import Rule
 from .task import Task
 
 

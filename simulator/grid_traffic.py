@@ -13,8 +13,9 @@ import numpy as np
 from . import grid_communication, mesh, stages
 from .layer_kinds import layer_kinds, local_strategies
 from .mesh import Collective
-from .plan import Plan, spell
+from .plan import Plan
 from .plan_names import Precision
+from .plan_values import spell
 from .precision import RECIPES
 from .step import Costs
 from .tensor_grid import Kind, grid_of

@@ -18,7 +18,8 @@ from .placements import LayoutOf
 from .plan import Plan, codes_in
 from .plan_names import Precision
 from .precision import RECIPES, Recipe
-from .stages import Index, Stages, Weights
+from .ranks import Weights
+from .stages import Index, Stages
 from .task import Task
 
 Value = NDArray[np.float64]

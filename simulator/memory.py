@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from .compression import METHODS
 from .exchanges import GOSSIP, PLAIN, SERVERS, Policy
 from .precision import Recipe
-from .stages import Stages, Weights
+from .ranks import Weights
+from .stages import Stages
 from .task import Task
 
 Value = NDArray[np.float64]

@@ -20,7 +20,8 @@ from .data_parallel import every_slot
 from .host import node_gpus, outlasting, update_rate
 from .memory import host_bytes
 from .precision import Recipe
-from .stages import Stages, Weights
+from .ranks import Weights
+from .stages import Stages
 from .task import Task
 
 Value = NDArray[np.float64]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .pipeline_rules import Rule
-from .plan import Plan, model_copies, spell
+from .plan import Plan, model_copies
 from .plan_names import Schedule, Sync
+from .plan_values import spell
+from .rule import Rule
 from .task import Task
 
 

@@ -5,29 +5,16 @@ Source: argument checks of Megatron-LM; Qi et al. 2024; the DualPipe repository.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .plan import Plan, spell
+from .plan import Plan
 from .plan_names import Schedule
+from .plan_values import spell
+from .rule import Rule
 from .schedules import LOOPED, V_SHAPED
 from .task import Task
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One condition that a plan must meet."""
-
-    name: str
-    fields: tuple[str, ...]
-    ok: Callable[[Any, Task], Any]
-    """Columns -> mask of legal rows."""
-    message: Callable[[Plan, Task], str]
-    """One illegal plan -> what is wrong with its numbers, and the nearest legal ones."""
-
 
 DEEP = (*V_SHAPED, Schedule.DUALPIPE)
 """Schedules that fill the pipeline with up to 2 pp micro-batches before the steady state."""

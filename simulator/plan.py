@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import tensor_grid
 from .compression import Compression
 from .errors import InputError, did_you_mean
 from .plan_names import (
-    NAMES,
     ContextComm,
     Dispatch,
     Optimizer,
@@ -28,31 +25,17 @@ from .plan_names import (
     Schedule,
     Sync,
 )
+from .plan_values import AUTO, Cell, Column, code, coded, spell
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments
 from .stage_layout import mtp_stage, read_layout
 from .topologies import Topology
 
-Column = NDArray[np.int64]
-Cell = Any
-"""A field of a plan: an int in one row, a Column in a table."""
-AUTO = -1
-
-
-BOOLEAN = (
-    "sequence_parallel",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_p2p",
-    "overlap_tp",
-    "overlap_ep",
-)
 ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields in which 0 stands for what a stack does unless told otherwise."""
 ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
 """Other names of fields, where a plan is written out."""
-_TRUTH = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
 
 
 def _axis(default: int, text: str) -> Any:
@@ -138,7 +121,7 @@ class Plan:
     def __post_init__(self) -> None:
         lengths = set()
         for name in AXES:
-            value = _coded(name, getattr(self, name))
+            value = coded(name, getattr(self, name))
             object.__setattr__(self, name, value)
             if isinstance(value, np.ndarray):
                 lengths.add(value.size)
@@ -265,24 +248,6 @@ _STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
 """Defaults of the columns, 0 where they are AUTO."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
-_POSITIVE = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "sync_period")
-_MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "topology", "tp_grid")
-_HIGHEST = {
-    **{"zero": 3, "kept_per_thousand": 1000, "offload_optimizer": 100, "offload_activations": 100},
-    **dict.fromkeys(BOOLEAN, 1),
-}
-_LIMIT = 2**31
-
-
-def spell(name: str, code: int) -> Any:
-    """A field's value as people write it."""
-    if code == AUTO and name in _MAY_BE_AUTO:
-        return "auto"
-    if name == "tp_grid":
-        return tensor_grid.written(code)
-    if name in NAMES:
-        return next(text for text, value in NAMES[name].items() if value == code)
-    return bool(code) if name in BOOLEAN else code
 
 
 def _usual(row: Plan) -> Plan:
@@ -335,61 +300,6 @@ def check_field(name: str) -> None:
     """Raise InputError, with the nearest names, when no plan has this field."""
     if name not in HELP:
         raise InputError(f"unknown plan field {name!r}{did_you_mean(name, HELP)}")
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        number = int(str(value))
-    except ValueError:
-        raise InputError(f"{name}={value} must be a whole number") from None
-    if abs(number) >= _LIMIT and name != "tp_grid":
-        raise InputError(f"{name}={value} is larger than any plan needs")
-    return number
-
-
-def code(name: str, value: Any) -> int:
-    """The integer of one value of a field: 'full' -> 2, True -> 1, '8' -> 8."""
-    text = str(value).strip().lower()
-    if text == "auto" and name in _MAY_BE_AUTO:
-        return AUTO
-    if name in NAMES and text in NAMES[name]:
-        return int(NAMES[name][text])
-    if name in BOOLEAN and text in _TRUTH:
-        return _TRUTH[text]
-    if name == "tp_grid" and isinstance(value, str):
-        return tensor_grid.read(text)
-    if isinstance(value, str) and name in NAMES:
-        raise InputError(f"{name}={value} is not modelled{did_you_mean(text, NAMES[name])}")
-    number = _integer(name, int(value) if isinstance(value, (bool, IntEnum)) else value)
-    _check_range(name, np.asarray(number))
-    return number
-
-
-def _check_range(name: str, values: NDArray[Any]) -> None:
-    low = 1 if name in _POSITIVE else 0
-    bad = values < low
-    if name in _MAY_BE_AUTO:
-        bad &= values != AUTO
-    if name == "dp":
-        bad |= values == 0
-    if bad.any():
-        raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
-    if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
-        raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
-    highest = _HIGHEST | {enum: max(names.values()) for enum, names in NAMES.items()}
-    if name in highest and (values > highest[name]).any():
-        wrong = values[values > highest[name]].flat[0]
-        raise InputError(f"{name}={wrong} must be at most {highest[name]}")
-
-
-def _coded(name: str, value: Any) -> Any:
-    if isinstance(value, (np.ndarray, list, tuple)):
-        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
-            column = value.astype(np.int64, copy=False).ravel()
-            _check_range(name, column)
-            return column
-        return np.array([code(name, v) for v in np.asarray(value).tolist()], np.int64)
-    return code(name, value)
 
 
 def _unchecked(

@@ -2,7 +2,7 @@
 
 A rule is a predicate over columns with a message for one row. It names the fields it reads, so
 that a search space can apply it as soon as those are chosen. Rules of frameworks in general are
-here and, for pipelines, in pipeline_rules; those of one framework belong to its exporter.
+here and in the rooms that it imports; those of one framework belong to its exporter.
 Source: argument checks of Megatron-LM and torchtitan.
 """
 
@@ -16,27 +16,21 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .exchanges import FIELDS, PLAIN
+from .expert_rules import EXPERT_RULES
 from .grid_rules import GRID_RULES, feature_ranks
 from .kernels import peak_flops
 from .offload_rules import OFFLOAD_RULES
-from .pipeline_rules import PIPELINE_RULES, Rule
-from .plan import Plan, model_copies, spell
-from .plan_names import ContextComm, Precision, Recompute, Schedule
+from .pipeline_rules import PIPELINE_RULES
+from .plan import Plan, model_copies
+from .plan_names import ContextComm, Precision, Recompute
+from .plan_values import spell
 from .precision import RECIPES
+from .rule import Rule, divides, nearest_divisors
 from .segment_rules import SEGMENT_RULES, run_rows
 from .sync_rules import SYNC_RULES
 from .task import Task
 
 Mask = NDArray[np.bool_]
-
-
-def nearest_divisors(number: int, wanted: int) -> str:
-    """The divisors of `number` on both sides of `wanted`, for a message."""
-    divisors = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    divisors += [number // d for d in divisors]
-    below = max((d for d in divisors if d <= wanted), default=None)
-    above = min((d for d in divisors if d >= wanted), default=None)
-    return ", ".join(str(d) for d in dict.fromkeys((below, above)) if d)
 
 
 def _heads(task: Task) -> tuple[int, ...]:
@@ -52,21 +46,6 @@ def _widths(task: Task) -> tuple[int, ...]:
     widths = {k.mlp.ffn for k in task.model.kinds if k.mlp}
     widths |= {k.experts.shared_ffn for k in task.model.kinds if k.experts}
     return tuple(widths - {0})
-
-
-def _expert_counts(task: Task) -> tuple[int, ...]:
-    return tuple({k.experts.count for k in task.model.kinds if k.experts})
-
-
-def _expert_widths(task: Task) -> tuple[int, ...]:
-    return tuple({k.experts.ffn for k in task.model.kinds if k.experts})
-
-
-def _divides(values: Iterable[int], by: Any) -> Any:
-    out: Any = True
-    for value in values:
-        out = out & (value % by == 0)
-    return out
 
 
 def _kv_fits(p: Any, task: Task) -> Any:
@@ -117,7 +96,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tp-divides-heads",
         ("tp", "tp_grid"),
-        lambda p, t: _divides(_heads(t), feature_ranks(p)),
+        lambda p, t: divides(_heads(t), feature_ranks(p)),
         lambda p, t: _undivided(p, _heads(t), "{} heads"),
     ),
     Rule(
@@ -132,7 +111,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tp-divides-ffn",
         ("tp", "tp_grid"),
-        lambda p, t: _divides(_widths(t), feature_ranks(p)),
+        lambda p, t: divides(_widths(t), feature_ranks(p)),
         lambda p, t: _undivided(p, _widths(t), "ffn width {}"),
     ),
     Rule(
@@ -220,18 +199,6 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(
-        "moe-tp-needs-sequence-parallel",
-        ("tp", "sequence_parallel"),
-        lambda p, t: (p.tp == 1) | (p.sequence_parallel == 1) | (not _expert_counts(t)),
-        lambda p, t: "a mixture of experts with tp > 1 needs sequence_parallel",
-    ),
-    Rule(
-        "expert-axes-need-experts",
-        ("ep", "etp"),
-        lambda p, t: (p.ep * p.etp == 1) | bool(_expert_counts(t)),
-        lambda p, t: f"ep={p.ep} etp={p.etp} need a model with experts",
-    ),
-    Rule(
         "context-exchange-needs-cp",
         ("cp_comm", "cp"),
         lambda p, t: (p.cp_comm == 0) | (p.cp > 1),
@@ -241,61 +208,14 @@ RULES: tuple[Rule, ...] = (
         "context-exchange-divides-heads",
         ("cp_comm", "cp", "tp"),
         lambda p, t: (
-            (p.cp_comm != ContextComm.A2A) | _divides((*_heads(t), *_kv_heads(t)), p.tp * p.cp)
+            (p.cp_comm != ContextComm.A2A) | divides((*_heads(t), *_kv_heads(t)), p.tp * p.cp)
         ),
         lambda p, t: (
             f"cp_comm=a2a: tp({p.tp}) x cp({p.cp}) = {p.tp * p.cp} does not divide "
             f"{_first_undivided((*_heads(t), *_kv_heads(t)), p.tp * p.cp)} heads"
         ),
     ),
-    Rule(
-        "expert-exchange-needs-ep",
-        ("expert_dispatch", "overlap_ep", "ep"),
-        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | (p.ep > 1),
-        lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
-    ),
-    Rule(
-        "software-exchanges-experts",
-        ("expert_dispatch", "overlap_ep"),
-        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | t.software.expert_exchange,
-        lambda p, t: (
-            f"software {t.software.name} has no expert_dispatch=hierarchical and no overlap_ep; "
-            "nearest: expert_dispatch=alltoall overlap_ep=0"
-        ),
-    ),
-    Rule(
-        "expert-overlap-needs-interleaving",
-        ("overlap_ep", "virtual_stages", "pp", "schedule"),
-        lambda p, t: (p.overlap_ep == 0) | overlaps_experts(p.pp, p.virtual_stages, p.schedule),
-        lambda p, t: (
-            "overlap_ep runs one micro-batch beside another: with pp > 1 it needs "
-            "virtual_stages >= 2 or a dualpipe schedule"
-        ),
-    ),
-    Rule(
-        "ep-divides-experts",
-        ("ep",),
-        lambda p, t: _divides(_expert_counts(t), p.ep),
-        lambda p, t: (
-            f"expert size {p.ep} does not divide {_expert_counts(t)[0]} experts (ep); "
-            f"nearest: {nearest_divisors(_expert_counts(t)[0], p.ep)}"
-        ),
-    ),
-    Rule(
-        "etp-divides-expert-ffn",
-        ("etp",),
-        lambda p, t: _divides(_expert_widths(t), p.etp),
-        lambda p, t: f"expert tensor size {p.etp} does not divide the expert ffn width (etp)",
-    ),
-    Rule(
-        "experts-fold-into-ranks",
-        ("tp", "cp", "dp", "ep", "etp"),
-        lambda p, t: p.tp * p.cp * p.dp % (p.ep * p.etp) == 0,
-        lambda p, t: (
-            f"etp({p.etp}) x ep({p.ep}) does not divide tp({p.tp}) x cp({p.cp}) x dp({p.dp}) = "
-            f"{p.tp * p.cp * p.dp}"
-        ),
-    ),
+    *EXPERT_RULES,
     Rule(
         "zero-needs-data-ranks",
         ("zero", "dp", "cp", "schedule"),
@@ -324,12 +244,6 @@ RULES: tuple[Rule, ...] = (
     *OFFLOAD_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
-
-
-def overlaps_experts(pp: Any, virtual_stages: Any, schedule: Any) -> Any:
-    """Whether a rank may run one micro-batch beside another."""
-    dual = (schedule == Schedule.DUALPIPE) | (schedule == Schedule.DUALPIPE_V)
-    return (pp == 1) | (virtual_stages > 1) | dual
 
 
 def _no_format(p: Plan, task: Task) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan import spell
 from .plan_names import Schedule
+from .plan_values import spell
 from .schedules import LOOPED, V_SHAPED
 
 Operations = NDArray[np.int64]

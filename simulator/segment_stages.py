@@ -21,9 +21,10 @@ from .operators import Strategy
 from .placements import distinct
 from .plan import Plan
 from .precision import Recipe
+from .ranks import Ranks, Weights, weight_split
 from .segment_rules import micro_batches
 from .segments import ABSENT, Segments
-from .stages import STRATEGY, Ranks, Stages, Weights, combine, costs_of, weight_split
+from .stages import STRATEGY, Stages, combine, costs_of
 from .task import Task
 
 Value = NDArray[np.float64]

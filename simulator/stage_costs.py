@@ -23,7 +23,8 @@ from .layers import Cost
 from .plan import Plan
 from .plan_names import Precision
 from .precision import RECIPES, Recipe
-from .stages import Ranks, Stages, combine, kept_bytes
+from .ranks import Ranks
+from .stages import Stages, combine, kept_bytes
 from .task import Task
 
 Value = NDArray[np.float64]

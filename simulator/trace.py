@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .plan import spell
 from .plan_timeline import PlanTimeline
+from .plan_values import spell
 from .schedule_orders import LETTERS, Pass
 
 Event = dict[str, Any]

@@ -16,8 +16,9 @@ from .compression import METHODS, Compression, delta, omega
 from .convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
 from .exchanges import GOSSIP, SERVERS, Policy
 from .groups import Group
-from .plan import Plan, spell
+from .plan import Plan
 from .plan_names import Sync
+from .plan_values import spell
 from .step import Costs, simulate
 from .task import Task
 from .topologies import Mixing

@@ -20,6 +20,7 @@ ORDER = {
         mesh
         tensor_grid
         plan_names
+        plan_values
         convergence
         json_object
         model
@@ -75,6 +76,8 @@ ORDER = {
         accelerator
         hardware
         task
+        rule
+        expert_rules
         host
         kernels
         collectives
@@ -86,6 +89,7 @@ ORDER = {
         listed_layers
         pipeline_rules
         placements
+        ranks
         stages
         exchanges
         segment_rules

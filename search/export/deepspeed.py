@@ -11,10 +11,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Plan
 from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.rule import Rule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept

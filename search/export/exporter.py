@@ -16,8 +16,9 @@ import numpy as np
 
 from ...simulator.errors import InputError
 from ...simulator.exchanges import PLAIN
-from ...simulator.pipeline_rules import Rule
-from ...simulator.plan import Plan, resolve, spell
+from ...simulator.plan import Plan, resolve
+from ...simulator.plan_values import spell
+from ...simulator.rule import Rule
 from ...simulator.rules import violated
 from ...simulator.segments import FIELDS
 from ...simulator.task import Task

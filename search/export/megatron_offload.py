@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan
 from ...simulator.plan_names import Optimizer, Recompute
+from ...simulator.rule import Rule
 from ...simulator.task import Task
 from .exporter import said
 from .flags import Flags

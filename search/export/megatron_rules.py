@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan_names import Optimizer, Precision, Recompute, Schedule
+from ...simulator.rule import Rule
 from ...simulator.task import Task
 from . import shape
 from .exporter import expresses, only

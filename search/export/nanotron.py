@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan
 from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.rule import Rule
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept

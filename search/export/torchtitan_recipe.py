@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.plan import Plan
 from ...simulator.plan_names import ContextComm, Precision, Recompute
+from ...simulator.rule import Rule
 from ...simulator.task import Task
 from . import torchtitan
 from .exporter import Exporter, Form, only, said

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulator.pipeline_rules import Rule
 from ...simulator.plan_names import ContextComm, Dispatch, Optimizer, Precision, Recompute, Schedule
+from ...simulator.rule import Rule
 from .exporter import only, said, whole_key_heads
 from .torchtitan_model import is_flexible, missing
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from plan3d.simulator.plan import spell
 from plan3d.simulator.plan_names import Schedule
+from plan3d.simulator.plan_values import spell
 from plan3d.simulator.schedule_graph import graph
 from plan3d.simulator.timeline import StageTimes, simulate
 

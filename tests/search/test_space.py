@@ -16,7 +16,8 @@ from plan3d.search.space import DISTINCT, Space, divisors
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import AUTO, AXES, Plan
+from plan3d.simulator.plan import AXES, Plan
+from plan3d.simulator.plan_values import AUTO
 from plan3d.simulator.rules import legal
 from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task

@@ -17,7 +17,8 @@ from plan3d.simulator.convergence import Goal
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import AUTO, Plan, code, resolve, spell
+from plan3d.simulator.plan import Plan, resolve
+from plan3d.simulator.plan_values import AUTO, code, spell
 from plan3d.simulator.rules import violated
 from plan3d.simulator.task import Task
 

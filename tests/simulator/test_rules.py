@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import AXES, Plan, code, resolve
+from plan3d.simulator.plan import AXES, Plan, resolve
 from plan3d.simulator.plan_names import NAMES
-from plan3d.simulator.rules import RULES, check, legal, nearest_divisors, violated
+from plan3d.simulator.plan_values import code
+from plan3d.simulator.rule import nearest_divisors
+from plan3d.simulator.rules import RULES, check, legal, violated
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task

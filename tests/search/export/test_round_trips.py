@@ -24,7 +24,7 @@ from plan3d.search.export.torchtitan_model import flavor_model
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.placements import chunk_sizes
-from plan3d.simulator.plan import AUTO, Plan, resolve
+from plan3d.simulator.plan import Plan, resolve
 from plan3d.simulator.plan_names import (
     ContextComm,
     Dispatch,
@@ -33,6 +33,7 @@ from plan3d.simulator.plan_names import (
     Recompute,
     Schedule,
 )
+from plan3d.simulator.plan_values import AUTO
 from plan3d.simulator.rules import legal
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.task import Task
