@@ -22,9 +22,10 @@ from . import (
     cli_sweep,
     cli_timeline,
 )
-from .cli_options import ASKING, OPTIONS
+from .cli_options import OPTIONS
 from .cli_output import INTERRUPTED, Screen, warn
 from .cli_parser import Parser
+from .cli_task_options import ASKING
 from .simulator.errors import InputError, Plan3dError, did_you_mean
 
 _SEARCH = """Search the plans of a model on a cluster and rank the best that fit.

@@ -225,6 +225,7 @@ ORDER = {
         cli_plan
         cli_catalogue
         cli_sweep_options
+        cli_task_options
         cli_system_options
         cli_options
         cli_calibrate_options
