@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .space import DERIVES_FROM, Level, Space, expand, levels
+from .axes import DERIVES_FROM
+from .space import Level, Space, expand, levels
 
 Index = NDArray[np.intp]
 DEAD = -1

@@ -25,10 +25,11 @@ from plan3d.simulator.segments import of_stages
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task
 
+from .axes import PLAIN_AXES, default_axes
 from .backend import Counts, Frontier, Progress, SearchResult
 from .comparison import EVERY, exhausted, fastest, uniform_steps
 from .pipelines import pipelines
-from .space import PLAIN_AXES, Space, default_axes
+from .space import Space
 from .stage_search import Search, plan_of
 
 Value = NDArray[np.float64]

@@ -25,8 +25,8 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import every_grid
 from plan3d.simulator.units import format_bytes
 
+from .axes import default_axes, divisors
 from .finder import find_plans
-from .space import default_axes, divisors
 
 FOLLOWING = (
     "schedule",

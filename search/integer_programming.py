@@ -24,6 +24,7 @@ from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_values import AUTO
 
 from . import cp_sat, dynamic_programming
+from .axes import default_axes
 from .backend import Progress, SearchResult, Seen
 from .comparison import EVERY, exhausted, uniform_steps
 from .layer_choices import pipelines
@@ -31,7 +32,7 @@ from .layer_plans import as_segments, proposals
 from .layer_program import LayerProgram
 from .layer_step import Step
 from .layer_table import LayerTable
-from .space import Space, default_axes
+from .space import Space
 
 NAME = "integer-programming"
 WARM, WARMEST = 0.25, 10.0

@@ -30,7 +30,7 @@ from plan3d.simulator.segment_rules import as_run
 from plan3d.simulator.stages import costs_of, strategy
 from plan3d.simulator.task import Task
 
-from .space import DERIVED
+from .axes import DERIVED
 
 Value = NDArray[np.float64]
 Index = NDArray[np.int64]

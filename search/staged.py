@@ -27,8 +27,8 @@ from plan3d.simulator.rules import legal, supported_precisions
 from plan3d.simulator.segments import ABSENT, Segments
 from plan3d.simulator.task import Task
 
+from .axes import LARGEST_MICRO_BATCH, divisors
 from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
-from .space import LARGEST_MICRO_BATCH, divisors
 
 Table = NDArray[np.int64]
 

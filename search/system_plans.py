@@ -12,7 +12,7 @@ from plan3d.simulator.plan_values import AUTO, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import every_grid
 
-from .space import default_axes
+from .axes import default_axes
 from .systems import System, Those, Values, is_single, shown
 
 

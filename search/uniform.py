@@ -11,9 +11,10 @@ import numpy as np
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.task import Task
 
+from .axes import DERIVED
 from .diagram import Diagram, diagram
 from .problem import Mask, Points, Random, Variable, encode, nearest, step
-from .space import DERIVED, Level, Space, levels, table
+from .space import Level, Space, levels, table
 
 CATEGORICAL = ("schedule", "cp_comm", "expert_dispatch", "precision", "optimizer")
 """Fields whose values have no order."""

@@ -109,10 +109,9 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         return _by_kind_of_grid(task, recipe, s)
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
-    s = local.s
     works = [work_of(kind, local) for kind in kinds]
     seconds = _gemm_seconds(works, local)
-    n, offloads = s.tp.size, np.count_nonzero(s.offload_activations)
+    n = s.tp.size
     table = np.zeros((len(kinds), len(Cost), n))
     working = np.zeros((len(kinds), n))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
@@ -122,24 +121,30 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             column[:], working[i] = table[i - 1], working[i - 1]
             column[Cost.DENSE_PARAMETERS] = stored_parameters(kind, local)[0]
             continue
-        dense, expert = stored_parameters(kind, local)
-        column[Cost.DENSE_PARAMETERS] = dense
-        column[Cost.EXPERT_PARAMETERS] = expert
-        _fill_seconds(column, kind, work, seconds[i], local)
-        column[Cost.UNITS] = 1.0
-        column[Cost.ACTIVATIONS], working[i] = kept_activations(kind, local)
-        column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
-        if offloads:
-            working[i] += move_activations(column, s, task)
-        column[Cost.GATHERED] = gathered_inputs(kind, local)
-        if "head" in kind.name or "mtp" in kind.name:
-            shards = s.tp if task.software.sharded_logits else 1.0
-            logits = local.tokens * local.vocabulary / shards
-            column[Cost.LOGITS] = task.software.logit_bytes * logits
+        working[i] = _fill(column, kind, work, seconds[i], local)
     split = local.together if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
     return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
+
+
+def _fill(column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], local: Local) -> Value:
+    """Fill in all costs of a layer; bytes alive while it is recomputed or its input gathered."""
+    s, software = local.s, local.task.software
+    dense, expert = stored_parameters(kind, local)
+    column[Cost.DENSE_PARAMETERS] = dense
+    column[Cost.EXPERT_PARAMETERS] = expert
+    _fill_seconds(column, kind, work, gemm, local)
+    column[Cost.UNITS] = 1.0
+    column[Cost.ACTIVATIONS], working = kept_activations(kind, local)
+    column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
+    if s.offload_activations.any():
+        working = working + move_activations(column, s, local.task)
+    column[Cost.GATHERED] = gathered_inputs(kind, local)
+    if "head" in kind.name or "mtp" in kind.name:
+        shards = s.tp if software.sharded_logits else 1.0
+        column[Cost.LOGITS] = software.logit_bytes * (local.tokens * local.vocabulary / shards)
+    return working
 
 
 def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:

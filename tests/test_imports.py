@@ -142,6 +142,7 @@ ORDER = {
     """,
     "plan3d.search": """
         systems
+        axes
         objective
         space
         system_plans

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.search.axes import DERIVED, DERIVES_FROM
 from plan3d.search.diagram import DEAD, diagram
 from plan3d.search.objective import BARRIER, guided
 from plan3d.search.problem import construct, coordinates, draw, encode, highest, nearest, step
-from plan3d.search.space import DERIVED, DERIVES_FROM, ORDER, Space
+from plan3d.search.space import ORDER, Space
 from plan3d.search.staged import StagedProblem
 from plan3d.search.uniform import UniformProblem
 from plan3d.simulator.hardware import Cluster

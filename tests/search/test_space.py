@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search import exhaustive
+from plan3d.search.axes import divisors
 from plan3d.search.backend import Best, Frontier
 from plan3d.search.finder import find_plans
 from plan3d.search.pareto import beats_all, frontier
-from plan3d.search.space import DISTINCT, Space, divisors
+from plan3d.search.space import DISTINCT, Space
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
