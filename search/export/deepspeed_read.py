@@ -13,7 +13,7 @@ from ...simulator.json_object import JsonObject, shown
 from ...simulator.plan_names import ContextComm, Precision
 from .deepspeed import BUCKETS, FORMATS
 from .documents import unread
-from .flags import Flags
+from .flags import LARGEST, Flags
 from .launch_file import NOTHING, Given, Launch
 from .launch_script import launcher_gpus, script_of, training_words
 from .megatron_read import keep, read_flags
@@ -158,11 +158,14 @@ def read_json(c: JsonObject, launch: Launch) -> None:
 
 
 def _buckets(zero: JsonObject, plan: dict[str, Any]) -> int:
-    """Parameters of a bucket, where both kinds are stated alike and something is cut into them."""
-    stated = {zero.values.get(name) for name in BUCKETS}
-    if len(stated) > 1 or not plan["overlap_grad_reduce"] or plan["zero"] == 3:
+    """Parameters of a bucket (5e8 is usual), where both kinds are stated alike and something is
+    cut into them."""
+    size, gathered = (zero.values.get(name) for name in BUCKETS)
+    if size != gathered or not plan["overlap_grad_reduce"] or plan["zero"] == 3:
         return 0
-    return zero.size(BUCKETS[0], default=0) if isinstance(stated.pop(), int) else 0
+    if not isinstance(size, int | float) or not 1 <= size < LARGEST or size != int(size):
+        return 0
+    return int(size)
 
 
 def _used(launch: Launch) -> frozenset[str]:

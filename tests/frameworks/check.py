@@ -58,13 +58,15 @@ def main() -> int:
     cases = named_plans(asked.framework, asked.version)
     cases += random_plans(asked.framework, asked.version, asked.random)
     importlib.import_module(READERS[asked.framework, asked.version])
+    wrong = 0
     # A process a file: frameworks keep meshes and groups in globals.
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         ask = partial(understood, framework=asked.framework, version=asked.version)
-        results = pool.map(ask, cases, chunksize=1)
-    for (task, plan), (verdict, why) in zip(cases, results, strict=True):
-        print(f"{verdict:8} {task.model.name} on {task.gpus}: {plan}\n{why}".strip())
-    wrong = sum(verdict != "read" for verdict, _ in results)
+        for (task, plan), (verdict, why) in zip(cases, pool.imap(ask, cases), strict=True):
+            wrong += verdict != "read"
+            print(
+                f"{verdict:8} {task.model.name} on {task.gpus}: {plan}\n{why}".strip(), flush=True
+            )
     print(f"{form.title}: {len(cases)} files, {wrong} rejected or read otherwise")
     return int(wrong > 0)
 

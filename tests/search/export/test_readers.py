@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.search.export.deepspeed import BUCKETS
 from plan3d.search.export.launch_file import (
     Given,
     Launch,
@@ -459,6 +460,8 @@ def test_buckets_decide_where_gradients_overlap():
     ("zero", "bucket"),
     [
         ({"stage": 2, "overlap_comm": True}, 5000),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 5e8), 500_000_000),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 0.5), 0),
         ({"stage": 2}, 0),
         ({"stage": 3}, 0),
         ({"stage": 2, "overlap_comm": True, "allgather_bucket_size": 9}, 0),
