@@ -34,6 +34,7 @@ from .axes import (
     LARGEST_MICRO_BATCH,
     PLAIN_AXES,
     default_axes,
+    micro_batches,
     topologies,
 )
 

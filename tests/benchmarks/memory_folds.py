@@ -1,0 +1,52 @@
+"""How far off are peaks of BLOOM's prequel that the stack's context was not fitted to?
+
+    python tests/benchmarks/memory_folds.py
+
+The context of the DeepSpeed profiles (CUDA, communicators) is the one number of memory fitted to
+those runs. Here it is fitted to four fifths of the ranking groups, by least relative error, and the
+rest is scored; five times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.cross_validation import folds
+from plan3d.simulator.published_runs import read_runs
+from plan3d.simulator.run_questions import Question, questions
+from plan3d.simulator.units import GIB
+from plan3d.simulator.validation import predict
+
+SOURCE = "bloom_prequel22"
+Value = NDArray[np.float64]
+
+
+def missing(predicted: Value, measured: Value) -> float:
+    """The bytes which, added to every prediction, make the mean relative error smallest."""
+    gap, weight = measured - predicted, 1 / measured
+    order = np.argsort(gap)
+    half = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
+    return float(gap[order][half])
+
+
+def main() -> None:
+    runs = [run for run in read_runs() if run["source"] == SOURCE and run["peak_memory_gb"]]
+    p = predict([q for q in questions(runs) if isinstance(q, Question)])
+    held, seen = folds([q.run for q in p.asked]), np.empty(len(p))
+    context = p.asked[0].task.software.context_bytes
+    fitted = []
+    for fold in sorted(set(held)):
+        mine = held == fold
+        added = missing(p.memory[~mine], p.measured_memory[~mine])
+        seen[mine] = p.memory[mine] + added
+        fitted.append((context + added) / GIB)
+    for name, memory in {"as shipped": p.memory, "held out": seen}.items():
+        error = 100 * np.abs(memory / p.measured_memory - 1)
+        print(f"{name}: {len(p)} peaks, median {np.median(error):.1f} %, mean {error.mean():.1f} %")
+    shown = f"{min(fitted):.1f} to {max(fitted):.1f} GiB"
+    print(f"context: {context / GIB:.1f} GiB as shipped with the first run's stack; fitted {shown}")
+
+
+if __name__ == "__main__":
+    main()
