@@ -97,7 +97,7 @@ CONVENTIONS: dict[str, Convention] = {
         _DEEPSPEED,
         vocabulary=50257,
         memory=Memory(reserved=True),
-        changes={"context_bytes": 0.5 * GIB + 2e9},
+        changes={"communicator_bytes": 0.375 * GIB},
     ),
     # arXiv:2210.02414, appendix: 176 micro-batches accumulated, hence one sequence in each.
     "glm130b": replace(_DEEPSPEED, zero=1, micro_batch=1),

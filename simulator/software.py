@@ -132,14 +132,16 @@ _MEGATRON_2021 = Software(
 )
 _DEEPSPEED_BUCKETS = 2 * 5e8 * 2
 """Bytes of DeepSpeed's buckets to reduce and to gather in: 5e8 elements each by default."""
-_DEEPSPEED_CONTEXT = 4.0 * GIB
-"""CUDA context and communicators of DeepSpeed beside those of Megatron-LM (50 peaks, 2022)."""
+_DEEPSPEED_COMMUNICATOR = 1.54 * GIB
+"""NCCL buffers of one kind of process group under DeepSpeed: 4 GiB with a context and the groups of
+three kinds of parallelism (50 peaks of BLOOM, 2022)."""
 _DEEPSPEED_FP16 = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed-fp16",
     title="Megatron-DeepSpeed, fp16 (2022): materialised attention, launch-bound small layers",
     layer_floor=990e-6,
-    context_bytes=_DEEPSPEED_CONTEXT + _DEEPSPEED_BUCKETS,
+    context_bytes=0.5 * GIB + _DEEPSPEED_BUCKETS,
+    communicator_bytes=_DEEPSPEED_COMMUNICATOR,
     offloads_gradients=True,
 )
 
@@ -170,7 +172,7 @@ SOFTWARE = {
             memory_bound_rate=0.9,
             gradient_memory=6.0,
             optimizer_memory=16.0,
-            context_bytes=_DEEPSPEED_CONTEXT,
+            context_bytes=0.5 * GIB,
         ),
         replace(
             _MEGATRON_2021,
