@@ -14,7 +14,7 @@ import numpy as np
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.task import Task
 
-from .problem import Mask, Points, Problem, Random, Repeats, Value, Variable, encode, nearest, step
+from .problem import Mask, Points, Random, Repeats, Value, Variable, encode, nearest, step
 from .sampling import MakeSampler, Sampler
 from .staged import (
     EACH,
@@ -34,7 +34,7 @@ OF_STAGES = (TP, ZERO, RECOMPUTE)
 
 
 @dataclass(frozen=True)
-class AlikeProblem(Problem):
+class AlikeProblem:
     """The plans of a staged problem whose stages are alike."""
 
     staged: StagedProblem
@@ -106,18 +106,23 @@ class Refined:
     def __init__(self, make: MakeSampler, problem: StagedProblem, random: Random) -> None:
         self.make, self.problem, self.random = make, problem, random
         self.alike, self.repeats = AlikeProblem(problem), Repeats()
-        self.first: Sampler | None = make(self.alike, random)
+        self.first = make(self.alike, random)
         self.second: Sampler | None = None
+        self.began = 0.0
         self.asked = self.best = np.zeros((0, len(self.alike.variables)), np.intp)
         self.scores: Value = np.zeros(0)
 
     def ask(self, spent: float) -> Points:
-        if self.second is None and (spent < self.SHARE and self.repeats.tables < self.PATIENCE):
-            self.asked = self.first.ask(spent / self.SHARE)
-            return self.alike.lift(self.asked)
-        if self.second is None:
-            self.second = self.make(self.problem, self.random, self.alike.lift(self.best))
-        return self.second.ask((spent - self.SHARE) / (1 - self.SHARE))
+        enough = spent >= self.SHARE or self.repeats.tables >= self.PATIENCE
+        if self.second is None and enough:
+            self.second, self.began = self._second(), spent
+        if self.second is not None:
+            return self.second.ask((spent - self.began) / (1 - self.began))
+        self.asked = self.first.ask(spent / self.SHARE)
+        return self.alike.lift(self.asked)
+
+    def _second(self) -> Sampler:
+        return self.make(self.problem, self.random, self.alike.lift(self.best))
 
     def tell(self, points: Points, scores: Value) -> None:
         if self.second is not None:

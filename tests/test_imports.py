@@ -173,6 +173,7 @@ ORDER = {
         uniform
         staged
         sampling
+        alike
         reinforcement_learning
         zeroth_order
         gymnasium_environment
