@@ -124,15 +124,18 @@ def _subject(
     task: Task, space: str, backend: str, choose: Mapping[str, Sequence[Any]] | None
 ) -> Subject:
     """The space of that name under the constraints."""
+    check_space(space, backend)
+    return Space.of(task, choose) if space == "uniform" else StagedProblem.of(task, choose)
+
+
+def check_space(space: str, backend: str) -> None:
+    """Raise InputError for an unknown space, and for one that the backend does not search."""
     if space not in SPACES:
         raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
-    if space == "uniform":
-        return Space.of(task, choose)
-    if backend not in SAMPLERS:
+    if space == "staged" and backend not in SAMPLERS:
         raise InputError(
             f"the {backend} backend cannot search staged plans; {', '.join(SAMPLERS)} can"
         )
-    return StagedProblem.of(task, choose)
 
 
 def check_backend(name: str) -> None:

@@ -139,31 +139,32 @@ class Start:
             self.least, self.best = float(scores[i]), points[[i]]
 
     def table(self, rows: int) -> Points:
-        """Points to begin with."""
-        if self.first is None:
-            return draw(self.problem, rows, self.random)
-        return self.first[np.arange(rows) % len(self.first)]
+        """Points to begin with: as many at random, or those that are known."""
+        return draw(self.problem, rows, self.random) if self.first is None else self.first
 
     def again(self, rows: int) -> Points:
         """Points to begin with again."""
-        points = self.table(rows)
-        if self.first is None or np.isinf(self.least):
+        if self.first is None:
+            return draw(self.problem, rows, self.random)
+        points = self.first[np.arange(rows) % len(self.first)]
+        if np.isinf(self.least):
             return points
         back = self.random.random((rows, 1)) < self.RETURN
         out: Points = np.where(back, self.best, points)
         return out
 
 
-def widths(problem: Problem) -> list[int]:
-    """Places of each variable in a real vector: one for an ordered one, else one a value."""
-    return [1 if v.ordered else len(v.values) for v in problem.variables]
-
-
 def coordinates(problem: Problem) -> list[slice]:
-    """Where each variable is in a real vector."""
-    wide = widths(problem)
-    ends = np.cumsum(wide).tolist()
-    return [slice(end - width, end) for end, width in zip(ends, wide, strict=True)]
+    """Where each variable is in a real vector: one place for an ordered one, else one a value."""
+    widths = [1 if v.ordered else len(v.values) for v in problem.variables]
+    ends = np.cumsum(widths).tolist()
+    return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+
+def place_roles(problem: Problem) -> NDArray[np.str_]:
+    """The role of what is at each place of a real vector [place]."""
+    widths = [place.stop - place.start for place in coordinates(problem)]
+    return np.repeat([variable.role for variable in problem.variables], widths)
 
 
 def highest(problem: Problem) -> Value:

@@ -2,9 +2,9 @@
 
 Stages have equally many GPUs. A point is the number of stages, of micro-batches, and for each
 stage, in this order: where it ends (layers from an even cut), tp (and so dp), the ZeRO stage and
-how much of it recomputes. Shorter pipelines leave the variables of the missing stages at their first
-value. cp, ep and virtual stages are 1 and every overlap is on. Moves: Aceso, EuroSys 2024, table of
-primitives. All these plans are in the set that the dynamic program proves an optimum of.
+how much of it recomputes. Shorter pipelines leave the variables of the missing stages at their
+first value. cp, ep and virtual stages are 1 and every overlap is on. Moves: Aceso, EuroSys 2024,
+table of primitives. All these plans are in the set that the dynamic program proves an optimum of.
 """
 
 from __future__ import annotations

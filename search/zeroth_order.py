@@ -23,7 +23,7 @@ from .problem import (
     encode,
     highest,
     nearest,
-    widths,
+    place_roles,
 )
 
 TABLE = 64
@@ -71,8 +71,8 @@ class Annealing:
     CHAINS = 8
     HOT, COLD = 0.05, 0.005
     """Temperatures: relative worsening that is accepted with probability 1/e."""
-    FEWER, WARM, ICY = 4, 0.02, 0.001
-    """Chains and temperatures where there are points to begin with."""
+    COOLER = 0.2
+    """Their factor where there are points to begin with."""
     PATIENCE = 150
     """Moves without anything better after which a chain starts again."""
 
@@ -81,13 +81,12 @@ class Annealing:
         self.start = Start(problem, random, first)
         self.at: Points | None = None
         self.scores: Value = np.zeros(0)
-        self.chains = self.CHAINS if first is None else self.FEWER
-        self.hot, self.cold = (self.HOT, self.COLD) if first is None else (self.WARM, self.ICY)
-        self.temperature = self.hot
-        self.tired = Tired(self.chains, self.PATIENCE)
+        self.warmth = self.HOT * (1.0 if first is None else self.COOLER)
+        self.temperature = self.warmth
+        self.tired = Tired(self.CHAINS, self.PATIENCE)
 
     def ask(self, spent: float) -> Points:
-        self.temperature = self.hot * (self.cold / self.hot) ** spent
+        self.temperature = self.warmth * (self.COLD / self.HOT) ** spent
         if self.at is None:
             return self.start.table(TABLE)
         points = self.problem.neighbours(self.at, self.random)
@@ -98,7 +97,7 @@ class Annealing:
     def tell(self, points: Points, scores: Value) -> None:
         self.start.add(points, scores)
         if self.at is None:
-            best = np.argsort(scores, kind="stable")[: self.chains]
+            best = np.resize(np.argsort(scores, kind="stable"), self.CHAINS)
             self.at, self.scores = points[best], scores[best]
             return
         worse = np.maximum(scores - self.scores, 0.0)
@@ -122,8 +121,10 @@ class Spsa:
     HALF = 0.5
     SHARE = 0.3
     """Chance that a place is perturbed."""
-    PLACES = 6.0
+    PLACES = 10.0
     """Places perturbed at most, in the mean."""
+    TOGETHER = 0.5
+    """Share of the steps in which all places of a role are perturbed alike."""
     GAIN = 32.0
     """Lattice units of the first step for a relative difference of one."""
     DELAY = 10.0
@@ -140,7 +141,8 @@ class Spsa:
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
         self.start = Start(problem, random, first)
-        self.top = highest(problem)
+        self.top, roles = highest(problem), place_roles(problem)
+        self.leaders = np.argmax(roles[:, None] == roles, axis=1)
         self.at: Value | None = None
         self.signs: Value = np.zeros((0, 0))
         self.age = np.zeros(self.WALKERS)
@@ -152,6 +154,9 @@ class Spsa:
         self.signs = self.random.choice([-1.0, 1.0], self.at.shape)
         share = min(self.SHARE, self.PLACES / self.at.shape[1])
         self.signs *= self.random.random(self.at.shape) < share
+        if self.start.first is not None:
+            rows = np.flatnonzero(self.random.random(self.WALKERS) < self.TOGETHER)
+            self.signs[rows] = self.signs[rows][:, self.leaders]
         sides = [self.at + self.HALF * self.signs, self.at - self.HALF * self.signs]
         return nearest(self.problem, np.concatenate(sides))
 
@@ -159,7 +164,7 @@ class Spsa:
         self.start.add(points, scores)
         order = np.argsort(scores, kind="stable")
         if self.at is None:
-            self.at = encode(self.problem, points[order[: self.WALKERS]])
+            self.at = encode(self.problem, points[np.resize(order, self.WALKERS)])
             return
         up, down = np.split(scores, 2)
         gain = self.GAIN * (self.DELAY / (self.DELAY + self.age)) ** 0.602
@@ -172,8 +177,11 @@ class Spsa:
     def _start(self, walkers: Index) -> None:
         """Put walkers at the best point of all or at a random one."""
         assert self.at is not None
-        fresh = self.start.table(walkers.size)
-        fresh = encode(self.problem, fresh)
+        if self.start.first is not None:
+            self.at[walkers] = encode(self.problem, self.start.again(walkers.size))
+            self.age[walkers] = 0
+            return
+        fresh = encode(self.problem, draw(self.problem, walkers.size, self.random))
         back = self.random.random((walkers.size, 1)) < self.RETURN
         self.at[walkers] = np.where(back, encode(self.problem, self.start.best), fresh)
         self.age[walkers] = 0
@@ -191,8 +199,9 @@ class CmaEs:
     """Points of a generation: at first, and at most."""
     WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
-    NARROW = 0.05
-    """The same where there are points to begin with."""
+    WIDE = 64
+    """Points of a generation from which it has that width where there are points to begin with;
+    smaller ones are that much narrower."""
     ALIKE = 0.5
     """First correlation of variables of one role."""
     PATIENCE = 3
@@ -210,9 +219,10 @@ class CmaEs:
         from cmaes import CMAwM
 
         point = self.start.again(1)
-        width = self.WIDTH if self.start.first is None else self.NARROW
+        narrow = 1.0 if self.start.first is None else min(self.population / self.WIDE, 1.0)
+        width = narrow * self.WIDTH
         top = np.maximum(highest(self.problem), 1.0)
-        roles = np.repeat([v.role for v in self.problem.variables], widths(self.problem))
+        roles = place_roles(self.problem)
         together = np.where(np.eye(top.size), 1.0, self.ALIKE * (roles[:, None] == roles))
         self.repeats.tables = 0
         self.optimizer: Any = CMAwM(
