@@ -16,18 +16,8 @@ from plan3d.simulator.task import Task
 
 from .problem import Mask, Points, Random, Repeats, Value, Variable, encode, nearest, step
 from .sampling import MakeSampler, Sampler
-from .staged import (
-    EACH,
-    FIRST,
-    MICRO_BATCHES,
-    PP,
-    RECOMPUTE,
-    TP,
-    WINDOW,
-    ZERO,
-    StagedProblem,
-    place_of,
-)
+from .stage_variables import EACH, FIRST, MICRO_BATCHES, PP, RECOMPUTE, TP, WINDOW, ZERO, place_of
+from .staged import StagedProblem
 
 OF_STAGES = (TP, ZERO, RECOMPUTE)
 """Variables of a stage that all stages share; cuts are even."""

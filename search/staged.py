@@ -16,42 +16,39 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.plan import Plan, code, from_columns
-from plan3d.simulator.plan_names import Recompute
 from plan3d.simulator.rules import legal, nearest_divisors, supported_precisions
-from plan3d.simulator.segments import ABSENT, Segments
+from plan3d.simulator.segments import ABSENT
 from plan3d.simulator.task import Task
 
 from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
 from .space import LARGEST_MICRO_BATCH, divisors
-
-Table = NDArray[np.int64]
+from .stage_variables import (
+    CUT,
+    EACH,
+    EIGHTHS,
+    FIRST,
+    MICRO_BATCHES,
+    MODES,
+    PP,
+    RECOMPUTE,
+    TP,
+    WINDOW,
+    ZERO,
+    Table,
+    distinct_shares,
+    heavier,
+    layouts,
+    moved,
+    packed,
+    place_of,
+    stage_of,
+)
 
 MOST_STAGES = 16
 """Stages of the longest pipeline that is tried unless asked for."""
-WINDOW = 4
-"""Layers that a stage may end before or after an even cut."""
-EIGHTHS = 8
-"""Parts of a stage's layers that change how they recompute at once: first from not at all to
-selectively, one eighth after another, then from selectively to in full."""
-ALONE, SIDE = 0.4, 0.7
-"""Share of moves of one stage alone; chance of others to take along all before it, or after it."""
-STRIDES = (1, 2, 4, 8)
-"""Eighths by which recompute changes in a move."""
-MODES = np.array([Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL], np.int64)
-"""Recompute from light to heavy."""
-PP, MICRO_BATCHES, FIRST = range(3)
-"""Places of the variables of the whole plan, and of the first stage's first."""
-CUT, TP, ZERO, RECOMPUTE, EACH = range(5)
-"""Places of a stage's variables, and how many there are."""
-
-
-def place_of(stage: int, field: int) -> int:
-    """The place of a stage's variable in a point."""
-    return FIRST + EACH * stage + field
 
 
 @dataclass(frozen=True)
@@ -162,15 +159,15 @@ class StagedProblem:
     @cached_property
     def even(self) -> Table:
         """Layers up to the end of a stage in an even cut [stage, pp]; all from the last one on."""
-        pp, layers = np.array(self.stages), self.task.model.layers
+        pp, layers = self._lengths, self.task.model.layers
         stage = np.arange(self.stages[-1])[:, None]
         out: Table = np.where(stage >= pp - 1, layers, ((stage + 1) * layers + pp // 2) // pp)
         return out
 
     @cached_property
     def shares(self) -> Mask:
-        """_distinct_shares of every number of layers [layers, share]."""
-        return _distinct_shares(np.arange(self.task.model.layers + 1))
+        """distinct_shares of every number of layers [layers, share]."""
+        return distinct_shares(np.arange(self.task.model.layers + 1))
 
     def end(self, points: Points, stage: int) -> Table:
         """Layers up to the end of a stage; the cut of a stage that is not there is even."""
@@ -182,12 +179,12 @@ class StagedProblem:
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
         variable = prefix.shape[1]
-        batches: Mask = np.any(self.strategies, axis=(2, 3))
         if variable == PP:
-            return np.broadcast_to(np.any(batches, axis=1), (len(prefix), len(self.stages)))
+            some: Mask = np.any(self.strategies, axis=(1, 2, 3))
+            return np.broadcast_to(some, (len(prefix), some.size))
         if variable == MICRO_BATCHES:
-            some: Mask = batches[prefix[:, PP]]
-            return some
+            batches: Mask = np.any(self.strategies, axis=(2, 3))[prefix[:, PP]]
+            return batches
         stage, field = divmod(variable - FIRST, EACH)
         absent = np.broadcast_to(self._absent[field], (len(prefix), self._absent[field].size))
         present = stage < self._lengths[prefix[:, PP]]
@@ -239,7 +236,7 @@ class StagedProblem:
         return out
 
     def plans(self, points: Points) -> Plan:
-        """One row a point, with two runs a stage: what recomputes in full, and the rest.
+        """One row a point, with two runs a stage: what recomputes more, and the rest.
 
         A plan's own sizes are those of the stage with the largest dp, its zero is the largest.
         """
@@ -250,11 +247,11 @@ class StagedProblem:
             layers = self.end(points, stage) - self.end(points, stage - 1)
             tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
             dp = self.task.gpus // (pp * tp)
-            more, light = _heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
+            more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
             for part, recompute in ((more, MODES[light + 1]), (layers - more, MODES[light])):
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
                 runs.append((at, part, tp, dp, zero, recompute))
-        segments = _packed(np.array(runs).transpose(1, 2, 0))
+        segments = packed(np.array(runs).transpose(1, 2, 0))
         dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)
         columns = self._columns(pp, segments.tp.max(axis=1), dp, m, zero)
         columns |= {"tp": self.task.gpus // (pp * dp), "recompute": segments.recompute[:, 0]}
@@ -264,37 +261,21 @@ class StagedProblem:
     def neighbours(self, points: Points, random: Random) -> Points:
         """A layer to another stage; tp for dp; ZeRO, recompute, micro-batches; or pp.
 
-        Some moves are made in a stage, and as far as possible in all before it, after it, or both.
-        Stages that a longer pipeline adds are like the last one it had.
+        Stages that a longer pipeline adds are like the last one it had; a rank keeps the sequences
+        of its micro-batch.
         """
         variable, index = step(self, points, random)
-        wanted, rows = points.copy(), np.arange(len(points))
-        stage, field = np.divmod(variable - FIRST, EACH)
-        field = np.where(variable < FIRST, NOTHING, field)
-        far = np.where(field == RECOMPUTE, random.choice(STRIDES, rows.size), 1)
-        shift = far * (index - points[rows, variable])
-        wanted[rows, variable] += shift
-        last = np.array(self.stages)[points[:, PP]] - 1
-        alone = random.random(rows.size) < ALONE
-        before, after = random.random((2, rows.size)) < SIDE
-        low, high = np.where(before, 0, stage), np.where(after, last, stage)
-        for other in range(self.stages[-1]):
-            for name in range(EACH):
-                place = place_of(other, name)
-                new = np.flatnonzero(other > last)
-                wanted[new, place] = points[new, place_of(0, name) + EACH * last[new]]
-                along = ~alone & (field == name)
-                along &= (low <= other) & (other <= high)
-                wanted[along, place] += (shift * (other != stage))[along]
-        everywhere = ~alone & (low == 0) & (high == last) & (field == TP)
-        tp = np.where(everywhere, index, points[:, place_of(0, TP)])
+        last = self._lengths[points[:, PP]] - 1
+        wanted, everywhere = moved(points, variable, index, last, random)
+        wider = everywhere & (stage_of(variable)[1] == TP)
+        tp = np.where(wider, index, points[:, place_of(0, TP)])
         wanted[:, MICRO_BATCHES] = self.same_share(points, wanted, tp)
         return nearest(self, encode(self, wanted))
 
     def same_share(self, points: Points, wanted: Points, tp: Table) -> Table:
         """Indices of the micro-batches with which a rank of the first stage keeps its sequences
         per micro-batch when the stages change, and all tp with the first to that index."""
-        stages, sizes = np.array(self.stages), np.array(self.sizes)
+        stages, sizes = self._lengths, np.array(self.sizes)
         batches = np.array(divisors(self.task.global_batch))
         before = points[:, place_of(0, TP)]
         more = stages[wanted[:, PP]] * sizes[tp] / (stages[points[:, PP]] * sizes[before])
@@ -306,51 +287,9 @@ class StagedProblem:
     def size(self) -> int:
         """Legal points: for each pipeline, strategies and cuts times shares, stage by stage."""
         per_stage = self.strategies.sum(axis=(2, 3))
+        shares = self.shares.sum(axis=1).tolist()
         return sum(
-            int(strategies) ** pp * _layouts(self, pp)
-            for pp, counts in zip(self.stages, per_stage.tolist(), strict=True)
+            int(strategies) ** pp * layouts(self.even[:pp, i].tolist(), shares)
+            for i, (pp, counts) in enumerate(zip(self.stages, per_stage.tolist(), strict=True))
             for strategies in counts
         )
-
-
-def _heavier(share: Table, layers: Table) -> Table:
-    """Layers of a stage that recompute more than the others: so many eighths, rounded."""
-    eighths = share - EIGHTHS * (np.maximum(share - 1, 0) // EIGHTHS)
-    out: Table = (eighths * layers + EIGHTHS // 2) // EIGHTHS
-    return out
-
-
-def _distinct_shares(layers: Table) -> Mask:
-    """Eighths [row, share] of which no smaller one recomputes the same."""
-    share = np.arange(2 * EIGHTHS + 1)
-    heavier = _heavier(share, layers[:, None])
-    fresh: Mask = np.diff(heavier, axis=1, prepend=-1) > 0
-    fresh[:, EIGHTHS + 1] = heavier[:, EIGHTHS + 1] > 0
-    return fresh
-
-
-def _packed(runs: Table) -> Segments:
-    """Segments of columns [field, row, run] with the runs that are there first."""
-    order = np.argsort(runs[0] == ABSENT, axis=1, kind="stable")
-    width = int((runs[0] != ABSENT).sum(axis=1).max())
-    columns = [np.take_along_axis(column, order, axis=1)[:, :width] for column in runs]
-    absent = columns[0] == ABSENT
-    return Segments(*(np.where(absent, ABSENT, column) for column in columns))
-
-
-def _layouts(problem: StagedProblem, pp: int) -> int:
-    """Ways to cut the layers and to choose shares of full recompute, over all stages."""
-    layers = problem.task.model.layers
-    ways: dict[int, int] = {0: 1}
-    for stage in range(pp):
-        even = int(problem.even[stage, problem.stages.index(pp)])
-        ends = [layers] if stage == pp - 1 else range(even - WINDOW, even + WINDOW + 1)
-        room = layers - (pp - stage - 1)
-        new: dict[int, int] = {}
-        for end in ends:
-            for begin, count in ways.items():
-                if begin < end <= room:
-                    shares = int(problem.shares[end - begin].sum())
-                    new[end] = new.get(end, 0) + count * shares
-        ways = new
-    return sum(ways.values())

@@ -171,6 +171,7 @@ ORDER = {
         problem
         diagram
         uniform
+        stage_variables
         staged
         sampling
         alike
