@@ -90,8 +90,8 @@ class Refined:
     """Of the budget, at most, for those plans."""
     PATIENCE = 20
     """Tables of known points after which it goes on earlier."""
-    KEPT = 4
-    """Plans with which it goes on, the best one of each number of stages."""
+    KEPT = 8
+    """Plans with which it goes on, each the best one with its pp and tp."""
 
     def __init__(self, make: MakeSampler, problem: StagedProblem, random: Random) -> None:
         self.make, self.problem, self.random = make, problem, random
@@ -123,6 +123,7 @@ class Refined:
         seen, rows = np.unique(np.concatenate([self.best, self.asked]), axis=0, return_index=True)
         known = np.concatenate([self.scores, scores])[rows]
         order = np.argsort(known, kind="stable")
-        _, best = np.unique(seen[order, PP], return_index=True)
+        kinds = seen[order][:, [PP, FIRST + OF_STAGES.index(TP)]]
+        _, best = np.unique(kinds, axis=0, return_index=True)
         order = order[np.sort(best)][: self.KEPT]
         self.best, self.scores = seen[order], known[order]

@@ -73,8 +73,9 @@ class Annealing:
     """Temperatures: relative worsening that is accepted with probability 1/e."""
     COOLER = 0.2
     """Their factor where there are points to begin with."""
-    PATIENCE = 150
-    """Moves without anything better after which a chain starts again."""
+    PATIENCE, SOONER = 150, 40
+    """Moves without anything better after which a chain starts again; the second where there are
+    points to begin with."""
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
@@ -83,7 +84,7 @@ class Annealing:
         self.scores: Value = np.zeros(0)
         self.warmth = self.HOT * (1.0 if first is None else self.COOLER)
         self.temperature = self.warmth
-        self.tired = Tired(self.CHAINS, self.PATIENCE)
+        self.tired = Tired(self.CHAINS, self.PATIENCE if first is None else self.SOONER)
 
     def ask(self, spent: float) -> Points:
         self.temperature = self.warmth * (self.COLD / self.HOT) ** spent
