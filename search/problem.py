@@ -107,7 +107,7 @@ def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     return points
 
 
-def _argmax(values: Value) -> Index:
+def _argmax(values: Value | Mask) -> Index:
     """The first largest value of each row."""
     out: Index = np.argmax(values, axis=1)
     return out
@@ -142,14 +142,15 @@ class Start:
         """Points to begin with: as many at random, or those that are known."""
         return draw(self.problem, rows, self.random) if self.first is None else self.first
 
-    def again(self, rows: int) -> Points:
-        """Points to begin with again."""
+    def again(self, rows: int, share: float = 0.0) -> Points:
+        """Points to begin with again; where none are known a `share` is the best of all."""
         if self.first is None:
-            return draw(self.problem, rows, self.random)
-        points = self.first[np.arange(rows) % len(self.first)]
-        if np.isinf(self.least):
+            points = draw(self.problem, rows, self.random)
+        else:
+            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
+        if not share or np.isinf(self.least):
             return points
-        back = self.random.random((rows, 1)) < self.RETURN
+        back = self.random.random((rows, 1)) < share
         out: Points = np.where(back, self.best, points)
         return out
 

@@ -178,13 +178,7 @@ class Spsa:
     def _start(self, walkers: Index) -> None:
         """Put walkers at the best point of all or at a random one."""
         assert self.at is not None
-        if self.start.first is not None:
-            self.at[walkers] = encode(self.problem, self.start.again(walkers.size))
-            self.age[walkers] = 0
-            return
-        fresh = encode(self.problem, draw(self.problem, walkers.size, self.random))
-        back = self.random.random((walkers.size, 1)) < self.RETURN
-        self.at[walkers] = np.where(back, encode(self.problem, self.start.best), fresh)
+        self.at[walkers] = encode(self.problem, self.start.again(walkers.size, self.RETURN))
         self.age[walkers] = 0
 
 
