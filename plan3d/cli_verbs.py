@@ -14,12 +14,14 @@ from .simulator.task import Task
 
 if TYPE_CHECKING:
     from .search.backend import SearchResult
+    from .search.beyond import Gain
     from .simulator.step import Costs
 
 
 def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
     """Rank plans; the exit code says whether there are any."""
     from . import cli_views
+    from .search.beyond import gains
 
     choose = cli_task.choices_of(args)
     options = {"choose": choose, **_options(args)}
@@ -38,17 +40,19 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         if args.json:
             _print_json(cli_views.empty_record(task, tokens, [str(error)]))
         raise
+    infeasible, beyond = _why_infeasible(result, choose), gains(result, choose)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
         record = cli_views.search_record(result, tokens, args.price, args.pareto)
+        record["beyond"] = [gain._asdict() for gain in beyond]
+        record |= {"infeasible": infeasible} if infeasible else {}
     if args.csv is not None:
         write_whole(args.csv, "--csv", cli_views.csv_text(record["plans"]))
-    infeasible = _why_infeasible(result, choose)
     _write_pages(result, args, tokens, infeasible)
     if args.json:
-        _print_json({**record, "infeasible": infeasible} if infeasible else record)
+        _print_json(record)
     else:
-        _print_search(result, args, tokens, infeasible)
+        _print_search(result, args, tokens, infeasible, beyond)
     return _exit_code(result, args)
 
 
@@ -123,9 +127,14 @@ def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
 
 
 def _print_search(
-    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
+    result: SearchResult,
+    args: argparse.Namespace,
+    tokens: float | None,
+    infeasible: list[str],
+    beyond: list[Gain],
 ) -> None:
     from . import cli_views
+    from .search.beyond import sentence
 
     screen = Screen()
     screen.lines(cli_views.header(result.task, result.limit))
@@ -139,6 +148,8 @@ def _print_search(
     print()
     _print_ranking(screen, result.costs, args, tokens)
     screen.lines(cli_views.count_lines(result))
+    if beyond:
+        screen.lines([sentence(beyond)])
     if tokens is not None:
         screen.lines([cli_views.training_line(result.costs, tokens, args.price)])
     screen.lines(cli_views.accuracy_lines(result.costs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,8 @@ DAY = 86400.0
 """Seconds."""
 MOST_GPUS = 131072
 """GPUs beyond which the inverse question is not searched."""
+NEAR_NODES = 8
+"""Nodes more and fewer on which a legal plan is looked for."""
 MOST_DOUBLINGS = 8
 """How often the GPUs are doubled in looking for a cluster on which a model fits."""
 
@@ -87,6 +89,9 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
     if smallest is not None and smallest.memory_bytes <= smallest.capacity:
         left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
         yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
+    if smallest is None:
+        yield from _legal_nearby(result, choose)
+        return
     for doubling in range(1, MOST_DOUBLINGS + 1):
         more = result.task.gpus * 2**doubling
         found = _search(result, with_gpus(result.task, more), choose)
@@ -96,6 +101,36 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
             yield f"on {more} GPUs it fits: {found.plans[0]}"
             return
     yield f"not even {result.task.gpus * 2**MOST_DOUBLINGS} GPUs would do"
+
+
+def _legal_nearby(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """The nearest numbers of GPUs and sequences, below and above, for which some plan is legal."""
+    task = result.task
+    nodes, batch = task.cluster.nodes, task.global_batch
+    node = task.cluster.gpus_per_node
+    below, above = range(nodes - 1, 0, -1), range(nodes + 1, nodes + NEAR_NODES + 1)
+    for counts in (below[:NEAR_NODES], above):
+        near = (with_gpus(task, n * node) for n in counts)
+        yield from _first_that_fits(result, near, choose, lambda t: f"on {t.gpus} GPUs it fits")
+    for multiple in (batch // nodes * nodes, (batch // nodes + 1) * nodes):
+        near = (replace(task, global_batch=n) for n in (multiple,) if n and n != batch)
+        yield from _first_that_fits(
+            result, near, choose, lambda t: f"with a global batch of {t.global_batch} it fits"
+        )
+
+
+def _first_that_fits(
+    result: SearchResult,
+    tasks: Iterator[Task],
+    choose: Mapping[str, Sequence[Any]],
+    said: Callable[[Task], str],
+) -> Iterator[str]:
+    """A line about the first of some questions that has an answer."""
+    for task in tasks:
+        found = _search(result, task, choose)
+        if found.plans:
+            yield f"{said(task)}: {found.plans[0]}"
+            return
 
 
 def train_seconds(costs: Costs, tokens: float) -> Any:

@@ -61,34 +61,20 @@ class Bounds(NamedTuple):
     memory: Value
 
 
-def ideal_layout(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int,
-    mtp_stage: int,
-) -> schedules.Layout:
+def ideal_layout(cut: schedules.Cut) -> schedules.Layout:
     """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _ideal(order, kinds, pp, (0, 0, 0))
+    return _ideal(cut.order, cut.kinds, cut.pp, (0, 0, 0))
 
 
-def ideal_between_ends(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int,
-    mtp_stage: int,
-) -> schedules.Layout:
+def ideal_between_ends(cut: schedules.Cut) -> schedules.Layout:
     """The same where the layers of the end ranks are known, for a model with one kind of block.
 
-    `chunks` is the placement with one chunk a rank. More chunks leave some rank between the ends
+    The cut has one chunk a rank. More chunks leave some rank between the ends
     with no less than the most here, and an end that holds more was asked for.
     """
-    between = max(chunks[1:-1], default=0)
-    first, last = (end if end > between > 0 else 0 for end in (chunks[0], chunks[-1]))
-    return _ideal(order, kinds, pp, (first, between, last))
+    between = max(cut.chunks[1:-1], default=0)
+    first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
+    return _ideal(cut.order, cut.kinds, cut.pp, (first, between, last))
 
 
 @lru_cache(maxsize=65536)
@@ -101,8 +87,8 @@ def _ideal(
     They count as last ranks, which keep fewest micro-batches in flight.
     """
     first, between, last = least
-    even = schedules.balanced_layers(len(order), pp)
-    total = schedules.rank_counts(order, kinds, pp, even).sum(axis=0)
+    even = schedules.Cut(order, kinds, pp, schedules.balanced_layers(len(order), pp))
+    total = schedules.rank_counts(even).sum(axis=0)
     block = np.array([name.startswith("block") for name in kinds])
     ends = total * np.array(["head" in name or "mtp" in name for name in kinds])
     shares = np.ceil(np.diag(total)[block] / pp)
@@ -110,7 +96,7 @@ def _ideal(
     alike = np.zeros(len(counts))
     alike[0] = pp
     rank = np.full(len(counts), pp - 1.0)
-    before, paths = np.zeros_like(counts), 0 * schedules.layout(order, kinds, pp, even).paths
+    before, paths = np.zeros_like(counts), 0 * schedules.layout(even).paths
     return schedules.Layout(counts, rank, rank, alike, before, total, paths)
 
 
@@ -169,7 +155,12 @@ class Relaxation:
     def open(self) -> dict[str, tuple[int, ...]]:
         """Values of the fields that a layer can see and that are not known."""
         names = [name for name in LOCAL if name not in self.known]
-        return {name: self.space.axes[name] for name in names}
+        return {name: self._values(name) for name in names}
+
+    def _values(self, name: str) -> tuple[int, ...]:
+        """The values of an axis; of one that follows from others, those it may come to have."""
+        values = self.space.axes[name]
+        return (0, 1) if AUTO in values else values
 
     @cached_property
     def ends(self) -> bool:
@@ -253,12 +244,11 @@ class Relaxation:
         """Least exposed seconds of data parallelism; known once the stages are."""
         if not self.exact:
             return 0.0
-        axes, zeros = self.space.axes, list(self.space.axes["zero"])
+        zeros = list(self.space.axes["zero"])
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
         table = data_parallel.seconds(self.space.task, sync, s, zeros)
         overlaps = [
-            [0, 1] if AUTO in axes[name] else list(axes[name])
-            for name in ("overlap_grad_reduce", "overlap_param_gather")
+            list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
         ]
         out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(0, 1, 2))
         return out

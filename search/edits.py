@@ -7,7 +7,7 @@ trained (precision, optimizer) is not offered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,12 +115,12 @@ def _micro_batches(plan: Plan, task: Task) -> int:
     return int(max(task.global_batch // (row.dp * row.micro_batch), 1))
 
 
-def _candidates(costs: Costs) -> Iterator[tuple[str, int, Plan]]:
+def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[str, int, Plan]]:
     task, row = costs.task, costs.plans.take(0)
     start = loose(row, task.gpus)
     seen = {_key(row)}
     for name, values in edit_values(row, task).items():
-        for value in values:
+        for value in values if names is None or name in names else ():
             if value == getattr(row, name):
                 continue
             change: dict[str, Any] = {name: value}
@@ -135,13 +135,18 @@ def _key(plan: Plan) -> str:
     return f"{fields} {plan.layers_per_stage} {plan.to_dict().get('segments')}"
 
 
-def single_edits(costs: Costs) -> Edits:
-    """Every legal change of one field of one plan that has an effect, fastest first."""
+def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
+    """Every legal change of one field of one plan that has an effect, fastest first; with `names`
+    only of these fields."""
     task = costs.task
-    found = [edit for edit in _candidates(costs) if legal(edit[2].table(), task).all()]
-    if not found:
+    candidates = list(_candidates(costs, names))
+    if not candidates:
         return Edits((), (), None)
-    tried = simulate(task, concat([plan.table() for _, _, plan in found]))
+    plans = concat([plan.table() for _, _, plan in candidates])
+    may = np.flatnonzero(legal(plans, task))
+    if not may.size:
+        return Edits((), (), None)
+    found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))
     kept = [i for i in np.argsort(tried.step, kind="stable") if _differs(tried, i, costs)]
     if not kept:
         return Edits((), (), None)

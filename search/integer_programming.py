@@ -53,6 +53,7 @@ ONLY = {
     "last_stage_layers": (0,),
     "mtp_stage": (0,),
     "overlap_p2p": (0,),
+    "overlap_ep": (0,),
 }
 """Fields that have one value here: every stage is one chunk under 1F1B."""
 

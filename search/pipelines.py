@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from plan3d.simulator.rules import legal_runs
 from plan3d.simulator.segment_rules import as_run
 from plan3d.simulator.stages import Weights, costs_of, strategy
 from plan3d.simulator.task import Task
+
+from .space import DERIVED
 
 Value = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -100,6 +103,10 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
     for values in product(*(axes[name] for name in _VARIED)):
         shared = {**fixed, **dict(zip(_VARIED, values, strict=True))}
         shared["overlap_tp"] *= shared["sequence_parallel"]
+        if shared["expert_dispatch"] == AUTO:
+            shared["expert_dispatch"] = int(
+                DERIVED["expert_dispatch"](SimpleNamespace(**shared), task)
+            )
         rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
         if rows.size:
             yield from _with_strategies(task, axes, shared, meshes, rows)

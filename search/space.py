@@ -21,8 +21,8 @@ from plan3d.simulator.errors import InputError
 from plan3d.simulator.exchanges import FIELDS, PLAIN
 from plan3d.simulator.pipeline_rules import Rule
 from plan3d.simulator.plan import AUTO, AXES, Plan, check_field, code, from_columns
-from plan3d.simulator.plan_names import Schedule, Sync
-from plan3d.simulator.rules import RULES, supported_precisions
+from plan3d.simulator.plan_names import Dispatch, Recompute, Schedule, Sync
+from plan3d.simulator.rules import RULES, overlaps_experts, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.task import Task
 from plan3d.simulator.topologies import Topology
@@ -87,13 +87,24 @@ DERIVED: dict[str, Callable[[Any, Task], Any]] = {
     ),
     "overlap_param_gather": lambda p, task: p.overlap_grad_reduce * (np.asarray(p.zero) > 0),
     "overlap_p2p": lambda p, task: np.asarray(p.virtual_stages) > 1,
+    "expert_dispatch": lambda p, task: np.where(
+        p.ep * p.etp > task.cluster.fast.gpus, Dispatch.HIERARCHICAL, Dispatch.ALLTOALL
+    ),
+    "overlap_ep": lambda p, task: (
+        (np.asarray(p.ep) > 1)
+        & (p.recompute != Recompute.FULL)
+        & overlaps_experts(p.pp, p.virtual_stages, p.schedule)
+    ),
 }
-"""Fields that follow from others where their axis is AUTO."""
+"""Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
+do where it is legal (Megatron-Core overlaps no experts under full recompute)."""
 DERIVES_FROM = {
     "dp": ("tp", "cp", "pp"),
     "schedule": ("virtual_stages",),
     "overlap_param_gather": ("overlap_grad_reduce", "zero"),
     "overlap_p2p": ("virtual_stages",),
+    "expert_dispatch": ("ep", "etp"),
+    "overlap_ep": ("ep", "pp", "virtual_stages", "schedule", "recompute"),
 }
 """The fields that each of DERIVED reads."""
 
@@ -118,6 +129,7 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     """
     layers, cluster = task.model.layers, task.cluster
     experts = [kind.experts for kind in task.model.kinds if kind.experts]
+    exchanged = bool(experts) and task.software.expert_exchange
     ranks = divisors(task.gpus)
     largest = LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     micro = {3, *(2**i for i in range(largest.bit_length()))}
@@ -138,9 +150,9 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
         "sequence_parallel": (1, 0),
         "recompute": (0, 1, 2),
         "overlap_tp": (1, 0),
-        "overlap_ep": (0,),
+        "overlap_ep": (AUTO if exchanged else 0,),
         "cp_comm": (0,),
-        "expert_dispatch": (0,),
+        "expert_dispatch": (AUTO if exchanged else 0,),
         "precision": (0,),
         "optimizer": (0,),
         "zero": (0, 1, 2, 3),
@@ -286,7 +298,7 @@ class Level:
 def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
     """The axes to expand, in order, each with the rules that are decided after it."""
     names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
-    names = names or ["tp"]
+    names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
     plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
     waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
@@ -299,6 +311,18 @@ def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
         values = np.array(space.axes[name], np.int64)
         walk.append(Level(name, values, space.task, ready, inner))
     return walk
+
+
+def _after_sources(space: Space, names: Sequence[str]) -> list[str]:
+    """The axes, every derived one no earlier than the last that it follows from."""
+    place = {name: i for i, name in enumerate(names)}
+
+    def turn(name: str) -> tuple[int, bool]:
+        sources = DERIVES_FROM[name] if _derived(space, name) else ()
+        last = max((turn(source)[0] for source in sources if source in place), default=-1)
+        return max(last, place[name]), last > place[name]
+
+    return sorted(names, key=turn)
 
 
 def _derived(space: Space, name: str) -> bool:

@@ -109,7 +109,7 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     fast = cluster.fast
     local = _inside(fast.all_reduce, sent, steps)
     if fast.switch_all_reduce:
-        switch = _inside(fast.switch_all_reduce, sent, np.zeros_like(steps))
+        switch = _inside(fast.switch_all_reduce, sent, np.zeros(steps.shape))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
     some_cross = group.domains > 1
     if not some_cross.any():
@@ -134,7 +134,7 @@ def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
     local = _inside(fast, (n - 1) / n * size, n - 1)
     leaving = (n - group.in_domain) / n * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
-    remote = _across(cluster, leaving, np.zeros_like(n), rate) + (n - 1) * fast.latency_per_step
+    remote = _across(cluster, leaving, np.zeros(n.shape), rate) + (n - 1) * fast.latency_per_step
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
@@ -153,14 +153,14 @@ def spread(
     leaving = nodes * (group.domains - 1) / group.domains * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
     hops = group.domains - 1
-    remote = _across(cluster, leaving, np.zeros_like(n), rate) + hops * fast.latency_per_step
+    remote = _across(cluster, leaving, np.zeros(n.shape), rate) + hops * fast.latency_per_step
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
 def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> Value:
     """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
     bytes_sent = np.asarray(size, float)
-    one = np.ones_like(bytes_sent)
+    one = np.ones(bytes_sent.shape)
     local = _inside(cluster.fast.send, bytes_sent, one)
     net = cluster.network
     remote = net.latency + net.root * np.sqrt(bytes_sent)
@@ -171,7 +171,7 @@ def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> V
 def wire_bytes(operation: str, size: Value | float, ranks: Value | float) -> Value:
     """Bytes one rank sends: all-reduce 2 (n-1)/n size, the others (n-1)/n size, send all."""
     n = np.asarray(ranks, float)
-    factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones_like(n)}
+    factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones(n.shape)}
     out: Value = factors.get(operation, (n - 1) / n) * np.asarray(size, float)
     return out
 
@@ -249,6 +249,6 @@ def through_servers(
     """
     rate = cluster.network.bandwidth * cluster.network.efficiency
     load = max(cluster.gpus / (servers * cluster.gpus_per_node), 1.0)
-    one = np.ones_like(group.ranks)
+    one = np.ones(group.ranks.shape)
     seconds = [_across(cluster, one * load * size, one, one * rate) for size in (up, down)]
     return (seconds[0] + seconds[1]) * (group.ranks > 1)

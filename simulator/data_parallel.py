@@ -64,9 +64,9 @@ def synchronisation(
         shares.append((weights.expert, weights.expert_group))
     parameters = sum((share for share, _ in shares), np.zeros(1))
     buckets = exchanges.buckets(task, policy, parameters, weights.units)
-    pieces = np.stack([np.ones_like(buckets), buckets, np.maximum(weights.units, 1.0)])
+    pieces = np.array([np.ones(buckets.shape), buckets, np.maximum(weights.units, 1.0)])
     element = exchanges.element_bytes(task, recipe, policy)
-    reduce = scatter = gather = np.zeros_like(pieces)
+    reduce = scatter = gather = np.zeros(pieces.shape)
     for share, group in shares:
         piece = share / pieces
         if min(zeros) == 0 or policy.apart:
@@ -131,7 +131,7 @@ def _shown(times: Value, pieces: Value, window: Value, contention: float) -> Val
     [2, class, skeleton]."""
     tail = times[BUCKETS] / pieces[BUCKETS]
     hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
-    return np.stack([times[WHOLE], hidden])
+    return np.array([times[WHOLE], hidden])
 
 
 def _late(shown: Value, waiting: Value) -> Value:
@@ -161,8 +161,8 @@ def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
     2017, section 3); local SGD averages those that its last local step ends with.
     """
     window = s.micro_batches * (s.forward + s.backward)
-    hidden = exposed(times, window, np.zeros_like(times), contention)
-    shown = np.stack([times - s.backward_before, hidden]).max(axis=1)
+    hidden = exposed(times, window, np.zeros(times.shape), contention)
+    shown = np.array([times - s.backward_before, hidden]).max(axis=1)
     out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
     return out
 
@@ -202,7 +202,7 @@ _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
 def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
     hidden = exposed(scatter, s.backward, scatter / pieces, contention)
-    return np.stack([scatter, hidden])[:, None]
+    return np.array([scatter, hidden])[:, None]
 
 
 def _gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
@@ -215,7 +215,7 @@ def _gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contentio
 
     alone = [2 * gather + scatter, ahead + behind(gather) + scatter]
     reduced = [2 * gather + behind(scatter), ahead + behind(gather + scatter)]
-    return np.stack([*alone, *reduced]).reshape(2, 2, *gather.shape)
+    return np.array([*alone, *reduced]).reshape(2, 2, *gather.shape)
 
 
 class Exposed(NamedTuple):

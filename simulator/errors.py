@@ -30,10 +30,16 @@ class CalibrationError(Plan3dError):
     exit_code = 4
 
 
+MOST_MEANT = 3
+"""Names that an error line offers."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error line: the nearest known names, or all of them when none is near."""
-    known = list(known)
-    near = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.5)
+    """The end of an error line: the known names that begin so or else are nearest, or all of them
+    when none is near."""
+    known, word = list(known), word.lower()
+    begin = [name for name in known if word and name.startswith(word)]
+    near = begin[:MOST_MEANT] or difflib.get_close_matches(word, known, n=MOST_MEANT, cutoff=0.5)
     if near:
         return f"; did you mean {', '.join(near)}?"
     return f"; known: {', '.join(known)}" if known else ""

@@ -34,7 +34,7 @@ def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
     Norms, routers and MLA down-projections are whole on every tensor rank.
     """
     model, s = local.task.model, local.s
-    zero = np.zeros_like(s.tp)
+    zero = np.zeros(s.tp.shape)
     table = local.vocabulary * model.hidden / s.tp
     if kind.name == "embedding":
         whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
@@ -96,7 +96,7 @@ def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Va
         return size / split if np.ndim(size) == 0 and size == hidden else size
 
     values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
-    return np.asarray(local.recipe.activation * sum(values, np.zeros_like(kept)))
+    return np.asarray(local.recipe.activation * sum(values, np.zeros(kept.shape)))
 
 
 def gathered_inputs(kind: Kind, local: Local) -> Value | float:
@@ -124,7 +124,7 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
     norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
     heads = attn.heads * attn.value_dim / s.tp
     cores = element * tokens * (operators.qkv_width(attn, s.tp) + heads)
-    kept, dropped = 2 * norms + cores, np.zeros_like(tokens)
+    kept, dropped = 2 * norms + cores, np.zeros(tokens.shape)
     if "layernorm" in software.selective:
         dropped = dropped + norms
     if attn.kv_rank:

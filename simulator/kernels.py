@@ -172,7 +172,7 @@ def gemm_provenance(
     return {o.name.lower(): float(seconds[found == o].sum() / total) for o in Origin}
 
 
-def smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
+def smooth_maximum(a: Value, b: Value | float, sharpness: float) -> Value:
     """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows."""
     high = np.maximum(np.maximum(a, b), 1e-300)
     ratio: Value = np.minimum(a, b) / high

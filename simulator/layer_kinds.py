@@ -76,7 +76,7 @@ def _tensor_collectives(
 ) -> TensorCollectives:
     """Those that some strategy makes; sequence parallelism gathers and scatters, the others
     reduce."""
-    gather = scatter = reduce = np.zeros_like(hidden)
+    gather = scatter = reduce = np.zeros(hidden.shape)
     if sequence_parallel.any():
         gather = collectives.all_gather(hidden, group, cluster)
         scatter = collectives.reduce_scatter(hidden, group, cluster)

@@ -239,7 +239,7 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     """Seconds [pass, strategy] of the model's first block alone, forward and backward: without
     communication, gradient accumulation and a table of layers. What such a table is over."""
     local, kind = local_strategies(task, recipe, s), layer_kinds(task.model)[0]
-    none = np.zeros_like(s.tp)
+    none = np.zeros(s.tp.shape)
     local = local._replace(tensor=TensorCollectives(none, none, none), layer_ratio=None)
     work = work_of(kind, local)
     ((matmul, _),) = _gemm_seconds([work], local)
@@ -288,6 +288,6 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
     return out
 
 
-def _floor_excess(seconds: Value, floor: float) -> Value:
+def _floor_excess(seconds: Value, floor: Value | float) -> Value:
     """What the launch floor adds: the smooth maximum of work and floor, minus the work."""
-    return kernels.smooth_maximum(seconds, np.full_like(seconds, floor), LAUNCH_SHARPNESS) - seconds
+    return kernels.smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds

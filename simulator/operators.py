@@ -219,7 +219,7 @@ def block_work(
         gemms += _mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
         gemms += _expert_gemms(block.experts, hidden, s, sequence)
-    again = np.zeros_like(tokens)
+    again = np.zeros(tokens.shape)
     if "layernorm" in selective:
         again = again + 2 * tokens * 2 * block.norms * hidden / s.norm_split
     if "moe_act" in selective and block.experts:
@@ -246,7 +246,7 @@ def block_work(
 def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:
     """Table lookup: the hidden states are read and written once."""
     moved = 2 * s.tokens(sequence) * 2 * hidden / s.norm_split
-    return Work([], None, moved, [], np.zeros_like(moved), kernels=1)
+    return Work([], None, moved, [], np.zeros(moved.shape), kernels=1)
 
 
 def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Work:
@@ -256,7 +256,7 @@ def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Wor
     loss = LOSS_BYTES * tokens * logits
     moved = 2 * tokens * 2 * hidden / s.norm_split + loss
     logit = Gemm(tokens, logits, hidden)
-    return Work([logit], None, moved, [], np.zeros_like(moved), 3, True, loss)
+    return Work([logit], None, moved, [], np.zeros(moved.shape), 3, True, loss)
 
 
 def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tuple[Work, Work]:
@@ -269,7 +269,7 @@ def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tup
         None,
         2 * s.tokens(sequence) * 6 * model.hidden / s.norm_split,
         [],
-        np.zeros_like(s.tp),
+        np.zeros(s.tp.shape),
         kernels=3,
     )
     return projection, head_work(model.hidden, vocabulary, s, sequence)

@@ -18,10 +18,7 @@ Index = NDArray[np.intp]
 
 SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""
-LayoutOf = Callable[
-    [tuple[int, ...], tuple[str, ...], int, tuple[int, ...], int, int], schedules.Layout
-]
-"""Block order, kinds, ranks, layers of each chunk, Placement and stage of MTP -> layers by rank."""
+LayoutOf = Callable[[schedules.Cut], schedules.Layout]
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
@@ -52,7 +49,7 @@ class Placements:
             for pp, v, first, last, _, place in shapes
         ]
         layouts = [
-            layout_of(task.model.order, kinds, pp, chunks, place, mtp_stage)
+            layout_of(schedules.Cut(task.model.order, kinds, pp, chunks, place, mtp_stage))
             for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
         ]
         self.cuts: Value | None = None
@@ -60,12 +57,12 @@ class Placements:
             self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
         classes = max(layout.rank.size for layout in layouts)
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
-        self.before = np.zeros_like(self.counts)
+        self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
         self.paths = np.stack([layout.paths for layout in layouts])
         self.rank = np.zeros((classes, len(layouts)))
-        self.last_rank = np.zeros_like(self.rank)
-        self.ranks_alike = np.zeros_like(self.rank)
+        self.last_rank = np.zeros(self.rank.shape)
+        self.ranks_alike = np.zeros(self.rank.shape)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts

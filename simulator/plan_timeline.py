@@ -135,13 +135,7 @@ def _deferred(times: StageTimes) -> int:
     return int(deferred(longest, times.weight_gradient.max()))
 
 
-def _every_chunk(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int,
-    mtp_stage: int,
-) -> schedules.Layout:
+def _every_chunk(cut: schedules.Cut) -> schedules.Layout:
     """A layout in which every chunk is a rank."""
-    return schedules.every_rank(order, kinds, len(chunks), chunks, mtp_stage=mtp_stage)
+    alone = cut._replace(pp=len(cut.chunks), place=schedules.Placement.LOOPED)
+    return schedules.every_rank(alone)

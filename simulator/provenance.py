@@ -91,15 +91,8 @@ def _slowest_counts(task: Task, table: Plan) -> Value:
     """Layers of each kind on the slowest pipeline rank of a uniform plan."""
     placed: list[schedules.Layout] = []
 
-    def watched(
-        order: tuple[int, ...],
-        kinds: tuple[str, ...],
-        pp: int,
-        chunks: tuple[int, ...],
-        place: int,
-        mtp_stage: int,
-    ) -> schedules.Layout:
-        placed.append(schedules.every_rank(order, kinds, pp, chunks, place, mtp_stage))
+    def watched(cut: schedules.Cut) -> schedules.Layout:
+        placed.append(schedules.every_rank(cut))
         return placed[-1]
 
     (group,) = simulate(task, table, watched).groups

@@ -249,9 +249,18 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
     ),
     Rule(
+        "software-exchanges-experts",
+        ("expert_dispatch", "overlap_ep"),
+        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | t.software.expert_exchange,
+        lambda p, t: (
+            f"software {t.software.name} has no expert_dispatch=hierarchical and no overlap_ep; "
+            "nearest: expert_dispatch=alltoall overlap_ep=0"
+        ),
+    ),
+    Rule(
         "expert-overlap-needs-interleaving",
         ("overlap_ep", "virtual_stages", "pp", "schedule"),
-        lambda p, t: (p.overlap_ep == 0) | (p.pp == 1) | (p.virtual_stages > 1) | _dual(p.schedule),
+        lambda p, t: (p.overlap_ep == 0) | overlaps_experts(p.pp, p.virtual_stages, p.schedule),
         lambda p, t: (
             "overlap_ep runs one micro-batch beside another: with pp > 1 it needs "
             "virtual_stages >= 2 or a dualpipe schedule"
@@ -310,9 +319,10 @@ RULES: tuple[Rule, ...] = (
 """Every rule a plan must meet, cheapest fields first."""
 
 
-def _dual(schedule: Any) -> Any:
-    """Whether a rank runs a forward beside a backward pass."""
-    return (schedule == Schedule.DUALPIPE) | (schedule == Schedule.DUALPIPE_V)
+def overlaps_experts(pp: Any, virtual_stages: Any, schedule: Any) -> Any:
+    """Whether a rank may run one micro-batch beside another."""
+    dual = (schedule == Schedule.DUALPIPE) | (schedule == Schedule.DUALPIPE_V)
+    return (pp == 1) | (virtual_stages > 1) | dual
 
 
 def _no_format(p: Plan, task: Task) -> str:

@@ -58,6 +58,25 @@ def chunk_ranks(pp: int, chunks: int, place: int) -> NDArray[np.int64]:
     return np.where(upwards, pp - 1 - rank, rank)
 
 
+class Cut(NamedTuple):
+    """A model cut into chunks, and where they go."""
+
+    order: tuple[int, ...]
+    """The kind of each block."""
+    kinds: tuple[str, ...]
+    """Names of the layer kinds."""
+    pp: int
+    chunks: tuple[int, ...]
+    """Blocks of each chunk in model order."""
+    place: int = Placement.LOOPED
+    mtp_stage: int = 0
+    """Stage of multi-token prediction, from 1; 0 the last."""
+
+    def ranks(self) -> NDArray[np.int64]:
+        """The rank of each chunk."""
+        return chunk_ranks(self.pp, len(self.chunks), self.place)
+
+
 class Layout(NamedTuple):
     """Layers by rank; ranks with the same layers are one class, represented by its first rank.
 
@@ -137,55 +156,39 @@ def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[in
     return tuple(counts)
 
 
-def chunk_counts(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int = Placement.LOOPED,
-    mtp_stage: int = 0,
-) -> Value:
+def chunk_counts(cut: Cut) -> Value:
     """Layers of each kind [chunk, kind], ends included: the embedding on the first chunk, the head
-    and, unless `mtp_stage` says another, MTP on the last."""
-    counts = np.zeros((len(chunks), len(kinds)))
+    and, unless the cut names another stage, MTP on the last."""
+    counts = np.zeros((len(cut.chunks), len(cut.kinds)))
     at = 0
-    for chunk, size in enumerate(chunks):
-        for kind in order[at : at + size]:
+    for chunk, size in enumerate(cut.chunks):
+        for kind in cut.order[at : at + size]:
             counts[chunk, kind] += 1
         at += size
-    if "embedding" in kinds:
-        _place_ends(counts, kinds, chunk_ranks(pp, len(chunks), place).tolist(), place, mtp_stage)
+    if "embedding" in cut.kinds:
+        _place_ends(counts, cut)
     return counts
 
 
-def _place_ends(
-    counts: Value, kinds: tuple[str, ...], ranks: list[int], place: int, mtp_stage: int
-) -> None:
+def _place_ends(counts: Value, cut: Cut) -> None:
     """Add embedding, head and MTP to the layers [chunk, kind] of the chunks that hold them."""
+    kinds, ranks = cut.kinds, cut.ranks().tolist()
     first, last = ranks[0], ranks[-1]
     counts[0, kinds.index("embedding")] = 1
-    shared = "shared " if last == first or place == Placement.TWO_WAY else ""
+    shared = "shared " if last == first or cut.place == Placement.TWO_WAY else ""
     head = shared + "head" if "shared head" in kinds else "head"
     counts[-1, kinds.index(head)] = 1
     if "mtp" in kinds:
-        own = _mtp_kind(ranks[mtp_stage - 1], first, last, bool(shared))
-        counts[mtp_stage - 1, kinds.index(own)] = 1
+        own = _mtp_kind(ranks[cut.mtp_stage - 1], first, last, bool(shared))
+        counts[cut.mtp_stage - 1, kinds.index(own)] = 1
 
 
 @lru_cache(maxsize=4096)
-def rank_counts(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int = Placement.LOOPED,
-    mtp_stage: int = 0,
-) -> Value:
+def rank_counts(cut: Cut) -> Value:
     """Layers of each kind [rank, kind]; of two copies of the model, their mean."""
-    counts = np.zeros((pp, len(kinds)))
-    ranks = chunk_ranks(pp, len(chunks), place)
-    np.add.at(counts, ranks, chunk_counts(order, kinds, pp, chunks, place, mtp_stage))
-    if place == Placement.TWO_WAY:
+    counts = np.zeros((cut.pp, len(cut.kinds)))
+    np.add.at(counts, cut.ranks(), chunk_counts(cut))
+    if cut.place == Placement.TWO_WAY:
         counts = (counts + counts[::-1]) / 2
     counts.flags.writeable = False
     return counts
@@ -199,58 +202,44 @@ def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def layout(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int = Placement.LOOPED,
-    mtp_stage: int = 0,
-) -> Layout:
+def layout(cut: Cut) -> Layout:
     """The distinct ranks of a placement."""
-    counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
+    counts = rank_counts(cut)
     alike: dict[bytes, list[int]] = {}
     for r, row in enumerate(counts):
         alike.setdefault(row.tobytes(), []).append(r)
     ranks = [members[0] for members in alike.values()]
     sizes = np.array([len(members) for members in alike.values()], float)
-    before = _before(counts, place)[ranks]
-    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
-    total = counts.sum(axis=0)
-    inner = [pp - 1 - abs(pp - 1 - 2 * r) if place == Placement.TWO_WAY else r for r in range(pp)]
-    last = np.array([max(members, key=inner.__getitem__) for members in alike.values()], float)
-    return Layout(counts[ranks], np.array(ranks, float), last, sizes, before, total, paths)
+    before, total = _before(counts, cut.place)[ranks], counts.sum(axis=0)
+    deferring = _deferring(cut)
+    last = np.array([max(members, key=deferring.__getitem__) for members in alike.values()], float)
+    return Layout(counts[ranks], np.array(ranks, float), last, sizes, before, total, _paths(cut))
 
 
-def every_rank(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int = Placement.LOOPED,
-    mtp_stage: int = 0,
-) -> Layout:
+def _deferring(cut: Cut) -> list[int]:
+    """Ranks that defer more weight gradients have a higher number: down the pipeline, of two
+    copies towards the middle [rank]."""
+    if cut.place != Placement.TWO_WAY:
+        return list(range(cut.pp))
+    return [cut.pp - 1 - abs(cut.pp - 1 - 2 * r) for r in range(cut.pp)]
+
+
+def every_rank(cut: Cut) -> Layout:
     """A placement with every rank on its own, for reports by stage."""
-    counts = rank_counts(order, kinds, pp, chunks, place, mtp_stage)
-    ranks = np.arange(pp, dtype=float)
-    paths = _paths(order, kinds, pp, chunks, place, mtp_stage)
-    before = _before(counts, place)
-    return Layout(counts, ranks, ranks, np.ones(pp), before, counts.sum(axis=0), paths)
+    counts = rank_counts(cut)
+    ranks, before = np.arange(cut.pp, dtype=float), _before(counts, cut.place)
+    alike, total = np.ones(cut.pp), counts.sum(axis=0)
+    return Layout(counts, ranks, ranks, alike, before, total, _paths(cut))
 
 
-def _paths(
-    order: tuple[int, ...],
-    kinds: tuple[str, ...],
-    pp: int,
-    chunks: tuple[int, ...],
-    place: int,
-    mtp_stage: int,
-) -> Value:
-    transformer = "embedding" in kinds
-    if not transformer or place != Placement.LOOPED or len(chunks) == pp or pp == 1:
-        return np.zeros((len(Path), 2 * len(kinds)))
-    counts = chunk_counts(order, kinds, pp, chunks, place, mtp_stage)
-    return critical_paths(np.reshape(chunks, (-1, pp)), counts.reshape(-1, pp, len(kinds)))
+def _paths(cut: Cut) -> Value:
+    """Layers along the critical paths of looped chunks; zeros where there are none."""
+    pp, kinds = cut.pp, len(cut.kinds)
+    looped = cut.place == Placement.LOOPED and 1 < pp < len(cut.chunks)
+    if not looped or "embedding" not in cut.kinds:
+        return np.zeros((len(Path), 2 * kinds))
+    counts = chunk_counts(cut)
+    return critical_paths(np.reshape(cut.chunks, (-1, pp)), counts.reshape(-1, pp, kinds))
 
 
 def _before(counts: Value, place: int) -> Value:

@@ -58,6 +58,9 @@ class Software:
     """Parameters in one gradient bucket when its reduction is overlapped."""
     context_parallel: bool = True
     """The stack can split a sequence over ranks (cp > 1)."""
+    expert_exchange: bool = False
+    """The stack can send a token once to a node on its way to several experts (DeepEP), and hide
+    the all-to-alls of experts behind another micro-batch."""
     scatter_gather: bool = True
     """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
     cut_by_parameters: bool = False
@@ -139,6 +142,7 @@ SOFTWARE = {
             flash_attention=True,
             selective=("core_attn", "layernorm", "moe_act", "mla_up_proj"),
             layer_floor=300e-6,
+            expert_exchange=True,
         ),
         _MEGATRON_2021,
         _DEEPSPEED_FP16,

@@ -259,7 +259,7 @@ def evaluate(task: Task, plan: Plan) -> Costs:
     """
     resolved = resolve(plan, task.gpus)
     check(resolved, task)
-    return simulate(task, resolved.table(), single=plan.scalar)
+    return simulate(task, resolved, single=plan.scalar)
 
 
 def by_stage(costs: Costs) -> dict[str, Value]:

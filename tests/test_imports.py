@@ -190,6 +190,7 @@ ORDER = {
         finder
         advice
         edits
+        beyond
         sweep
         race
         race_plot

@@ -257,6 +257,23 @@ def test_what_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert "stage" in found["infeasible"][0]
 
 
+def test_where_no_plan_is_legal_the_nearest_questions_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["search", "--model", "gpt3-13b", "--cluster", "a100-80gb-sxm", "--fix", "pp=1"]
+    asked += ["--global-batch", "256"]
+    assert main([*asked, "--gpus", "56", "--json"]) == 3
+    _, *near = json.loads(capsys.readouterr().out)["infeasible"]
+    assert [line.partition(":")[0] for line in near] == [
+        "without the constraint on pp it fits",
+        "on 40 GPUs it fits",
+        "on 64 GPUs it fits",
+        "with a global batch of 252 it fits",
+        "with a global batch of 259 it fits",
+    ]
+    assert main([*asked, "--gpus", "40", "--json"]) == 0
+
+
 def test_csv_holds_the_ranking(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plans.csv"
     found = answer(capsys, *SEARCH, "--top", "5", "--csv", str(file))

@@ -94,6 +94,11 @@ def brute_force(name):
             row["overlap_param_gather"] = int(row["overlap_grad_reduce"] and row["zero"] > 0)
         if row["overlap_p2p"] == AUTO:
             row["overlap_p2p"] = int(row["virtual_stages"] > 1)
+        if row["expert_dispatch"] == AUTO:
+            row["expert_dispatch"] = int(row["ep"] * row["etp"] > question.cluster.fast.gpus)
+        if row["overlap_ep"] == AUTO:
+            beside = row["pp"] == 1 or row["virtual_stages"] > 1
+            row["overlap_ep"] = int(row["ep"] > 1 and row["recompute"] != 2 and beside)
         rows.append(row)
     table = Plan(
         **{axis: [row[axis] for row in rows] for axis in AXES},

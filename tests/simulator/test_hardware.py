@@ -341,6 +341,7 @@ def test_a_file_reads_as_the_profile_it_copies() -> None:
         ("h100", "did you mean h100-sxm"),
         ("A100-80GB-SXM", "did you mean a100-80gb-sxm"),
         ("h100-smx", "h100-sxm"),
+        ("a100", "did you mean a100-40gb-sxm, a100-80gb-sxm?"),
         ("zzz", "known: a100-40gb-sxm"),
         ("", "known:"),
         ("two\nlines", "unknown profile"),

@@ -162,6 +162,12 @@ REFUSED = [
         "need ep > 1",
     ),
     (
+        "software-exchanges-experts",
+        task("mixtral-8x7b", software="nanotron"),
+        {"expert_dispatch": "hierarchical", "ep": 2},
+        "software nanotron has no expert_dispatch=hierarchical and no overlap_ep",
+    ),
+    (
         "expert-overlap-needs-interleaving",
         task("mixtral-8x7b"),
         {"overlap_ep": 1, "ep": 2},

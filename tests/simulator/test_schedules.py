@@ -14,6 +14,7 @@ from plan3d.simulator.schedule_idle import exposed_hops, sends
 from plan3d.simulator.schedules import (
     LOOPED,
     V_SHAPED,
+    Cut,
     Placement,
     balanced_layers,
     chunk_layers,
@@ -102,7 +103,7 @@ def test_explicit_layers():
 def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
     names = ("block 0", "block 1", "block 2", *ends, *(MTP if mtp else ()))
     chunks = chunk_layers(len(kinds), pp, virtual, 0, 0, ())
-    counts = rank_counts(tuple(kinds), names, pp, chunks)
+    counts = rank_counts(Cut(tuple(kinds), names, pp, chunks))
     total = dict(zip(names, counts.sum(axis=0), strict=True))
     assert [total[f"block {k}"] for k in range(3)] == [kinds.count(k) for k in range(3)]
     assert total["embedding"] == 1
@@ -133,7 +134,7 @@ def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
 def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, ends):
     names = ("block 0", "block 1", *ends, *MTP)
     order, pair = tuple(kinds), chunk_layers(len(kinds), pp, 2, 0, 0, (), Placement.V_SHAPED)
-    v_shaped = rank_counts(order, names, pp, pair, Placement.V_SHAPED)
+    v_shaped = rank_counts(Cut(order, names, pp, pair, Placement.V_SHAPED))
     assert chunk_ranks(pp, 2 * pp, Placement.V_SHAPED).tolist() == [*range(pp), *range(pp)[::-1]]
     np.testing.assert_array_equal(
         v_shaped[:, :2].sum(axis=1), [pair[r] + pair[-1 - r] for r in range(pp)]
@@ -143,7 +144,7 @@ def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, e
     assert first["embedding"] == first[head] == first["shared mtp"] == 1
     assert not v_shaped[1:, 2:].any()
     stages = chunk_layers(len(kinds), pp, 1, 0, 0, ())
-    one, both = (rank_counts(order, names, pp, stages, place) for place in (0, Placement.TWO_WAY))
+    one, both = (rank_counts(Cut(order, names, pp, stages, p)) for p in (0, Placement.TWO_WAY))
     np.testing.assert_array_equal(both, both[::-1])
     np.testing.assert_array_equal(both[:, :3], (one + one[::-1])[:, :3] / 2)
     np.testing.assert_array_equal(both.sum(axis=0)[:3], one.sum(axis=0)[:3])
@@ -154,7 +155,7 @@ def test_the_layout_decides_which_rank_holds_multi_token_prediction():
     names = ("block 0", "embedding", "head", *MTP)
 
     def holder(pp, chunks, stage, place=Placement.LOOPED):
-        counts = rank_counts((0,) * sum(chunks), names, pp, chunks, place, stage)[:, 3:]
+        counts = rank_counts(Cut((0,) * sum(chunks), names, pp, chunks, place, stage))[:, 3:]
         (rank,), (kind,) = np.nonzero(counts)
         return int(rank), MTP[kind]
 
@@ -173,8 +174,8 @@ def test_classes_stand_for_every_rank(layers, dense, pp, v):
     order = tuple(int(i >= dense) for i in range(layers))
     names = ("block 0", "block 1", "embedding", "head")
     chunks = chunk_layers(layers, pp, v, 0, 0, ())
-    few, all_ranks = layout(order, names, pp, chunks), every_rank(order, names, pp, chunks)
-    counts = rank_counts(order, names, pp, chunks)
+    cut = Cut(order, names, pp, chunks)
+    few, all_ranks, counts = layout(cut), every_rank(cut), rank_counts(cut)
     np.testing.assert_array_equal(all_ranks.counts, counts)
     np.testing.assert_array_equal(few.total, counts.sum(axis=0))
     rows = {row.tobytes() for row in few.counts}

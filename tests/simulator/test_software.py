@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from plan3d.search.finder import find_plans
 from plan3d.simulator import schedules
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
@@ -69,7 +70,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 
 def test_every_field_is_tried() -> None:
-    elsewhere = {"name", "title", "context_parallel", "keeps_expert_output"}
+    elsewhere = {"name", "title", "context_parallel", "keeps_expert_output", "expert_exchange"}
     assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}
 
 
@@ -90,6 +91,14 @@ def test_kept_expert_outputs_take_memory() -> None:
 def test_a_stack_without_context_parallelism_refuses_it() -> None:
     with pytest.raises(InputError, match="megatron-lm-2021 has no context parallelism"):
         evaluate(asked(software_profile("megatron-lm-2021")), Plan(cp=2))
+
+
+def test_a_stack_without_expert_exchanges_is_searched_without() -> None:
+    choose = {"tp": [1], "pp": [4], "micro_batch": [1], "recompute": [0], "zero": [1]}
+    for name, searched in (("megatron-core", True), ("nanotron", False)):
+        question = asked(software_profile(name), "mixtral-8x7b")
+        best = find_plans(question, choose={**choose, "ep": [8], "virtual_stages": [2]}).plans[0]
+        assert bool(best.overlap_ep) is searched
 
 
 def test_unknown_profile_names_the_nearest() -> None:

@@ -9,7 +9,7 @@ from plan3d.simulator.plan import Plan
 from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.schedule_graph import graph
-from plan3d.simulator.schedules import balanced_layers, chunk_counts, layout
+from plan3d.simulator.schedules import Cut, balanced_layers, chunk_counts, layout
 from plan3d.simulator.task import Task
 from plan3d.simulator.timeline import StageTimes, simulate
 from plan3d.simulator.uneven_chunks import Path, seconds
@@ -21,14 +21,14 @@ FORWARD = np.array([1.0, 0.1, 0.0])
 
 def both_ways(p, v, chunks, head, m):
     """Seconds of a step by the paths (as stages does), by the mean chunk, and by events."""
-    order = (0,) * sum(chunks)
+    cut = Cut((0,) * sum(chunks), KINDS, p, chunks)
     each = FORWARD + np.array([0, 0, head])
-    placed = layout(order, KINDS, p, chunks)
+    placed = layout(cut)
     ranks = 3 * placed.counts @ each
     mean = m * ranks.max() + 3 * (placed.total @ each) / v - ranks.max() / v
     passes = np.concatenate([each, 2 * each])
     paths = seconds((placed.paths @ passes)[:, None], np.array([float(m)]))[0]
-    times = chunk_counts(order, KINDS, p, chunks) @ each
+    times = chunk_counts(cut) @ each
     stages = StageTimes(forward=times, input_gradient=times, weight_gradient=times)
     events = simulate(graph(Schedule.INTERLEAVED, p, v, m), stages)
     return max(paths, mean), mean, float(events.step_seconds)
@@ -65,7 +65,7 @@ def test_paths_are_nearer_than_the_mean_chunk(p, v, layers, head, groups):
 
 def test_even_chunks_have_one_path():
     p, v = 4, 3
-    paths = layout((0,) * 24, KINDS, p, (2,) * 12).paths
+    paths = layout(Cut((0,) * 24, KINDS, p, (2,) * 12)).paths
     assert not paths[Path.BEFORE :].any()
     assert paths[Path.LAST].tolist() == 2 * [6, 0, 1]
     assert paths[Path.FILL].tolist() == 2 * [6, 1, 0]
