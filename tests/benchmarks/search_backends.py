@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from plan3d.search import sampling
+from plan3d.search.alike import AlikeProblem
 from plan3d.search.backend import SearchResult
 from plan3d.search.dynamic_programming import best_plan
 from plan3d.search.finder import DEFAULT_HEADROOM, SAMPLERS, find_plans, of_stages
@@ -31,6 +32,8 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.task import Task
 
+ALIKE = "random-alike"
+"""Random search among the staged plans whose stages are alike."""
 SEEDS = 10
 BUDGET = 2000
 EARLY = 500
@@ -109,21 +112,33 @@ def table(title: str, results: dict[str, np.ndarray]) -> None:
         print(row(name, found), flush=True)
 
 
-def uniform(task: Task) -> tuple[Problem, float, dict[str, MakeSampler]]:
-    """The problem, its optimum and the backends."""
+Entrants = dict[str, tuple[Problem, MakeSampler]]
+"""What is searched, and by whom."""
+
+
+def uniform(task: Task) -> tuple[float, Entrants]:
+    """The optimum, and the backends."""
     best = find_plans(task).best
     assert best
-    return UniformProblem(Space.of(task)), float(best.step_seconds), SAMPLERS
+    problem = UniformProblem(Space.of(task))
+    return float(best.step_seconds), {name: (problem, make) for name, make in SAMPLERS.items()}
 
 
-def staged(task: Task) -> tuple[Problem, float, dict[str, MakeSampler]]:
+def staged(task: Task) -> tuple[float, Entrants]:
+    """The same; and random search among the plans whose stages are alike."""
     problem = StagedProblem.of(task)
     proof = best_plan(task, choose=problem.constraints, limit=limit_of(task))
     assert proof.complete
-    return problem, proof.step_seconds, {name: of_stages(name) for name in SAMPLERS}
+    entrants: Entrants = {name: (problem, of_stages(name)) for name in SAMPLERS}
+    entrants[ALIKE] = AlikeProblem(problem), SAMPLERS["random"]
+    return proof.step_seconds, entrants
 
 
-SPACES = {"uniform": ((*TUNED, *UNSEEN), uniform), "staged": (STAGED, staged)}
+SPACES = {
+    "uniform": ((*TUNED, *UNSEEN), uniform, (*SAMPLERS,)),
+    "staged": (STAGED, staged, (*SAMPLERS, ALIKE)),
+}
+"""Tasks, who prepares one, and names of the backends."""
 
 
 class Runs:
@@ -144,20 +159,22 @@ class Runs:
 
     def measure(self, space: str, question: Question, seeds: Iterable[int]) -> None:
         """Make the runs of a task that are not known."""
-        keys = [(space, *map(str, question), name, str(s)) for s in seeds for name in SAMPLERS]
+        _, prepare, names = SPACES[space]
+        keys = [(space, *map(str, question), name, str(s)) for s in seeds for name in names]
         left = [key for key in keys if key not in self.known]
         if left:
-            problem, optimum, makers = SPACES[space][1](task_of(question))
+            optimum, entrants = prepare(task_of(question))
         for key in left:
             *_, name, seed = key
-            self.add(key, numbers(run(problem, name, makers[name], int(seed)), optimum))
+            problem, make = entrants[name]
+            self.add(key, numbers(run(problem, name, make, int(seed)), optimum))
 
     def of(self, space: str, questions: Iterable[Question], seeds: int) -> dict[str, np.ndarray]:
         """[task, seed, number] of every backend."""
         tasks = [(space, *map(str, question)) for question in questions]
         return {
             name: np.array([[self.known[*t, name, str(s)] for s in range(seeds)] for t in tasks])
-            for name in SAMPLERS
+            for name in SPACES[space][2]
         }
 
 
