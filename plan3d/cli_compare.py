@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .search.race import Entry, Race
 
 PICTURES = ("png", "svg", "pdf")
-ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies; or
+ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
+with --space staged a dynamic program does, for a set that has all these plans and more. Or run
 training systems against one device.
 
   plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
@@ -66,6 +67,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError(f"--backends {args.backends}: names a backend twice")
     given = {
         "backends": names,
+        "space": args.space,
         "headroom": args.memory_headroom,
         "budget": args.budget,
         "seeds": args.seeds,
@@ -100,6 +102,7 @@ def record(race: Race) -> dict[str, Any]:
         "task": cli_views.task_record(race.task),
         "profile": cli_views.profile_record(race.task),
         "memory_limit_bytes": float(race.optimum.limit),
+        "space": race.space,
         "budget": race.budget,
         "complete": race.complete,
         "optimum": optimum,

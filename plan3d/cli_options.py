@@ -70,7 +70,7 @@ OPTIONS = (
     Option(
         flag="--space",
         value="SPACE",
-        verbs=SEARCH,
+        verbs=SPACE,
         help="uniform (default): stages all alike; staged: each with its own layers, tp, dp, zero "
         "and recompute, for backends that draw at random",
     ),

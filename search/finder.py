@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from plan3d.simulator.errors import InputError, did_you_mean
@@ -16,6 +17,7 @@ from . import (
     integer_programming,
     sampling,
 )
+from .alike import Refined
 from .backend import Progress, SearchResult
 from .comparison import uniform_steps, without_virtual_stages
 from .objective import check_goal
@@ -39,6 +41,13 @@ SAMPLERS: dict[str, MakeSampler] = {
 """Backends that draw at random and only see scores; they take a seed."""
 
 
+def of_stages(name: str) -> MakeSampler:
+    """A backend of SAMPLERS as it searches staged plans: those with alike stages first, unless it
+    draws without learning."""
+    make = SAMPLERS[name]
+    return make if make is RandomSearch else partial(Refined, make)
+
+
 Subject = Space | StagedProblem
 """What is searched: plans whose stages are alike, or may differ."""
 
@@ -49,7 +58,7 @@ def _sampling(name: str) -> Callable[..., SearchResult]:
     def search(subject: Subject, **options: Any) -> SearchResult:
         if isinstance(subject, Space):
             return sampling.search(UniformProblem(subject), SAMPLERS[name], backend=name, **options)
-        result = sampling.search(subject, SAMPLERS[name], backend=name, **options)
+        result = sampling.search(subject, of_stages(name), backend=name, **options)
         uniform = without_virtual_stages(subject.task, result.limit)
         return replace(
             result, compared=uniform_steps(Space.of(subject.task), uniform, result.costs)
@@ -121,15 +130,18 @@ def _subject(
     task: Task, space: str, backend: str, choose: Mapping[str, Sequence[Any]] | None
 ) -> Subject:
     """The space of that name under the constraints."""
+    check_space(space, backend)
+    return Space.of(task, choose) if space == "uniform" else StagedProblem.of(task, choose)
+
+
+def check_space(space: str, backend: str) -> None:
+    """Raise InputError for an unknown space, and for one that the backend does not search."""
     if space not in SPACES:
         raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
-    if space == "uniform":
-        return Space.of(task, choose)
-    if backend not in SAMPLERS:
+    if space == "staged" and backend not in SAMPLERS:
         raise InputError(
             f"the {backend} backend cannot search staged plans; {', '.join(SAMPLERS)} can"
         )
-    return StagedProblem.of(task, choose)
 
 
 def check_backend(name: str) -> None:

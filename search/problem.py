@@ -43,6 +43,8 @@ class Variable:
     given: tuple[int, ...] | None = None
     """Earlier variables that a good choice depends on, in the same order for all of one role, or
     NOTHING where there is none; None: all of them."""
+    optional: bool = False
+    """Whether there are points that do not need it."""
 
 
 class Problem(Protocol):
@@ -95,14 +97,17 @@ class Repeats:
 
 
 def construct(problem: Problem, rows: int, choose: Choose) -> Points:
-    """Points built variable by variable, each value chosen among the legal ones."""
+    """Points built variable by variable, each value chosen among the legal ones; an optional
+    variable that leaves no point a choice is not asked for."""
     points = np.zeros((rows, len(problem.variables)), np.intp)
     for i in range(len(problem.variables)):
-        points[:, i] = choose(i, points[:, :i], problem.legal(points[:, :i]))
+        legal = problem.legal(points[:, :i])
+        asked = not problem.variables[i].optional or np.count_nonzero(legal) > rows
+        points[:, i] = choose(i, points[:, :i], legal) if asked else _argmax(legal)
     return points
 
 
-def _argmax(values: Value) -> Index:
+def _argmax(values: Value | Mask) -> Index:
     """The first largest value of each row."""
     out: Index = np.argmax(values, axis=1)
     return out
@@ -117,11 +122,50 @@ def draw(problem: Problem, rows: int, random: Random) -> Points:
     return construct(problem, rows, choose)
 
 
+class Start:
+    """Where a search begins, and begins again: at random, or at points that are known."""
+
+    RETURN = 0.8
+    """Chance that it begins again at the best point of all, where some are known to begin with."""
+
+    def __init__(self, problem: Problem, random: Random, first: Points | None) -> None:
+        self.problem, self.random, self.first = problem, random, first
+        self.best, self.least = np.zeros((1, len(problem.variables)), np.intp), np.inf
+
+    def add(self, points: Points, scores: Value) -> None:
+        """Keep the best of all."""
+        i = int(np.argmin(scores))
+        if scores[i] < self.least:
+            self.least, self.best = float(scores[i]), points[[i]]
+
+    def table(self, rows: int) -> Points:
+        """Points to begin with: as many at random, or those that are known."""
+        return draw(self.problem, rows, self.random) if self.first is None else self.first
+
+    def again(self, rows: int, share: float = 0.0) -> Points:
+        """Points to begin with again; where none are known a `share` is the best of all."""
+        if self.first is None:
+            points = draw(self.problem, rows, self.random)
+        else:
+            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
+        if not share or np.isinf(self.least):
+            return points
+        back = self.random.random((rows, 1)) < share
+        out: Points = np.where(back, self.best, points)
+        return out
+
+
 def coordinates(problem: Problem) -> list[slice]:
     """Where each variable is in a real vector: one place for an ordered one, else one a value."""
     widths = [1 if v.ordered else len(v.values) for v in problem.variables]
     ends = np.cumsum(widths).tolist()
     return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+
+def place_roles(problem: Problem) -> NDArray[np.str_]:
+    """The role of what is at each place of a real vector [place]."""
+    widths = [place.stop - place.start for place in coordinates(problem)]
+    return np.repeat([variable.role for variable in problem.variables], widths)
 
 
 def highest(problem: Problem) -> Value:
@@ -164,11 +208,14 @@ def step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index
     """A variable of each point that can change, at random, and the index it changes to.
 
     That is the next legal one up or down where the variable is ordered, else any other legal one.
-    Variables after it may have to follow: see `nearest`. A point that is alone stays as it is.
+    Variables of one role share the chance of one. Variables after it may have to follow: see
+    `nearest`. A point that is alone stays as it is.
     """
     masks = [problem.legal(points[:, :i]) for i in range(len(problem.variables))]
     free = np.stack([mask.sum(axis=1) > 1 for mask in masks], axis=1)
-    variable = _argmax(np.where(free, random.random(free.shape), -1.0))
+    roles = np.array([variable.role for variable in problem.variables])
+    same = free @ (roles[:, None] == roles).astype(int)
+    variable = _argmax(np.where(free, random.random(free.shape) ** same, -1.0))
     index = points[np.arange(len(points)), variable]
     for i in np.unique(variable[free.any(axis=1)]):
         rows = np.flatnonzero((variable == i) & free.any(axis=1))

@@ -12,8 +12,9 @@ from plan3d.simulator.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
 from .backend import Progress, SearchResult, Trace, Value
-from .finder import DEFAULT_HEADROOM, SAMPLERS, check_backend, find_plans
+from .finder import DEFAULT_HEADROOM, SAMPLERS, check_backend, check_space, find_plans
 from .sampling import BUDGET
+from .staged import StagedProblem
 
 NEAR = 0.01
 """Regret that counts as having found the optimum: far below what a prediction can resolve."""
@@ -44,10 +45,12 @@ class Entry:
 
 @dataclass(kw_only=True)
 class Race:
-    """The certified optimum of the uniform space, and what each backend made of it."""
+    """The certified optimum of a space, and what each backend made of it."""
 
     task: Task
+    space: str
     optimum: SearchResult
+    """Exhaustion of the uniform space; of staged plans, a proof for a set that has all of them."""
     budget: int
     entries: list[Entry] = field(default_factory=list)
     complete: bool = True
@@ -79,25 +82,26 @@ def compare(
     task: Task,
     backends: Sequence[str] = tuple(SAMPLERS),
     *,
+    space: str = "uniform",
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float = DEFAULT_HEADROOM,
     budget: int = BUDGET,
     seeds: int = SEEDS,
     progress: Progress | None = None,
 ) -> Race:
-    """Run each backend after the exhaustive search: SAMPLERS with seeds 0, 1, ... and `budget`
-    plans each, others once, to their end.
+    """Run each backend after a search that proves the optimum of the space, uniform or staged:
+    SAMPLERS with seeds 0, 1, ... and `budget` plans each, others once, to their end.
 
-    `progress` hears of the plans costed by all. Raises InputError for an unknown backend or number,
-    NoFeasiblePlanError when no plan of the space fits.
+    `progress` hears of the plans costed by all. Raises InputError for an unknown backend, space or
+    number and for a backend that does not search the space, NoFeasiblePlanError when no plan fits.
     """
-    _check(backends, budget, seeds)
-    optimum = find_plans(task, choose=choose, headroom=headroom, top=1)
-    race = Race(task=task, optimum=optimum, budget=budget, complete=not optimum.interrupted)
+    _check(backends, space, budget, seeds)
+    optimum = _certified(task, space, choose, headroom)
+    race = Race(task=task, space=space, optimum=optimum, budget=budget, complete=optimum.complete)
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
     told = _Total(progress, optimum.counts.evaluated)
-    options = {"choose": choose, "headroom": headroom, "top": 1, "progress": told}
+    options = {"space": space, "choose": choose, "headroom": headroom, "top": 1, "progress": told}
     for name in backends if race.complete else ():
         drawn = [{"budget": budget, "seed": k} for k in range(seeds)] if name in SAMPLERS else [{}]
         results = _runs(task, told, [{**options, "backend": name, **own} for own in drawn])
@@ -108,9 +112,21 @@ def compare(
     return race
 
 
-def _check(backends: Sequence[str], budget: int, seeds: int) -> None:
+def _certified(
+    task: Task, space: str, choose: Mapping[str, Sequence[Any]] | None, headroom: float
+) -> SearchResult:
+    """The best plan of a space, or of a set around it, with its proof."""
+    if space == "uniform":
+        return find_plans(task, choose=choose, headroom=headroom, top=1)
+    around = StagedProblem.of(task, choose).constraints
+    name = "dynamic-programming"
+    return find_plans(task, backend=name, choose=around, headroom=headroom, top=1)
+
+
+def _check(backends: Sequence[str], space: str, budget: int, seeds: int) -> None:
     for name in backends:
         check_backend(name)
+        check_space(space, name)
     for what, number in (("budget", budget), ("seeds", seeds)):
         if number < 1:
             raise InputError(f"{what} must be at least 1, not {number}")

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .objective import BARRIER
-from .problem import NOTHING, Index, Mask, Points, Problem, Random, Repeats, Value, construct
+from .problem import NOTHING, Index, Mask, Points, Problem, Random, Repeats, Start, Value, construct
 
 
 @dataclass(frozen=True)
 class Decision:
     """One variable of a batch: how likely each legal value was, and what was taken."""
 
+    variable: int
     chances: Value
     """[row, value]; 0 where it would be illegal."""
     taken: Index
@@ -65,7 +66,7 @@ class Policy:
         return [(slot, other) for slot, other in enumerate(earlier) if other != NOTHING]
 
     def sample(self, rows: int, random: Random) -> tuple[Points, list[Decision]]:
-        """Points, and the decisions that led to them."""
+        """Points, and the decisions that led to them: of the variables that left a choice."""
         decisions: list[Decision] = []
 
         def choose(variable: int, prefix: Points, legal: Mask) -> Index:
@@ -73,7 +74,7 @@ class Policy:
             chances = np.exp(logits - logits.max(axis=1, keepdims=True))
             chances /= chances.sum(axis=1, keepdims=True)
             taken: Index = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
-            decisions.append(Decision(chances, taken))
+            decisions.append(Decision(variable, chances, taken))
             return taken
 
         return construct(self.problem, rows, choose), decisions
@@ -84,11 +85,20 @@ class Policy:
         tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.given(variable))
         return sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
 
+    def centre(self, point: Index, slope: float) -> None:
+        """Make the values of one point [variable] likeliest, and others less so by `slope` for
+        every step away from them."""
+        for i, index in enumerate(point.tolist()):
+            away = np.abs(np.arange(self.widths[i]) - index)
+            ordered = self.problem.variables[i].ordered
+            self.logits[i] -= slope * (away if ordered else away > 0)
+
     def ascend(
         self, points: Points, decisions: list[Decision], advantage: Value, rate: float, bonus: float
     ) -> None:
         """One step up the expected reward and `bonus` times the entropy."""
-        for variable, decision in enumerate(decisions):
+        for decision in decisions:
+            variable = decision.variable
             slope = advantage[:, None] * decision.score_function + bonus * decision.entropy_slope
             slope *= rate / len(advantage)
             self.logits[variable] += slope.sum(axis=0)
@@ -101,7 +111,7 @@ class PolicyGradient:
     """REINFORCE with a leave-one-out baseline and an entropy bonus that falls with the budget.
 
     Rewards are divided by their spread in the batch. A policy that only repeats what is known
-    starts afresh.
+    starts afresh. `first` are points to begin with, best first.
     """
 
     BATCH = 8
@@ -113,13 +123,23 @@ class PolicyGradient:
     """Advantages are cut here: how bad the bad ones are teaches little."""
     PATIENCE = 8
     """Batches without a new point after which the policy starts afresh."""
+    SLOPE = 4.0
+    """Logits by which values one step away from a point to begin with are less likely."""
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.policy = Policy(problem)
+        self.start = Start(problem, random, first)
+        self.policy = self._fresh()
         self.decisions: list[Decision] = []
         self.repeats = Repeats()
         self.bonus, self.worst = self.ENTROPY[0], -np.inf
+
+    def _fresh(self) -> Policy:
+        """A policy without experience, around a point to begin with if there is one."""
+        policy = Policy(self.problem)
+        if self.start.first is not None:
+            policy.centre(self.start.again(1)[0], self.SLOPE)
+        return policy
 
     def ask(self, spent: float) -> Points:
         first, last = self.ENTROPY
@@ -128,10 +148,11 @@ class PolicyGradient:
         return points
 
     def tell(self, points: Points, scores: Value) -> None:
+        self.start.add(points, scores)
         advantage = self.advantage(self.rewards(scores))
         self.policy.ascend(points, self.decisions, advantage, self.RATE, self.bonus)
         if self.repeats.add(points) >= self.PATIENCE:
-            self.policy, self.repeats.tables = Policy(self.problem), 0
+            self.policy, self.repeats.tables = self._fresh(), 0
 
     def rewards(self, scores: Value) -> Value:
         """Minus the scores; what does not fit comes right below the worst that did so far."""

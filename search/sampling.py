@@ -14,7 +14,7 @@ import numpy as np
 
 from .backend import Progress, SearchResult, Seen, Trace
 from .objective import BARRIER, guided
-from .problem import Points, Problem, Random, Value, draw
+from .problem import Points, Problem, Value, draw
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
@@ -35,7 +35,8 @@ class Sampler(Protocol):
         ...
 
 
-MakeSampler = Callable[[Problem, Random], Sampler]
+MakeSampler = Callable[..., Sampler]
+"""Of a problem, a random generator and, if any are known, points to begin with, best first."""
 
 
 @dataclass

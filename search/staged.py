@@ -1,10 +1,10 @@
 """Plans whose stages differ, as a problem: cuts, tensor size, ZeRO stage and recompute of each.
 
-Stages have equally many GPUs. A point is the number of stages, of micro-batches, what all layers
-recompute, and for each stage, in this order: where it ends (layers from an even cut), tp (and so
-dp), the ZeRO stage and how many of its layers recompute in full. Shorter pipelines leave the
-variables of the missing stages at their first value. cp, ep and virtual stages are 1 and every
-overlap is on. Moves: Aceso, EuroSys 2024, table of primitives.
+Stages have equally many GPUs. A point is the number of stages, of micro-batches, and for each
+stage, in this order: where it ends (layers from an even cut), tp (and so dp), the ZeRO stage and
+how much of it recomputes. Shorter pipelines leave the variables of the missing stages at their
+first value. cp, ep and virtual stages are 1 and every overlap is on. Moves: Aceso, EuroSys 2024,
+table of primitives. All these plans are in the set that the dynamic program proves an optimum of.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.plan import Plan, from_columns
-from plan3d.simulator.plan_names import Recompute
 from plan3d.simulator.plan_values import code
 from plan3d.simulator.rule import nearest_divisors
 from plan3d.simulator.rules import legal, supported_precisions
-from plan3d.simulator.segments import ABSENT, Segments
+from plan3d.simulator.segments import ABSENT
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
 from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
-
-Table = NDArray[np.int64]
+from .stage_variables import (
+    CUT,
+    EACH,
+    EIGHTHS,
+    FIRST,
+    MICRO_BATCHES,
+    MODES,
+    PP,
+    RECOMPUTE,
+    TP,
+    WINDOW,
+    ZERO,
+    Table,
+    distinct_shares,
+    heavier,
+    layouts,
+    moved,
+    packed,
+    place_of,
+    stage_of,
+)
 
 MOST_STAGES = 16
 """Stages of the longest pipeline that is tried unless asked for."""
-WINDOW = 4
-"""Layers that a stage may end before or after an even cut."""
-EIGHTHS = 8
-"""Parts of a stage's layers in which full recompute is chosen."""
-EVERYWHERE = 0.3
-"""Share of moves that are made in all stages at once."""
-PP, MICRO_BATCHES, RECOMPUTE, FIRST = range(4)
-"""Places of the variables of the whole plan, and of the first stage's first."""
-CUT, TP, ZERO, FULL, EACH = range(5)
-"""Places of a stage's variables, and how many there are."""
-BASES = (Recompute.NONE, Recompute.SELECTIVE)
-"""What the layers recompute that do not recompute in full."""
-
-
-def _place(stage: int, field: int) -> int:
-    return FIRST + EACH * stage + field
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,17 @@ class StagedProblem:
                 )
         return cls(task, tuple(stages))
 
+    @property
+    def constraints(self) -> dict[str, Sequence[int]]:
+        """What the dynamic program must choose among so that its set has all of these plans."""
+        batches = divisors(self.task.global_batch)
+        return {
+            "pp": self.stages,
+            "tp": self.sizes,
+            "micro_batch": [d for d in batches if d <= LARGEST_MICRO_BATCH],
+            **{"cp": [1], "ep": [1], "sequence_parallel": [1]},
+        }
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Tensor sizes: divisors of the GPUs of the largest stage, within a fast domain."""
@@ -91,7 +103,6 @@ class StagedProblem:
         whole = [
             Variable("pp", self.stages, role="pp"),
             Variable("micro_batches", batches, role="micro_batches"),
-            Variable("recompute", tuple(map(int, BASES)), role="recompute"),
         ]
         return (*whole, *(v for i in range(self.stages[-1]) for v in self._of_stage(i)))
 
@@ -101,14 +112,15 @@ class StagedProblem:
             "end": tuple(range(-WINDOW, WINDOW + 1)),
             "tp": self.sizes,
             "zero": (0, 1, 2, 3),
-            "full": tuple(range(EIGHTHS + 1)),
+            "recompute": tuple(range(2 * EIGHTHS + 1)),
         }
         out = []
         for field, (name, choices) in enumerate(values.items()):
-            before = _place(stage - 1, field) if stage else NOTHING
-            same = [_place(stage, other) if other < field else NOTHING for other in range(EACH)]
-            given = (PP, MICRO_BATCHES, RECOMPUTE, before, *same)
-            out.append(Variable(f"{name} {stage + 1}", choices, role=name, given=given))
+            before = place_of(stage - 1, field) if stage else NOTHING
+            same = [place_of(stage, other) if other < field else NOTHING for other in range(EACH)]
+            given = (PP, MICRO_BATCHES, before, *same)
+            whose = f"{name} {stage + 1}"
+            out.append(Variable(whose, choices, role=name, given=given, optional=stage > 0))
         return out
 
     @property
@@ -146,55 +158,79 @@ class StagedProblem:
             "overlap_p2p": np.zeros_like(pp),
         }
 
-    def even(self, stage: int, pp: Table) -> Table:
-        """Layers up to the end of a stage in an even cut."""
-        out: Table = ((stage + 1) * self.task.model.layers + pp // 2) // pp
+    @cached_property
+    def even(self) -> Table:
+        """Layers up to the end of a stage in an even cut [stage, pp]; all from the last one on."""
+        pp, layers = self._lengths, self.task.model.layers
+        stage = np.arange(self.stages[-1])[:, None]
+        out: Table = np.where(stage >= pp - 1, layers, ((stage + 1) * layers + pp // 2) // pp)
         return out
 
+    @cached_property
+    def shares(self) -> Mask:
+        """distinct_shares of every number of layers [layers, share]."""
+        return distinct_shares(np.arange(self.task.model.layers + 1))
+
     def end(self, points: Points, stage: int) -> Table:
-        """Layers up to the end of a stage; all of them from the last stage on."""
-        pp = np.array(self.stages)[points[:, PP]]
+        """Layers up to the end of a stage; the cut of a stage that is not there is even."""
         if stage < 0:
-            return np.zeros_like(pp)
-        end = self.even(stage, pp) + points[:, _place(stage, CUT)] - WINDOW
-        return np.where(stage >= pp - 1, self.task.model.layers, end)
+            return np.zeros(len(points), np.int64)
+        out: Table = self.even[stage, points[:, PP]] + points[:, place_of(stage, CUT)] - WINDOW
+        return out
 
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
         variable = prefix.shape[1]
-        batches: Mask = np.any(self.strategies, axis=(2, 3))
         if variable == PP:
-            return np.broadcast_to(np.any(batches, axis=1), (len(prefix), len(self.stages)))
+            some: Mask = np.any(self.strategies, axis=(1, 2, 3))
+            return np.broadcast_to(some, (len(prefix), some.size))
         if variable == MICRO_BATCHES:
-            some: Mask = batches[prefix[:, PP]]
-            return some
-        if variable == RECOMPUTE:
-            return np.ones((len(prefix), len(BASES)), bool)
+            batches: Mask = np.any(self.strategies, axis=(2, 3))[prefix[:, PP]]
+            return batches
         stage, field = divmod(variable - FIRST, EACH)
-        present = stage < np.array(self.stages)[prefix[:, PP]]
-        mask = self._of_present(prefix, stage, field)
-        first: Mask = np.arange(mask.shape[1]) == (WINDOW if field == CUT else 0)
-        out: Mask = np.where(present[:, None], mask, first)
+        absent = np.broadcast_to(self._absent[field], (len(prefix), self._absent[field].size))
+        present = stage < self._lengths[prefix[:, PP]]
+        if not present.any():
+            return absent
+        if present.all():
+            return self._of_present(prefix, stage, field)
+        out = absent.copy()
+        out[present] = self._of_present(prefix[present], stage, field)
         return out
+
+    @cached_property
+    def _lengths(self) -> Table:
+        """Stages of each pipeline [pp]."""
+        return np.array(self.stages)
+
+    @cached_property
+    def _absent(self) -> list[Mask]:
+        """The one value of each variable of a stage that is not there [field] of [value]."""
+        fields = self.variables[FIRST : FIRST + EACH]
+        return [
+            np.arange(len(v.values)) == (WINDOW if field == CUT else 0)
+            for field, v in enumerate(fields)
+        ]
 
     def _of_present(self, prefix: Points, stage: int, field: int) -> Mask:
         """Legal values of one field of a stage that is there."""
         if field == CUT:
             return self._cuts(prefix, stage)
-        if field == FULL:
-            return _distinct_shares(self.end(prefix, stage) - self.end(prefix, stage - 1))
+        if field == RECOMPUTE:
+            shares: Mask = self.shares[self.end(prefix, stage) - self.end(prefix, stage - 1)]
+            return shares
         chosen = self.strategies[prefix[:, PP], prefix[:, MICRO_BATCHES]]
         if field == TP:
             tp: Mask = np.any(chosen, axis=2)
             return tp
-        zero: Mask = chosen[np.arange(len(prefix)), prefix[:, _place(stage, TP)]]
+        zero: Mask = chosen[np.arange(len(prefix)), prefix[:, place_of(stage, TP)]]
         return zero
 
     def _cuts(self, prefix: Points, stage: int) -> Mask:
         """Ends that leave a layer for this stage and for each later one; one for the last."""
-        pp = np.array(self.stages)[prefix[:, PP]]
+        pp = self._lengths[prefix[:, PP]]
         offset = np.arange(-WINDOW, WINDOW + 1)
-        end = self.even(stage, pp)[:, None] + offset
+        end = self.even[stage, prefix[:, PP]][:, None] + offset
         room = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
         inside = (end > self.end(prefix, stage - 1)[:, None]) & room
         last: Mask = np.equal(pp - 1, stage)[:, None]
@@ -202,94 +238,60 @@ class StagedProblem:
         return out
 
     def plans(self, points: Points) -> Plan:
-        """One row a point, with two runs a stage: what recomputes in full, and the rest.
+        """One row a point, with two runs a stage: what recomputes more, and the rest.
 
         A plan's own sizes are those of the stage with the largest dp, its zero is the largest.
         """
         value = [np.array(v.values)[i] for v, i in zip(self.variables, points.T, strict=True)]
-        pp, m, base = (value[i] for i in (PP, MICRO_BATCHES, RECOMPUTE))
+        pp, m = value[PP], value[MICRO_BATCHES]
         runs: list[tuple[Table, ...]] = []
         for stage in range(self.stages[-1]):
             layers = self.end(points, stage) - self.end(points, stage - 1)
-            tp, zero, share = (value[_place(stage, field)] for field in (TP, ZERO, FULL))
+            tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
             dp = self.task.gpus // (pp * tp)
-            full = _full_layers(share, layers)
-            for part, recompute in ((full, Recompute.FULL), (layers - full, base)):
+            more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
+            for part, recompute in ((more, MODES[light + 1]), (layers - more, MODES[light])):
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
-                runs.append((at, part, tp, dp, zero, np.broadcast_to(recompute, pp.shape)))
-        segments = _packed(np.array(runs).transpose(1, 2, 0))
+                runs.append((at, part, tp, dp, zero, recompute))
+        segments = packed(np.array(runs).transpose(1, 2, 0))
         dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)
         columns = self._columns(pp, segments.tp.max(axis=1), dp, m, zero)
-        columns |= {"tp": self.task.gpus // (pp * dp), "recompute": base}
+        columns |= {"tp": self.task.gpus // (pp * dp), "recompute": segments.recompute[:, 0]}
         columns["micro_batch"] = self.task.global_batch // (m * dp)
         return from_columns(columns, segments=segments)
 
     def neighbours(self, points: Points, random: Random) -> Points:
-        """A layer to the next stage; tp for dp; ZeRO, recompute, micro-batches; or pp.
+        """A layer to another stage; tp for dp; ZeRO, recompute, micro-batches; or pp.
 
-        What changes in one stage changes in all of them in some moves. Stages that a longer
-        pipeline adds are like the last one it had.
+        Stages that a longer pipeline adds are like the last one it had; a rank keeps the sequences
+        of its micro-batch.
         """
         variable, index = step(self, points, random)
-        wanted, rows = points.copy(), np.arange(len(points))
-        wanted[rows, variable] = index
-        last = np.array(self.stages)[points[:, PP]] - 1
-        field = (variable - FIRST) % EACH
-        everywhere = (variable >= FIRST) & (field != CUT) & (random.random(rows.size) < EVERYWHERE)
-        for stage in range(self.stages[-1]):
-            for other in (TP, ZERO, FULL):
-                place = _place(stage, other)
-                new = np.flatnonzero(stage > last)
-                wanted[new, place] = points[new, _place(0, other) + EACH * last[new]]
-                all_alike = everywhere & (field == other)
-                wanted[all_alike, place] = index[all_alike]
+        last = self._lengths[points[:, PP]] - 1
+        wanted, everywhere = moved(points, variable, index, last, random)
+        wider = everywhere & (stage_of(variable)[1] == TP)
+        tp = np.where(wider, index, points[:, place_of(0, TP)])
+        wanted[:, MICRO_BATCHES] = self.same_share(points, wanted, tp)
         return nearest(self, encode(self, wanted))
+
+    def same_share(self, points: Points, wanted: Points, tp: Table) -> Table:
+        """Indices of the micro-batches with which a rank of the first stage keeps its sequences
+        per micro-batch when the stages change, and all tp with the first to that index."""
+        stages, sizes = self._lengths, np.array(self.sizes)
+        batches = np.array(divisors(self.task.global_batch))
+        before = points[:, place_of(0, TP)]
+        more = stages[wanted[:, PP]] * sizes[tp] / (stages[points[:, PP]] * sizes[before])
+        at = np.searchsorted(batches, batches[wanted[:, MICRO_BATCHES]] * more)
+        out: Table = np.minimum(at, batches.size - 1)
+        return out
 
     @cached_property
     def size(self) -> int:
         """Legal points: for each pipeline, strategies and cuts times shares, stage by stage."""
         per_stage = self.strategies.sum(axis=(2, 3))
+        shares = self.shares.sum(axis=1).tolist()
         return sum(
-            len(BASES) * int(strategies) ** pp * _layouts(self, pp)
-            for pp, counts in zip(self.stages, per_stage.tolist(), strict=True)
+            int(strategies) ** pp * layouts(self.even[:pp, i].tolist(), shares)
+            for i, (pp, counts) in enumerate(zip(self.stages, per_stage.tolist(), strict=True))
             for strategies in counts
         )
-
-
-def _full_layers(share: Table, layers: Table) -> Table:
-    """Layers of a stage that recompute in full: so many eighths, rounded."""
-    out: Table = (share * layers + EIGHTHS // 2) // EIGHTHS
-    return out
-
-
-def _distinct_shares(layers: Table) -> Mask:
-    """Eighths [row, share] of which no smaller one gives the same number of layers."""
-    full = _full_layers(np.arange(EIGHTHS + 1), layers[:, None])
-    return np.diff(full, axis=1, prepend=-1) > 0
-
-
-def _packed(runs: Table) -> Segments:
-    """Segments of columns [field, row, run] with the runs that are there first."""
-    order = np.argsort(runs[0] == ABSENT, axis=1, kind="stable")
-    width = int((runs[0] != ABSENT).sum(axis=1).max())
-    columns = [np.take_along_axis(column, order, axis=1)[:, :width] for column in runs]
-    absent = columns[0] == ABSENT
-    return Segments(*(np.where(absent, ABSENT, column) for column in columns))
-
-
-def _layouts(problem: StagedProblem, pp: int) -> int:
-    """Ways to cut the layers and to choose shares of full recompute, over all stages."""
-    layers = problem.task.model.layers
-    ways: dict[int, int] = {0: 1}
-    for stage in range(pp):
-        even = int(problem.even(stage, np.array(pp)))
-        ends = [layers] if stage == pp - 1 else range(even - WINDOW, even + WINDOW + 1)
-        room = layers - (pp - stage - 1)
-        new: dict[int, int] = {}
-        for end in ends:
-            for begin, count in ways.items():
-                if begin < end <= room:
-                    shares = int(_distinct_shares(np.array([end - begin])).sum())
-                    new[end] = new.get(end, 0) + count * shares
-        ways = new
-    return sum(ways.values())

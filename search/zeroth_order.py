@@ -11,7 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from .problem import Index, Points, Problem, Random, Repeats, Value, draw, encode, highest, nearest
+from .problem import (
+    Index,
+    Points,
+    Problem,
+    Random,
+    Repeats,
+    Start,
+    Value,
+    draw,
+    encode,
+    highest,
+    nearest,
+    place_roles,
+)
 
 TABLE = 64
 """Points in a table of a search without a population: costing it takes as long as a few rows."""
@@ -20,7 +33,7 @@ TABLE = 64
 class RandomSearch:
     """Every variable uniform over its legal values: what every other backend must beat."""
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
 
     def ask(self, spent: float) -> Points:
@@ -58,28 +71,34 @@ class Annealing:
     CHAINS = 8
     HOT, COLD = 0.05, 0.005
     """Temperatures: relative worsening that is accepted with probability 1/e."""
-    PATIENCE = 150
-    """Moves without anything better after which a chain starts again."""
+    COOLER = 0.2
+    """Their factor where there are points to begin with."""
+    PATIENCE, SOONER = 150, 40
+    """Moves without anything better after which a chain starts again; the second where there are
+    points to begin with."""
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
+        self.start = Start(problem, random, first)
         self.at: Points | None = None
         self.scores: Value = np.zeros(0)
-        self.temperature = self.HOT
-        self.tired = Tired(self.CHAINS, self.PATIENCE)
+        self.warmth = self.HOT * (1.0 if first is None else self.COOLER)
+        self.temperature = self.warmth
+        self.tired = Tired(self.CHAINS, self.PATIENCE if first is None else self.SOONER)
 
     def ask(self, spent: float) -> Points:
-        self.temperature = self.HOT * (self.COLD / self.HOT) ** spent
+        self.temperature = self.warmth * (self.COLD / self.HOT) ** spent
         if self.at is None:
-            return draw(self.problem, TABLE, self.random)
+            return self.start.table(TABLE)
         points = self.problem.neighbours(self.at, self.random)
         again = np.flatnonzero(np.isinf(self.scores))
-        points[again] = draw(self.problem, again.size, self.random)
+        points[again] = self.start.again(again.size)
         return points
 
     def tell(self, points: Points, scores: Value) -> None:
+        self.start.add(points, scores)
         if self.at is None:
-            best = np.argsort(scores, kind="stable")[: self.CHAINS]
+            best = np.resize(np.argsort(scores, kind="stable"), self.CHAINS)
             self.at, self.scores = points[best], scores[best]
             return
         worse = np.maximum(scores - self.scores, 0.0)
@@ -103,6 +122,10 @@ class Spsa:
     HALF = 0.5
     SHARE = 0.3
     """Chance that a place is perturbed."""
+    PLACES = 10.0
+    """Places perturbed at most, in the mean."""
+    TOGETHER = 0.5
+    """Share of the steps in which all places of a role are perturbed alike."""
     GAIN = 32.0
     """Lattice units of the first step for a relative difference of one."""
     DELAY = 10.0
@@ -116,29 +139,33 @@ class Spsa:
     RETURN = 0.8
     """Chance that it does so at the best point of all; else at a random one."""
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.top = highest(problem)
+        self.start = Start(problem, random, first)
+        self.top, roles = highest(problem), place_roles(problem)
+        self.leaders = np.argmax(roles[:, None] == roles, axis=1)
         self.at: Value | None = None
         self.signs: Value = np.zeros((0, 0))
         self.age = np.zeros(self.WALKERS)
-        self.best, self.least = np.zeros_like(self.top), np.inf
         self.tired = Tired(self.WALKERS, self.PATIENCE)
 
     def ask(self, spent: float) -> Points:
         if self.at is None:
-            return draw(self.problem, TABLE, self.random)
+            return self.start.table(TABLE)
         self.signs = self.random.choice([-1.0, 1.0], self.at.shape)
-        self.signs *= self.random.random(self.at.shape) < self.SHARE
+        share = min(self.SHARE, self.PLACES / self.at.shape[1])
+        self.signs *= self.random.random(self.at.shape) < share
+        if self.start.first is not None:
+            rows = np.flatnonzero(self.random.random(self.WALKERS) < self.TOGETHER)
+            self.signs[rows] = self.signs[rows][:, self.leaders]
         sides = [self.at + self.HALF * self.signs, self.at - self.HALF * self.signs]
         return nearest(self.problem, np.concatenate(sides))
 
     def tell(self, points: Points, scores: Value) -> None:
+        self.start.add(points, scores)
         order = np.argsort(scores, kind="stable")
-        if scores[order[0]] < self.least:
-            self.least, self.best = scores[order[0]], encode(self.problem, points[order[:1]])[0]
         if self.at is None:
-            self.at = encode(self.problem, points[order[: self.WALKERS]])
+            self.at = encode(self.problem, points[np.resize(order, self.WALKERS)])
             return
         up, down = np.split(scores, 2)
         gain = self.GAIN * (self.DELAY / (self.DELAY + self.age)) ** 0.602
@@ -151,9 +178,7 @@ class Spsa:
     def _start(self, walkers: Index) -> None:
         """Put walkers at the best point of all or at a random one."""
         assert self.at is not None
-        fresh = encode(self.problem, draw(self.problem, walkers.size, self.random))
-        back = self.random.random((walkers.size, 1)) < self.RETURN
-        self.at[walkers] = np.where(back, self.best, fresh)
+        self.at[walkers] = encode(self.problem, self.start.again(walkers.size, self.RETURN))
         self.age[walkers] = 0
 
 
@@ -169,11 +194,17 @@ class CmaEs:
     """Points of a generation: at first, and at most."""
     WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
+    WIDE = 64
+    """Points of a generation from which it has that width where there are points to begin with;
+    smaller ones are that much narrower."""
+    ALIKE = 0.5
+    """First correlation of variables of one role."""
     PATIENCE = 3
     """Generations of points that are all known after which it starts again."""
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
+        self.start = Start(problem, random, first)
         self.population = self.POPULATION
         self.repeats = Repeats()
         self.vectors: list[Value] = []
@@ -182,15 +213,19 @@ class CmaEs:
     def _start(self) -> None:
         from cmaes import CMAwM
 
-        point = draw(self.problem, 1, self.random)
+        point = self.start.again(1)
+        narrow = 1.0 if self.start.first is None else min(self.population / self.WIDE, 1.0)
+        width = narrow * self.WIDTH
         top = np.maximum(highest(self.problem), 1.0)
+        roles = place_roles(self.problem)
+        together = np.where(np.eye(top.size), 1.0, self.ALIKE * (roles[:, None] == roles))
         self.repeats.tables = 0
         self.optimizer: Any = CMAwM(
             mean=encode(self.problem, point)[0],
             sigma=1.0,
             bounds=np.stack([np.zeros_like(top), top], axis=1),
             steps=np.ones_like(top),
-            cov=np.diag((self.WIDTH * top) ** 2),
+            cov=together * np.outer(width * top, width * top),
             population_size=self.population,
             seed=int(self.random.integers(2**31)),
         )
@@ -201,6 +236,7 @@ class CmaEs:
         return nearest(self.problem, np.array([costed for costed, _ in asked]))
 
     def tell(self, points: Points, scores: Value) -> None:
+        self.start.add(points, scores)
         self.optimizer.tell(list(zip(self.vectors, scores.tolist(), strict=True)))
         if self.repeats.add(points) >= self.PATIENCE or self.optimizer.should_stop():
             self.population = min(2 * self.population, self.LARGEST)

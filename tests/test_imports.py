@@ -191,8 +191,10 @@ ORDER = {
         problem
         diagram
         uniform
+        stage_variables
         staged
         sampling
+        alike
         reinforcement_learning
         zeroth_order
         gymnasium_environment

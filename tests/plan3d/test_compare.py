@@ -112,6 +112,27 @@ def test_compare_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
         assert (entry["evaluations_to_1_percent"] is None) == (entry["seeds_within_1_percent"] < 1)
     assert found["complete"] is True
     assert found["budget"] == 80
+    assert found["space"] == "uniform"
+
+
+STAGED = ["compare", *TASK, "--space", "staged", "--fix", "pp=4", "--budget", "80", "--seeds", "2"]
+
+
+def test_staged_plans_are_compared_with_a_proof(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "race.svg"
+    names = ["--backends", "random,annealing", "--plot", str(file)]
+    found = answer(capsys, *STAGED, *names)
+    assert file.read_bytes().startswith(b"<?xml")
+    assert found["space"] == "staged"
+    assert found["optimum"]["backend"] == "dynamic-programming"
+    assert len(found["optimum"]["plan"]["segments"]) == 4
+    for entry in found["backends"]:
+        assert entry["regret"] >= -1e-9
+        assert entry["evaluations"] == 80
+    assert main([*STAGED, "--backends", "random"]) == 0
+    assert "certified" in capsys.readouterr().out
 
 
 def test_the_table_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +170,10 @@ def test_an_interrupted_comparison_says_so(capsys: pytest.CaptureFixture[str]) -
         ([*COMPARE, "--plot", "/no/such/folder/x.png"], 2, "cannot be written"),
         ([*COMPARE[:-1], "0"], 2, "seeds must be at least 1"),
         ([*COMPARE, "--seed", "3"], 2, "did you mean --seeds"),
+        ([*COMPARE, "--space", "staged"], 2, "takes constraints on pp, not"),
+        ([*STAGED, "--backends", "dynamic-programming"], 2, "cannot search staged plans"),
+        ([*STAGED, "--space", "stagd"], 2, "did you mean staged"),
+        ([*STAGED, "--memory", "3 GiB"], 3, "nothing to compare"),
         ([*COMPARE, "--budget", "0"], 2, "budget must be at least 1"),
         ([*COMPARE, "--memory", "3 GiB", "--fix", "pp=1"], 3, "nothing to compare"),
         (["search", *TASK, "--seed", "1"], 2, "the exhaustive search draws nothing at random"),

@@ -1,5 +1,6 @@
 """Is every point a legal plan, every legal plan a point, and every move legal?"""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.search.alike import AlikeProblem
 from plan3d.search.axes import DERIVED, DERIVES_FROM
 from plan3d.search.diagram import DEAD, diagram
+from plan3d.search.dynamic_programming import best_plan
 from plan3d.search.objective import BARRIER, guided
 from plan3d.search.problem import construct, coordinates, draw, encode, highest, nearest, step
 from plan3d.search.space import ORDER, Space
+from plan3d.search.stage_variables import EIGHTHS, distinct_shares, heavier
 from plan3d.search.staged import StagedProblem
 from plan3d.search.uniform import UniformProblem
 from plan3d.simulator.hardware import Cluster
@@ -46,6 +50,7 @@ PROBLEMS = {
     "staged": StagedProblem.of(task("llama-7b", 16, 64)),
     "staged odd": StagedProblem.of(task("gpt3-125m", 24, 48), {"pp": [1, 2, 6]}),
     "staged moe": StagedProblem.of(task("mixtral-8x7b", 32, 32)),
+    "alike": AlikeProblem(StagedProblem.of(task("llama-7b", 16, 64))),
 }
 problems = st.sampled_from(sorted(PROBLEMS))
 seeds = st.integers(0, 2**32 - 1)
@@ -174,9 +179,8 @@ def test_derived_fields_read_what_they_say(name):
     assert all(ORDER.index(read) < ORDER.index(name) for read in DERIVES_FROM[name])
 
 
-TINY = StagedProblem(
-    Task(task().model, task(gpus=2).cluster, sequence=2048, global_batch=2), (1, 2)
-)
+FEW = replace(Model.preset("gpt3-1.3b"), order=(0,) * 5)
+TINY = StagedProblem(Task(FEW, task(gpus=2).cluster, sequence=2048, global_batch=2), (1, 2))
 
 
 def test_staged_points_are_counted():
@@ -188,10 +192,42 @@ def test_staged_points_are_counted():
 
 
 def test_staged_plans_are_the_uniform_ones_and_more():
-    uniform = Space.of(TINY.task, {"virtual_stages": [1], "cp": [1], "recompute": [0, 1]})
+    uniform = Space.of(TINY.task, {"virtual_stages": [1], "cp": [1]})
     one = min(simulate(TINY.task, plans).step.min() for plans in uniform.chunks())
     other = simulate(TINY.task, TINY.plans(every_point(TINY))).step.min()
     assert other <= one * (1 + 1e-12)
+
+
+def test_the_dynamic_program_proves_the_optimum_of_staged_plans():
+    """Five layers: every cut is within the window, every number of layers a share."""
+    costs = simulate(TINY.task, TINY.plans(every_point(TINY)))
+    for share in (0.02, 0.3, 1.0):
+        limit = float(np.quantile(costs.memory_total, share)) * (1 + 1e-9)
+        proof = best_plan(TINY.task, choose=TINY.constraints, limit=limit)
+        best = costs.step[costs.memory_total <= limit].min()
+        assert proof.complete
+        assert proof.step_seconds == pytest.approx(best, rel=1e-9)
+
+
+@given(name=st.sampled_from(["staged", "staged odd"]), seed=seeds)
+@settings(deadline=None, max_examples=5)
+def test_no_staged_plan_is_better_than_the_proof(name, seed):
+    problem = PROBLEMS[name]
+    costs = simulate(problem.task, problem.plans(draw(problem, 300, np.random.default_rng(seed))))
+    assert costs.step.min() >= optimum_of(name) * (1 - 1e-9)
+
+
+@cache
+def optimum_of(name):
+    problem = PROBLEMS[name]
+    return best_plan(problem.task, choose=problem.constraints, limit=np.inf).step_seconds
+
+
+def test_recompute_grows_from_none_to_full():
+    shares = np.flatnonzero(distinct_shares(np.array([3]))[0])
+    light = np.maximum(shares - 1, 0) // EIGHTHS
+    amounts = light * 3 + heavier(shares, np.array([3]))
+    assert amounts.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_staged_moves_cover_the_primitives():
@@ -200,10 +236,21 @@ def test_staged_moves_cover_the_primitives():
     moved = problem.neighbours(points, random)
     names = [variable.name for variable in problem.variables]
     changed = {names[i] for i in np.flatnonzero((moved != points).any(axis=0))}
-    assert {"pp", "micro_batches", "recompute"} <= changed
-    assert {"end 1", "tp 1", "zero 1", "full 1", "tp 2", "full 2"} <= changed
-    everywhere = (moved != points)[:, [names.index(f"zero {i}") for i in (1, 2)]]
-    assert everywhere.all(axis=1).any()
+    assert {"pp", "micro_batches"} <= changed
+    assert {"end 1", "tp 1", "zero 1", "recompute 1", "tp 2", "recompute 2"} <= changed
+    both = (moved != points)[:, [names.index(f"zero {i}") for i in (1, 2)]]
+    assert both.all(axis=1).any()
+    assert (both.any(axis=1) & ~both.all(axis=1)).any()
+
+
+def test_a_rank_keeps_the_sequences_of_its_micro_batch_when_all_tp_or_pp_change():
+    """In moves of the plan's own variables and of all stages, where that is legal."""
+    problem, random = AlikeProblem(PROBLEMS["staged"]), np.random.default_rng(0)
+    points = draw(problem, 300, random)
+    moved = problem.neighbours(points, random)
+    changed = np.flatnonzero((moved != points)[:, [0, 2]].any(axis=1))
+    before, after = (problem.plans(table[changed]).micro_batch for table in (points, moved))
+    assert (before == after).mean() > 0.8
 
 
 def test_what_does_not_fit_is_worse_than_all_that_does_and_ordered_by_excess():

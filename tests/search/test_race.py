@@ -8,6 +8,7 @@ import pytest
 from plan3d.search.finder import SAMPLERS, find_plans
 from plan3d.search.race import NEAR, compare
 from plan3d.search.race_plot import picture
+from plan3d.search.staged import StagedProblem
 from plan3d.simulator.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
@@ -64,6 +65,34 @@ def test_all_backends_run_unless_told():
     assert [entry.backend for entry in found.entries] == list(SAMPLERS)
 
 
+STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2}
+
+
+def test_staged_plans_are_held_against_the_dynamic_program():
+    found = compare(TASK, ["random", "annealing"], **STAGED)
+    around = StagedProblem.of(TASK, STAGED["choose"]).constraints
+    proof = find_plans(TASK, backend="dynamic-programming", choose=around)
+    assert found.optimum.backend == "dynamic-programming"
+    assert found.best == pytest.approx(proof.best.step_seconds, rel=1e-12)
+    assert found.complete
+    for entry in found.entries:
+        assert (entry.regret >= -1e-9).all()
+        assert (entry.evaluations == 150).all()
+        options = {name: STAGED[name] for name in ("space", "choose", "budget")}
+        run = find_plans(TASK, backend=entry.backend, seed=1, **options)
+        assert entry.best[1] == run.best.step_seconds
+    assert picture(found).startswith(b"\x89PNG")
+
+
+def test_an_interrupted_proof_is_no_race():
+    def stop(costed):
+        raise KeyboardInterrupt
+
+    found = compare(TASK, ["random"], progress=stop, **STAGED)
+    assert not found.complete
+    assert found.entries == []
+
+
 def test_an_interrupt_keeps_what_came_to_its_end():
     limit = find_plans(TASK, choose=FEW).counts.evaluated + 3 * 200
 
@@ -82,6 +111,13 @@ def test_an_interrupt_keeps_what_came_to_its_end():
     [
         ({"backends": ["randon"]}, InputError, "did you mean random"),
         ({"seeds": 0}, InputError, "at least 1"),
+        ({"space": "stagd"}, InputError, "did you mean staged"),
+        (
+            {"space": "staged", "backends": ["random", "exhaustive"]},
+            InputError,
+            "exhaustive backend cannot search staged plans; random, ",
+        ),
+        ({"space": "staged"}, InputError, "on pp, not tp"),
         ({"budget": 0}, InputError, "at least 1"),
         ({"headroom": 0.99}, NoFeasiblePlanError, "no plan of the space fits"),
     ],
