@@ -3,8 +3,8 @@
     python tests/benchmarks/memory_folds.py
 
 The buffers of process groups are the one number of memory of the DeepSpeed profiles fitted to those
-runs, which all use three kinds. Here their sum with the CUDA context is fitted to four fifths of the
-ranking groups, by least relative error, and the rest is scored; five times.
+runs, which all use three kinds. Here their sum with the CUDA context is fitted to four fifths of
+the ranking groups, by least relative error, and the rest is scored; five times.
 """
 
 from __future__ import annotations
