@@ -336,10 +336,8 @@ def concat(tables: list[Plan]) -> Plan:
     runs = [t.segments for t in tables if t.segments]
     if 0 < len(runs) < len(tables):
         raise InputError("plans with and without segments cannot share a table")
-    joined = {
-        name: np.concatenate([np.atleast_1d(getattr(t.table(), name)) for t in tables])
-        for name in AXES
-    }
+    whole = [t.table() for t in tables]
+    joined = {name: np.concatenate([getattr(t, name) for t in whole]) for name in AXES}
     segments = concat_segments(runs) if runs else None
     return _unchecked(joined, tables[0].layers_per_stage, segments)
 
