@@ -307,10 +307,7 @@ def _unchecked(
 ) -> Plan:
     """A Plan from columns that are known to be right: no checks in the hot path."""
     plan = object.__new__(Plan)
-    for name, column in columns.items():
-        object.__setattr__(plan, name, column)
-    object.__setattr__(plan, "layers_per_stage", layers_per_stage)
-    object.__setattr__(plan, "segments", segments)
+    vars(plan).update(columns, layers_per_stage=layers_per_stage, segments=segments)
     return plan
 
 
