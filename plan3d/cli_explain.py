@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli_output import Screen
@@ -48,7 +47,7 @@ def _other(args: argparse.Namespace) -> Plan | str:
     from . import cli_plan
 
     asked: str = args.against
-    if len(asked.split()) == 1 and "=" in asked and not Path(asked).is_file():
+    if len(asked.split()) == 1 and "=" in asked and not cli_plan.is_file(asked):
         return asked
     return cli_plan.completed(cli_plan.read_plan(asked, "--against"), args)
 

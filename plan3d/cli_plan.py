@@ -111,12 +111,20 @@ def task_of_saved(args: argparse.Namespace, saved: Saved) -> Task:
     return task_of(filled)
 
 
+def is_file(name: str) -> bool:
+    """Whether a text is the name of a file; a plan may be longer than any name."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
 def read_plan(source: str, option: str) -> Saved:
     """A plan written out, in a text file or in a saved result; `option` names it in errors."""
     path, _, number = source.rpartition("#")
-    if not path or not Path(path).is_file():
+    if not path or not is_file(path):
         path, number = source, ""
-    if not Path(path).is_file():
+    if not is_file(path):
         if "=" not in source:
             raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file")
         return _of_text(source)

@@ -190,9 +190,20 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to every process of a terminal: only the first one acts on it."""
+_POINTS: dict[int, Point] = {}
+"""In a process of a pool: what may be asked of it."""
+
+
+def _begin(points: dict[int, Point]) -> None:
+    """Take over the points, so that a task is only a number: a queue of large tasks blocks when
+    the process that reads it is killed. Ctrl-C goes to every process of a terminal: only the first
+    one acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _POINTS.update(points)
+
+
+def _run_numbered(number: int) -> Row:
+    return run_point(_POINTS[number])
 
 
 def _in_pool(left: dict[int, Point], workers: int) -> Done:
@@ -202,9 +213,9 @@ def _in_pool(left: dict[int, Point], workers: int) -> Done:
     """
     if not left:
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (dict(left),))
     try:
-        futures = {pool.submit(run_point, point): i for i, point in left.items()}
+        futures = {pool.submit(_run_numbered, i): i for i in left}
         for future in as_completed(futures):
             row = future.result()
             del left[futures[future]]

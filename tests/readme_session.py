@@ -17,7 +17,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-DOCS = ("accuracy", "explain", "export", "offload", "systems", "tensor_grids")
+DOCS = (
+    *("accuracy", "context_and_experts", "explain", "export"),
+    *("offload", "systems", "tensor_grids"),
+)
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in DOCS))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
 

@@ -258,6 +258,17 @@ def test_what_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert "stage" in found["infeasible"][0]
 
 
+def test_a_plan_may_be_longer_than_the_name_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--model", "llama-3.1-405b", "--cluster", "h100-sxm", "--gpus", "1024"]
+    layers = ",".join(["0", *["1"] * 126, "0"])
+    plan = f"tp=8 pp=16 virtual_stages=8 layers_per_stage={layers}"
+    assert len(plan) > 255
+    assert answer(capsys, "estimate", *asked, "--plan", plan)["plans"][0]["plan"]["pp"] == 16
+    answer(
+        capsys, "explain", *asked, "--plan", "tp=8 pp=16", "--against", f"layers_per_stage={layers}"
+    )
+
+
 def test_where_no_plan_is_legal_the_nearest_questions_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
