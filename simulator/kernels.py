@@ -162,16 +162,6 @@ def gemm_origins(
     return np.where(sizes[3] > 1, np.maximum(found, Origin.INTERPOLATED), found)
 
 
-def gemm_provenance(
-    gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
-) -> dict[str, float]:
-    """Share of the GEMMs' seconds by origin ('measured', 'interpolated', ...); they add up to 1."""
-    seconds = gemm_seconds(gemms, rows, cluster.accelerator, recipe, 1.0)
-    found = gemm_origins(gemms, rows, cluster, recipe)
-    total = seconds.sum()
-    return {o.name.lower(): float(seconds[found == o].sum() / total) for o in Origin}
-
-
 def smooth_maximum(a: Value, b: Value | float, sharpness: float) -> Value:
     """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows."""
     high = np.maximum(np.maximum(a, b), 1e-300)

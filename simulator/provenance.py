@@ -124,8 +124,9 @@ def _whole_layers(costs: Costs, row: int) -> Value:
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
     for plan, counts in _on_slowest_rank(task, table):
         recipe = RECIPES[Precision(int(plan.precision[0]))]
-        local = local_strategies(task, recipe, stages.strategy(plan))
-        kinds = layers.layer_costs(task, recipe, local.s).table[0]
+        s = stages.strategy(plan)
+        local = local_strategies(task, recipe, s)
+        kinds = layers.layer_costs(task, recipe, s).table[0]
         seconds = counts * kinds[:, layers.COMPUTE].sum(axis=1)
         total += seconds.sum()
         if local.layer_ratio is not None:

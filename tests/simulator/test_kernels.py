@@ -213,9 +213,6 @@ def test_what_gemms_rest_on():
     ):
         found = kernels.gemm_origins(gemms, 1, cluster(name), recipe)
         assert found[:, 0].tolist() == expected, name
-        shares = kernels.gemm_provenance(gemms, 1, cluster(name), recipe)
-        assert tuple(shares) == ORIGINS
-        assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_a_group_is_never_measured():

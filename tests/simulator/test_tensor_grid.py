@@ -22,6 +22,7 @@ from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.provenance import time_provenance
+from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import PARTS, evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import Grid, Kind, code_of, grid_of, grids, read, written
@@ -315,3 +316,14 @@ def test_axonn_on_perlmutter_reaches_57_percent_of_peak():
 def test_costs_have_no_grid_where_there_is_none():
     assert local("1d").grid is None
     assert float(layer_costs(task(), BF16, local("1d").s).table[0, 0, Cost.TENSOR_COMM]) > 0
+
+
+def test_what_a_plan_on_a_grid_rests_on_is_said_beside_a_table_of_layers():
+    """The table is of layers under 1d; the plan's kernels rest on those of matrix products."""
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=8)
+    stack = software_profile("vtrain")
+    task = Task(Model.preset("gpt3-13b"), cluster, sequence=2048, global_batch=64, software=stack)
+    costs = evaluate(task, Plan.parse("tp=4 tp_grid=2x2 micro_batch=4 recompute=full"))
+    without = replace(costs.task, software=replace(stack, name="untabled"))
+    plain = evaluate(without, costs.plans.take(0))
+    assert time_provenance(costs) == time_provenance(plain)
