@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import exchanges, schedules
+from .columns import codes_in, distinct, repeats
 from .groups import COMPUTE, PARTS, Group
 from .host import host_of
 from .operators import block_flops_per_token, model_flops_per_token
-from .placements import LayoutOf, distinct
-from .plan import Plan, codes_in, repeats, resolve
+from .placements import LayoutOf
+from .plan import Plan, resolve
 from .plan_names import Recompute
 from .rules import check
 from .segment_groups import SegmentGroup
