@@ -219,6 +219,31 @@ SOFTWARE = {
             tp_overlap_share=0.0,
             context_parallel=False,
         ),
+        Software(
+            name="torch",
+            title="plain PyTorch, eager, one GPU: fused AdamW, unfused SwiGLU and cross-entropy",
+            # Of isolated kernels; a measured share replaces it.
+            sustained=0.94,
+            flash_attention=True,
+            # Kernels forward of a layer without positions: norms and residuals move 10 h elements,
+            # SwiGLU 5 f; the model counts 19 h (rotary included) and 4 f, 1.17 to 1.20 times that.
+            memory_bound_rate=1.2,
+            # Backward: 19 h (norms, their scales, residuals, joined q, k, v) and 13 f.
+            backward_bytes_ratio=2.35,
+            # A 16-bit gradient and the fp32 buffer are read, the buffer is written.
+            accumulation_bytes=10.0,
+            # Eleven kernels, each launched by the host in some 10 us.
+            layer_floor=110e-6,
+            fused_activation=False,
+            # Everything kept, and 4 f of gradients beside it in the backward of SwiGLU.
+            working_sets=1.4,
+            vocabulary_multiple=1,
+            # Gradient, input and output of log_softmax backward, all fp32; then no logit waits.
+            logit_bytes=12.0,
+            kept_logit_bytes=0.0,
+            tp_overlap_share=0.0,
+            context_parallel=False,
+        ),
     )
 }
 """The shipped stacks by name."""

@@ -55,6 +55,7 @@ ORDER = {
         calibration.cases_matrix
         calibration.cases_memory
         calibration.cases_layer
+        calibration.cases_training
         calibration.suites
         calibration.cases_collective
         calibration.recording
