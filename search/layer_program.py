@@ -206,6 +206,11 @@ class LayerProgram:
             there = self.model.new_bool_var("there")
             self.model.add(sum(layers) <= int(self.table.counts[k]) * there)
             self.model.add(out >= floor(self.table.working[s, r, k] / KIB) * there)
+        for end in self.ends:
+            if end.stage == stage and end.kinds:
+                for (s, _), x in end.follows.items():
+                    least = self.table.working[s][:, end.kinds].max(axis=1).min()
+                    self.model.add(out >= floor(least / KIB) * x)
         return out
 
     def _largest_sharding(self, stage: int) -> Any:

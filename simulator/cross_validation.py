@@ -1,8 +1,8 @@
 """How good is a prediction of runs that a fit never saw? Scalars of a profile, cross-validated.
 
-At most four scalars of a source's software profile or network are fitted to its published step
-times. Rows are then predicted by fits to the other ranking groups (five folds), and to the other
-models. Each scalar x is fitted as a factor on its shipped value x0, by least squares in log time:
+At most four scalars of a source's software profile are fitted to its published step times. Rows are
+then predicted by fits to the other ranking groups (five folds), and to the other models. Each
+scalar x is a factor on its shipped value x0, by least squares in log time:
 
     minimise  sum_rows rho(log(predicted / measured)) + sum_scalars (s log(x / x0) / sigma)^2
 
@@ -44,7 +44,6 @@ FARTHEST = 3.0
 """Bound of every factor."""
 SHARES = ("sustained", "tp_overlap_share")
 """Scalars of at most one."""
-NETWORK = "network."
 DENSE = "dense 16-bit at MFU >= 5 %"
 """The subset of validation that is pooled."""
 _BOTH = ("sustained", "memory_bound_rate")
@@ -61,7 +60,7 @@ class Part:
 
     source: str
     fields: tuple[str, ...]
-    """Of Software, or of Network as 'network.X'."""
+    """Of Software."""
     keep: Callable[[Run], bool] = lambda run: True
     least_mfu: float = 0.0
     layers: bool = False
@@ -76,7 +75,7 @@ def _on(accelerator: str) -> Callable[[Run], bool]:
 
 _ATTENTION = (*_BOTH, "attention_rate")
 _VTRAIN = (*_BOTH, "layer_floor")
-_NANOTRON = ("sustained", "layer_floor", "pipeline_floor", "network.latency_per_node")
+_NANOTRON = ("sustained", "layer_floor", "pipeline_floor", "slice_seconds")
 FITTED = {
     "vtrain24_single": Part("vtrain24_single", _VTRAIN),
     "vtrain24_single by layers": Part("vtrain24_single", _VTRAIN, layers=True),
@@ -101,24 +100,13 @@ are pooled as in the second."""
 
 def shipped(task: Task, field: str) -> float:
     """A scalar's value before any fit."""
-    if field.startswith(NETWORK):
-        return float(getattr(task.cluster.network, field.removeprefix(NETWORK)))
     return float(getattr(task.software, field))
 
 
 def scaled(task: Task, factors: Mapping[str, float]) -> Task:
     """The task with scalars multiplied."""
-    new = {field: shipped(task, field) * factor for field, factor in factors.items()}
-    links: dict[str, Any] = {
-        f.removeprefix(NETWORK): v for f, v in new.items() if f.startswith(NETWORK)
-    }
-    stack: dict[str, Any] = {f: v for f, v in new.items() if not f.startswith(NETWORK)}
-    network = replace(task.cluster.network, **links)
-    return replace(
-        task,
-        software=replace(task.software, **stack),
-        cluster=replace(task.cluster, network=network),
-    )
+    new: dict[str, Any] = {f: shipped(task, f) * factor for f, factor in factors.items()}
+    return replace(task, software=replace(task.software, **new))
 
 
 def unfitted(task: Task) -> Task:

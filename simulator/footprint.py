@@ -64,8 +64,8 @@ def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
     return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
 
 
-def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
-    """Bytes kept per micro-batch, and bytes alive while one layer is run again."""
+def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value, Value | float]:
+    """Bytes kept per micro-batch; of gathered inputs; and alive while a block is run again."""
     s, software = local.s, local.task.software
     hidden = local.hidden
     gathered = software.gather_buffers * hidden * (s.tp > 1)
@@ -76,14 +76,23 @@ def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value]:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
         kept = mask if kind.name == "embedding" else 2 * hidden
-        return kept / local.split, gathered
+        return kept / local.split, gathered, 0.0
     everything, dropped = block_activations(kind.block, local.task, local.recipe, s)
     full = s.recompute == Recompute.FULL
     kept = everything - (s.recompute == Recompute.SELECTIVE) * dropped
     kept = np.where(full, hidden / local.split, kept)
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.split
-    return kept, gathered + full * software.working_sets * everything
+    return kept, gathered, full * software.working_sets * everything
+
+
+def loss_bytes(local: Local) -> tuple[Value, Value]:
+    """Bytes of logits that wait for the backward pass, and those alive during the loss besides."""
+    software = local.task.software
+    shards = local.s.tp if software.sharded_logits else 1.0
+    logits = local.tokens * local.vocabulary / shards
+    kept = software.kept_logit_bytes
+    return kept * logits, (software.logit_bytes - kept) * logits
 
 
 def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Value:
@@ -119,7 +128,8 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
 
         dense, flash, fused:  e T [ 2 norms h / u + (q + k + v + o + w f) / t ],
         w = 3 gated, 2 not; unfused activations keep one f more when gated;
-        materialised scores add (2 + 3 dropout) a s T / t, dropout masks 2 h T / u.
+        materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
+        masks 2 h T / u.
 
     Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
     """
@@ -138,7 +148,8 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
         if "mla_up_proj" in software.selective:
             dropped = dropped + element * tokens * operators.qkv_width(attn, s.tp)
     if not software.flash_attention:
-        scores = (2 + 3 * software.dropout) * attn.heads * task.sequence * tokens / s.tp
+        each = software.kept_score_bytes + 3 * software.dropout
+        scores = each * attn.heads * task.sequence * tokens / s.tp
         kept = kept + scores
         dropped = dropped + scores * ("core_attn" in software.selective)
     kept = kept + 2 * software.dropout * hidden / u

@@ -17,6 +17,7 @@ from . import grid_communication, kernels, operators, tensor_grid
 from .footprint import (
     gathered_inputs,
     kept_activations,
+    loss_bytes,
     pending_activations,
     stored_parameters,
 )
@@ -68,7 +69,7 @@ class Cost(IntEnum):
     TOTAL = 14
     """Seconds of all parts."""
     LOGITS = 15
-    """Bytes of logits and their gradients while the loss is computed."""
+    """Bytes of logits that wait for the backward pass."""
     GATHERED = 16
     """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
     PENDING = 17
@@ -95,7 +96,8 @@ class LayerCosts:
 
     table: Value
     working: Value
-    """Bytes alive while one layer is recomputed or its input gathered [kind, strategy]."""
+    """Bytes alive while one layer runs alone: inputs gathered, and its activations where it is run
+    again or the temporaries of its loss, whichever are more [kind, strategy]."""
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
     boundary: Value
@@ -129,22 +131,22 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 
 
 def _fill(column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], local: Local) -> Value:
-    """Fill in all costs of a layer; bytes alive while it is recomputed or its input gathered."""
-    s, software = local.s, local.task.software
+    """Fill in all costs of a layer; bytes alive while it runs (LayerCosts.working)."""
+    s = local.s
     dense, expert = stored_parameters(kind, local)
     column[Cost.DENSE_PARAMETERS] = dense
     column[Cost.EXPERT_PARAMETERS] = expert
     _fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
-    column[Cost.ACTIVATIONS], working = kept_activations(kind, local)
+    column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if s.offload_activations.any():
-        working = working + move_activations(column, s, local.task)
+        gathered = gathered + move_activations(column, s, local.task)
     column[Cost.GATHERED] = gathered_inputs(kind, local)
     if "head" in kind.name or "mtp" in kind.name:
-        shards = s.tp if software.sharded_logits else 1.0
-        column[Cost.LOGITS] = software.logit_bytes * (local.tokens * local.vocabulary / shards)
-    return working
+        column[Cost.LOGITS], loss = loss_bytes(local)
+        alive = np.maximum(alive, loss)
+    return gathered + alive
 
 
 def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:

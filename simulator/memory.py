@@ -3,8 +3,10 @@
     total = weights + gradients + optimizer + activations + logits + buffers + reserve
 
 ZeRO 1, 2 and 3 divide optimizer state, gradients and weights by the ranks that share them.
-Buffers are the recompute working set, gathered inputs, boundary tensors and gathered ZeRO-3
-layers; the reserve is the CUDA context, communicators and the allocator's slack.
+Logits are those that wait for the backward pass. Buffers are gathered inputs, boundary tensors,
+gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
+loss, which are never alive together; the reserve is the CUDA context, communicators and the
+allocator's slack.
 Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 """
 

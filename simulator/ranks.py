@@ -65,7 +65,7 @@ class Ranks:
     paths: Value | None
     """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
     working: Value
-    """Bytes alive while the largest layer is recomputed [class, skeleton]."""
+    """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     boundary: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
     hop: Value

@@ -144,13 +144,20 @@ class Fabric:
     """Bytes/s of a node in one direction."""
     latency_per_node: float | None = None
     """Seconds for each further node of a collective; None for the profile's."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of Network."""
 
 
 NETWORKS = {
     # Jean Zay: four adapters of 100 Gb/s a node.
     "Omni-Path": Fabric(node_bandwidth=4 * 12.5e9),
-    # p5: 3,200 Gb/s a node; all-gathers of 256 MB on 2-64 nodes take 300 us more for each node.
-    "EFA": Fabric(node_bandwidth=32 * 12.5e9, latency_per_node=300e-6),
+    # p5: 3,200 Gb/s a node; all-gathers of 256 MB on 2-64 nodes take 300 us more for each node, and
+    # all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 % of the bandwidth.
+    "EFA": Fabric(
+        node_bandwidth=32 * 12.5e9,
+        latency_per_node=300e-6,
+        constants={"latency": 51e-6, "root": 0.66e-6 / 1000**0.5, "efficiency": 0.9},
+    ),
     "RoCE 1600 Gbps": Fabric(node_bandwidth=16 * 12.5e9),
     "800 Gb/s IB per node": Fabric(node_bandwidth=8 * 12.5e9),
     "100 GB/s per server": Fabric(node_bandwidth=100e9),
@@ -163,8 +170,13 @@ KERNELS: dict[str, Mapping[str, Any]] = {
     "flash_attention2 + RMS kernel": {},
     "flash_attention2": _UNFUSED_NORM,
     "flash_attentionv1.0.8": {**_UNFUSED_NORM, "attention_rate": 0.6},
-    # Eager softmax in fp32 makes about three times the passes of a fused one.
-    "torch": {**_UNFUSED_NORM, "flash_attention": False, "score_bytes": 27.0},
+    # Eager softmax in fp32 makes about three times the passes of a fused one, and keeps its output.
+    "torch": {
+        **_UNFUSED_NORM,
+        "flash_attention": False,
+        "score_bytes": 27.0,
+        "kept_score_bytes": 6.0,
+    },
 }
 """Software fields by the kernel a row names."""
 

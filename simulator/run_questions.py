@@ -201,6 +201,7 @@ def _cluster(
             inter_node_bandwidth=fabric.node_bandwidth / cluster.gpus_per_node,
             latency_per_node=fabric.latency_per_node,
         )
+        cluster = replace(cluster, network=replace(cluster.network, **fabric.constants))
     used = min(rack or cluster.fast.gpus, cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))
 

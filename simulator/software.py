@@ -28,6 +28,9 @@ class Software:
     """Rate of the stack's attention kernels over current ones (older flash generations)."""
     score_bytes: float = 0.0
     """Bytes moved per attention score forward when materialised (softmax, mask, dropout)."""
+    kept_score_bytes: float = 2.0
+    """Bytes kept per attention score when materialised: probabilities in 16 bits, and 4 more where
+    the softmax runs in fp32 on its own."""
     memory_bound_rate: float = 1.0
     """Rate of the kernels between GEMMs over the hardware profile's."""
     norm_bytes: float = 0.0
@@ -102,7 +105,8 @@ class Software:
     logit_bytes: float = 14.0
     """Peak bytes per logit on the last stage: 16-bit and fp32 logits, softmax, gradients."""
     kept_logit_bytes: float = 6.0
-    """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax."""
+    """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax. The others are
+    gone when a layer is run again."""
     gather_buffers: float = 5.0
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
     boundary_buffers: float = 2.0
@@ -193,7 +197,7 @@ SOFTWARE = {
             flash_attention=True,
             layer_floor=1.73e-3,
             pipeline_floor=2.3e-3,
-            slice_seconds=60e-6,
+            slice_seconds=80e-6,
             accumulation_bytes=10.0,
             fused_activation=False,
             keeps_gathered=True,

@@ -169,8 +169,6 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     activations, buffers = kept_bytes(task, ranks, pp, flight)
     if plans.schedule.max() >= Schedule.ZB_H1:
         activations = _with_deferred(task, plans, ranks, sizes)
-    kept = task.software.kept_logit_bytes / task.software.logit_bytes
-    waiting = losses_in_flight(plans.schedule, m)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     offloads = np.count_nonzero(plans.offload_activations)
     return Stages(
@@ -190,7 +188,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         activations=activations,
         on_host=flight * stage[Cost.ON_HOST] if offloads else None,
         pending=stage[Cost.PENDING],
-        logits=stage[Cost.LOGITS] * (1 + kept * (waiting - 1)),
+        logits=stage[Cost.LOGITS] * losses_in_flight(plans.schedule, m),
         buffers=buffers,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,

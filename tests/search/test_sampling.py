@@ -107,18 +107,18 @@ def test_a_space_that_is_costed_whole_is_complete():
 
 
 @cache
-def to_near(name):
-    """Median plans to 1 % of three seeds, on a task that no setting was chosen on."""
+def regret(name):
+    """Mean regret of five seeds after 500 plans, on a task that no setting was chosen on."""
     cluster = Cluster.profile("h100-sxm", gpus=32)
     question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
     optimum = find_plans(question).best.step_seconds
-    runs = (find_plans(question, backend=name, budget=500, seed=s) for s in range(3))
-    return float(np.median([run.trace.until(1.01 * optimum) for run in runs]))
+    runs = (find_plans(question, backend=name, budget=500, seed=s) for s in range(5))
+    return float(np.mean([run.best.step_seconds / optimum - 1 for run in runs]))
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "random"])
 def test_every_backend_beats_random_search(name):
-    assert to_near(name) < 500 < to_near("random")
+    assert regret(name) < regret("random") / 2
 
 
 @every_backend

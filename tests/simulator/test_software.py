@@ -38,6 +38,7 @@ CHANGES = {
     "bucket_parameters": (1e6, {}, DENSE),
     "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
     "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
+    "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=2, offload_optimizer=50)),
     "reduce_bytes": (8.0, {}, DENSE),
@@ -100,6 +101,20 @@ def test_buckets_wait_in_pipelines_with_replicas(plan: Plan) -> None:
     after = evaluate(asked(replace(lean, bucket_memory=2.0)), plan)
     weights = before.memory["weights"] if plan.pp > 1 and plan.dp > 1 else 0.0
     assert after.memory["buffers"] - before.memory["buffers"] == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("bytes_of_loss", [4.0, 400.0])
+def test_a_loss_and_a_layer_that_runs_again_take_turns(bytes_of_loss: float) -> None:
+    lean = replace(software_profile("megatron-core"), allocator_slack=0.0)
+
+    def buffers(working_sets: float, loss: float) -> float:
+        changes = {"working_sets": working_sets, "logit_bytes": lean.kept_logit_bytes + loss}
+        costs = evaluate(asked(replace(lean, **changes)), Plan(tp=4, dp=16, recompute="full"))
+        return float(costs.memory["buffers"])
+
+    alone = buffers(2.0, 0.0), buffers(0.0, bytes_of_loss)
+    assert min(alone) > buffers(0.0, 0.0)
+    assert buffers(2.0, bytes_of_loss) == max(alone)
 
 
 def test_kept_expert_outputs_take_memory() -> None:
