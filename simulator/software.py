@@ -226,23 +226,25 @@ SOFTWARE = {
         Software(
             name="torch",
             title="plain PyTorch, eager, one GPU: fused AdamW, unfused SwiGLU and cross-entropy",
-            # Of isolated kernels; a measured share replaces it.
             sustained=0.94,
+            # On Hopper and later recent versions choose cuDNN's kernels, elsewhere FlashAttention-2
+            # (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
             flash_attention=True,
-            # Kernels forward of a layer without positions: norms and residuals move 10 h elements,
-            # SwiGLU 5 f; the model counts 19 h (rotary included) and 4 f, 1.17 to 1.20 times that.
+            # Norms and residuals of a layer without positions move 10 h elements forward, SwiGLU
+            # 5 f; the model counts 19 h (rotary included) and 4 f, 1.17 to 1.20 times as many.
             memory_bound_rate=1.2,
-            # Backward: 19 h (norms, their scales, residuals, joined q, k, v) and 13 f.
+            # 19 h (norms, their scales, residuals, joining of q, k, v) and 13 f, over those.
             backward_bytes_ratio=2.35,
             # A 16-bit gradient and the fp32 buffer are read, the buffer is written.
             accumulation_bytes=10.0,
             # Eleven kernels, each launched by the host in some 10 us.
             layer_floor=110e-6,
             fused_activation=False,
-            # Everything kept, and 4 f of gradients beside it in the backward of SwiGLU.
-            working_sets=1.4,
+            # All that a layer keeps, and 4 f elements of gradients beside it in SwiGLU's backward.
+            working_sets=1.35,
             vocabulary_multiple=1,
-            # Gradient, input and output of log_softmax backward, all fp32; then no logit waits.
+            # Gradient, output and input gradient of log_softmax, all fp32. On one GPU the backward
+            # pass follows at once, so none waits for it.
             logit_bytes=12.0,
             kept_logit_bytes=0.0,
             tp_overlap_share=0.0,

@@ -136,6 +136,7 @@ ORDER = {
         cross_validation
         calibration.subjects_training
         calibration.layer_times
+        calibration.whole_steps
         calibration.fit
         calibration.comparison
         calibration.build

@@ -1,8 +1,8 @@
 """What does a whole training step take on one GPU? Small Llama-like models, with peak memory.
 
-bf16 weights and activations. A gradient is added to its fp32 buffer as soon as autograd has made it,
-and freed; fused AdamW updates fp32 copies of the weights, which are then rounded into the weights:
-2 + 4 + 12 bytes a parameter. Micro-batches follow one another; the loss is fp32.
+bf16 weights and activations. A gradient is added to its fp32 buffer as soon as autograd has made
+it, and freed; fused AdamW updates fp32 copies of the weights, which are then rounded into the
+weights: 2 + 4 + 12 bytes a parameter. Micro-batches follow one another; the loss is fp32.
 """
 
 from __future__ import annotations

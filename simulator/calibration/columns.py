@@ -32,8 +32,8 @@ SHAPE = (
     "nodes",
     "bytes",
 )
-"""Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]. `recompute` is 1
-where every layer is run again in the backward pass, else 0."""
+"""Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]. `batch` is a
+micro-batch; `recompute` is 1 where every layer is run again in the backward pass, else 0."""
 RESULT = (
     "seconds",
     "seconds_min",
