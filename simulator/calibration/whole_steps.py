@@ -36,11 +36,12 @@ def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) ->
     """
     # What torch counts as reserved is without the CUDA context.
     counted = replace(software, context_bytes=0.0)
-    places = (row.get("line", "a row") for row in rows.rows)
-    costs = [
-        _costs(sizes, cluster, counted, place)
-        for sizes, place in zip(_sizes(rows), places, strict=True)
-    ]
+    costs = []
+    for row, sizes in zip(rows.rows, _sizes(rows), strict=True):
+        try:
+            costs.append(step_costs(sizes, cluster, counted))
+        except InputError as error:
+            raise CalibrationError(f"training: {row.get('line', 'a row')}: {error}") from None
     memory = [rank_memory(one) for one in costs]
     return {
         "seconds": np.array([one.step_seconds for one in costs]),
@@ -52,7 +53,7 @@ def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) ->
 def _sizes(rows: Measurements) -> list[dict[str, int]]:
     """What each row trained; every size positive, recompute 0 or 1."""
     names = (*SIZES, *BATCH, "recompute")
-    columns = np.stack([rows.number(name) for name in names], axis=1)
+    columns = np.stack([rows.number(name) for name in names], axis=1).tolist()
     for row, numbers in zip(rows.rows, columns, strict=True):
         for name, number in zip(names, numbers, strict=True):
             known = number in RECOMPUTE if name == "recompute" else number >= 1
@@ -61,11 +62,11 @@ def _sizes(rows: Measurements) -> list[dict[str, int]]:
                 told = row.get(name, "") or "nothing"
                 where = row.get("line", "a row")
                 raise CalibrationError(f"training: {where}: {name} must be {what}, not {told}")
-    return [dict(zip(names, map(int, numbers), strict=True)) for numbers in columns.tolist()]
+    return [dict(zip(names, map(int, numbers), strict=True)) for numbers in columns]
 
 
-def _costs(sizes: Mapping[str, int], cluster: Cluster, software: Software, place: str) -> Costs:
-    """Costs of the step of one row, which is at `place`, on one GPU."""
+def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
+    """Costs on one GPU of a step of these sizes, named as in columns.py."""
     block = gated_block(*(sizes[name] for name in ("ffn", "heads", "kv_heads", "head_dim")))
     model = Model(
         name="training",
@@ -81,8 +82,4 @@ def _costs(sizes: Mapping[str, int], cluster: Cluster, software: Software, place
         global_batch=sizes["batch"] * sizes["micro_batches"],
         software=software,
     )
-    plan = Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]])
-    try:
-        return evaluate(task, plan)
-    except InputError as error:
-        raise CalibrationError(f"training: {place}: {error}") from None
+    return evaluate(task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]]))
