@@ -10,7 +10,7 @@ input, the scale and one fp32 number a row. Not followed: scratch memory inside 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,19 @@ from plan3d.simulator.calibration.cases_training import (
     training,
     training_step,
 )
+from plan3d.simulator.calibration.layer_times import gated_block
 from plan3d.simulator.calibration.whole_steps import step_costs
 from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.operators import block_work
+from plan3d.simulator.plan import Plan, resolve
 from plan3d.simulator.software import software_profile
+from plan3d.simulator.stages import strategy
 from plan3d.simulator.step import Costs
 
 torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
 CASES = list(training(quick=False))
 SHAPES = [case for case in CASES if not case.shape["recompute"]]
 
@@ -57,40 +64,50 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Most bytes alive at once of the storages that the call allocates."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
+class Storages(TorchDispatchMode):  # type: ignore[misc]
+    """Bytes of the storages alive, now and at most."""
 
-    class Live(TorchDispatchMode):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.sizes: dict[int, int] = {}
-            self.now = self.peak = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.now = self.peak = 0
 
-        def __torch_dispatch__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            out = op(*args, **(kwargs or {}))
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, torch.Tensor):
-                    self.add(tensor.untyped_storage())
-            return out
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        for tensor in tensors(out):
+            self.add(tensor.untyped_storage())
+        return out
 
-        def add(self, storage: Any) -> None:
-            key = storage._cdata
-            if key not in self.sizes:
-                self.sizes[key] = storage.nbytes()
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self.drop, key)
+    def add(self, storage: Any) -> None:
+        key = storage._cdata
+        if key not in self.sizes:
+            self.sizes[key] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.drop, key)
 
-        def drop(self, key: int) -> None:
-            self.now -= self.sizes.pop(key)
+    def drop(self, key: int) -> None:
+        self.now -= self.sizes.pop(key)
 
-    with Live() as live:
-        run()
-    return live.peak
+
+class Traffic(TorchDispatchMode):  # type: ignore[misc]
+    """Elements that element-wise kernels and copies read and write."""
+
+    KERNELS = ("add", "mul", "silu", "silu_backward", "cat", "clone")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        if op.overloadpacket.__name__ in self.KERNELS:
+            self.elements += sum(tensor.numel() for tensor in tensors((args, kwargs, out)))
+        return out
+
+
+def tensors(tree: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def sizes_of(case: Case) -> Step:
@@ -135,15 +152,36 @@ def test_a_layer_keeps_what_is_counted(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.shape["batch"] == 1])
 @pytest.mark.usefixtures("fake")
 def test_the_peak_of_a_step_is_what_is_predicted(case: Case) -> None:
-    def two_steps() -> None:
+    with Storages() as storages:
         train = training_step("cpu", sizes_of(case))
         train()
         train()
-
     memory = costs(case.shape).memory
     predicted = sum(memory.values()) - memory["reserve"]
     tolerance = 0.022 if case.shape["recompute"] else 0.001
-    assert predicted == pytest.approx(peak_bytes(two_steps), rel=tolerance)
+    assert predicted == pytest.approx(storages.peak, rel=tolerance)
+
+
+@pytest.mark.parametrize("case", [case for case in SHAPES if case.shape["sequence"] == 8192])
+@pytest.mark.usefixtures("fake")
+def test_separate_kernels_move_what_is_counted(case: Case) -> None:
+    layer, tokens = sizes_of(case).layer, case.shape["sequence"]
+    options = {"dtype": torch.bfloat16, "requires_grad": True}
+    weights = layer_weights(layer, options)
+    x = torch.empty(1, tokens, layer.hidden, **options)
+    with Traffic() as forward:
+        y = layer_forward(x, weights, layer)
+    with Traffic() as backward:
+        torch.autograd.grad(y, (x, *weights), torch.empty_like(y))
+    # A norm reads and writes; backward its input, the gradient in and out, and both for the scale.
+    moved = forward.elements + 2 * 2 * x.numel(), backward.elements + 2 * 5 * x.numel()
+    block = gated_block(layer.ffn, layer.heads, layer.kv_heads, layer.head_dim)
+    plan = resolve(Plan(micro_batch=1).table(), 1)
+    work = block_work(block, layer.hidden, strategy(plan), tokens, ())
+    stack = software_profile("torch")
+    counted = float(work.moved_bytes[0]) / 2 / stack.memory_bound_rate
+    assert counted == pytest.approx(moved[0], rel=0.04)
+    assert counted * stack.backward_bytes_ratio == pytest.approx(moved[1], rel=0.04)
 
 
 def test_recompute_changes_no_loss_and_training_lowers_it() -> None:
