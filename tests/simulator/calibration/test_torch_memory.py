@@ -149,7 +149,7 @@ def test_a_layer_keeps_what_is_counted(case: Case) -> None:
     assert rest < 0.002 * (two - one)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.shape["batch"] == 1])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("fake")
 def test_the_peak_of_a_step_is_what_is_predicted(case: Case) -> None:
     with Storages() as storages:

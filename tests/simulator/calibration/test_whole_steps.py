@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from plan3d import Model, Plan, Task, evaluate, software_profile
+from plan3d.simulator.calibration.build import build
 from plan3d.simulator.calibration.cases_training import training
 from plan3d.simulator.calibration.comparison import compare
 from plan3d.simulator.calibration.fit import fit
+from plan3d.simulator.calibration.layer_times import modelled_layers
 from plan3d.simulator.calibration.measurements import Measurements, as_rows
 from plan3d.simulator.calibration.timing import FEWEST_BATCHES
 from plan3d.simulator.calibration.view import beside_csv, show_record
@@ -29,6 +33,7 @@ SHAPE = {
     **{"layers": 4, "vocabulary": 32000, "batch": 2, "sequence": 4096, "micro_batches": 3},
     "recompute": 0,
 }
+LAYER = {name: SHAPE[name] for name in ("hidden", "ffn", "heads", "kv_heads", "head_dim")}
 PEAKS = ("memory_bytes", "reserved_bytes")
 
 
@@ -151,6 +156,26 @@ def test_a_row_that_does_not_say_what_was_trained(changes: dict[str, Any], probl
 def test_steps_are_not_fitted_and_it_is_said() -> None:
     with pytest.raises(CalibrationError, match="training steps are not fitted"):
         fit(measured(), "h200-sxm")
+
+
+def test_slower_layers_make_slower_steps(tmp_path: Path) -> None:
+    batches = itertools.product((2048, 4096), (1,), (1, 2))
+    shapes = [{**LAYER, "sequence": s, "tp": t, "batch": b} for s, t, b in batches]
+    sizes = np.array([list(shape.values()) for shape in shapes], float).T
+    forward, backward = 1.3 * modelled_layers(Path("h200-sxm"), "torch", sizes)
+    timed = [
+        {"suite": "layer", "op": op, "gpu": "one", **shape, "seconds": seconds}
+        for shape, f, both in zip(shapes, forward, forward + backward, strict=True)
+        for op, seconds in (("forward", f), ("forward_backward", both))
+    ]
+    table, profile = as_rows(timed, "layers.csv"), tmp_path / "mine.toml"
+    result = build("h200-sxm", fit(table, "h200-sxm", stack="torch"), profile)
+    profile.write_text(result.profile)
+    for name, text in result.tables.items():
+        (tmp_path / name).write_text(text)
+    mine = Cluster.profile(profile, gpus=1)
+    slower = predicted_steps(rows(SHAPE), mine, TORCH)["seconds"][0]
+    assert 1.15 < slower / predicted()["seconds"] < 1.3
 
 
 def test_the_suite_is_made_for_a_card_of_80_gb_and_a_few_minutes() -> None:
