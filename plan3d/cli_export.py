@@ -78,11 +78,15 @@ def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
 
 
 def refusal_line(result: SearchResult) -> list[str]:
-    """Why Megatron-LM, which most people launch with, cannot run the best plan."""
+    """Why Megatron-LM cannot run the best plan, where neither a system nor a stack was asked for
+    that is launched with something else."""
     from .search.export.exporter import refusals
     from .search.export.registry import exporter
 
     assert result.costs is not None
+    stack = result.task.software.name.startswith(("megatron-core", "megatron-lm"))
+    if not stack or result.system not in (None, "megatron"):
+        return []
     form = exporter("megatron").form()
     refused = refusals(result.task, result.costs.plans.take(0), form)
     if not refused:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.columns import distinct
+
 from .axes import DERIVES_FROM
 from .space import Level, Space, expand, levels
 
@@ -80,21 +82,12 @@ def _arcs(
         for name, column in columns.items()
         if name in live or not isinstance(column, np.ndarray)
     }
-    first, node = _distinct([c for c in kept.values() if isinstance(c, np.ndarray)], rows.size)
+    alike = [c for c in kept.values() if isinstance(c, np.ndarray)]
+    first, node = distinct(alike or [np.zeros_like(rows)])
     arcs = np.full(length, DEAD, np.intp)
     arcs[rows] = node
     merged = {n: c.take(first) if isinstance(c, np.ndarray) else c for n, c in kept.items()}
     return arcs.reshape(nodes, width), merged, first.size
-
-
-def _distinct(columns: list[Index], length: int) -> tuple[Index, Index]:
-    """First row of each distinct combination, and the combination that each row has."""
-    if not columns:
-        return np.arange(min(length, 1)), np.zeros(length, np.intp)
-    _, first, which = np.unique(
-        np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    return first, which.ravel()
 
 
 def _trim(walk: list[Level], arcs: list[Index], last: int) -> Diagram:

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.collectives import place
+from plan3d.simulator.columns import distinct
 from plan3d.simulator.exchanges import FIELDS as POLICY
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
-from plan3d.simulator.placements import distinct
 from plan3d.simulator.plan import AXES, Plan, from_columns
 from plan3d.simulator.plan_names import Precision, Schedule
 from plan3d.simulator.plan_values import AUTO

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .columns import every, some
 from .hardware import Cluster, CollectiveTime
 
 Value = NDArray[np.float64]
@@ -50,8 +51,10 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
     common: Value | float = size
     if cluster.gpus > size:
         inside &= size % length == 0
-        if not (longer | inside).all():
+        if not every(longer | inside):
             common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
+    if every(inside):
+        return Group(n, n, np.ones(n.shape))
     together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))
     return Group(n, together, np.ceil(n / together))
 
@@ -94,13 +97,14 @@ def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
 
 def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
     steps, own = group.ranks - 1, size / group.ranks
-    sent = steps * own
-    local, some_cross = _inside(time, sent, steps, own), group.domains > 1
-    if not some_cross.any():
-        return local * (steps > 0)
+    sent, crosses = steps * own, group.domains > 1
+    if not some(crosses):
+        return _inside(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
     remote = _across(cluster, sent, group.domains - 1, bandwidth)
-    return np.where(some_cross, remote, local) * (steps > 0)
+    if every(crosses):
+        return remote
+    return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
 
 
 def all_gather(size: Value | float, group: Group, cluster: Cluster) -> Value:
@@ -128,7 +132,7 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
         switch = _inside(fast.switch_all_reduce, sent, np.zeros(steps.shape))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
     some_cross = group.domains > 1
-    if not some_cross.any():
+    if not some(some_cross):
         return local * (steps > 0)
     inside: Value | float = fast.all_reduce.bandwidth
     if fast.switch_all_reduce:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from . import collectives, exchanges
 from .collectives import Group as Ranks
+from .columns import some
 from .exchanges import PLAIN, Policy
 from .precision import Recipe
 from .ranks import Weights
@@ -282,4 +283,4 @@ def mixed_seconds(
     shown = mixed_exposed(task, sync, zero, total, stages)
     ends = _late(shown.reduce, stages.backward_before)[:, None]
     ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
-    return ends + every_slot(stages, shown.delay) if shown.delay.any() else ends
+    return ends + every_slot(stages, shown.delay) if some(shown.delay) else ends

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from . import grid_communication, operators
 from .layer_kinds import Kind, Local
 from .model import Block, Experts
-from .operators import Strategy, Work
-from .plan_names import Recompute
-from .precision import Recipe
+from .operators import Work
 from .task import Task
 
 Value = NDArray[np.float64]
@@ -57,8 +55,9 @@ def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
     down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
-    repeated_kv = operators.qkv_width(attn, s.tp) - operators.qkv_width(attn, np.ones(1)) / s.tp
-    extra = 0.0 if attn.kv_rank else repeated_kv * model.hidden * (s.tp / ranks)
+    repeated = operators.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
+    width = (attn.head_dim + attn.value_dim) * model.hidden
+    extra = 0.0 if attn.kv_rank else repeated * width * (s.tp / ranks)
     split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
     whole = down + counts["norms"] + counts["router"]
     return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
@@ -77,13 +76,12 @@ def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value, Value | fl
         mask = hidden / local.recipe.activation * software.dropout
         kept = mask if kind.name == "embedding" else 2 * hidden
         return kept / local.split, gathered, 0.0
-    everything, dropped = block_activations(kind.block, local.task, local.recipe, s)
-    full = s.recompute == Recompute.FULL
-    kept = everything - (s.recompute == Recompute.SELECTIVE) * dropped
-    kept = np.where(full, hidden / local.split, kept)
+    everything, dropped = block_activations(kind.block, local)
+    kept = everything - local.selective * dropped
+    kept = np.where(local.full, hidden / local.split, kept)
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.split
-    return kept, gathered, full * software.working_sets * everything
+    return kept, gathered, local.full * software.working_sets * everything
 
 
 def loss_bytes(local: Local) -> tuple[Value, Value]:
@@ -118,12 +116,12 @@ def gathered_inputs(kind: Kind, local: Local) -> Value | float:
     """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
     if not kind.block or not local.task.software.keeps_gathered or local.grid is not None:
         return 0.0
-    whole = kind.block.norms * local.hidden * (local.s.recompute == Recompute.NONE)
+    whole = kind.block.norms * local.hidden * ~(local.full | local.selective)
     extra: Value = whole - whole / local.split
     return extra
 
 
-def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> tuple[Value, Value]:
+def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
 
         dense, flash, fused:  e T [ 2 norms h / u + (q + k + v + o + w f) / t ],
@@ -133,8 +131,8 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
 
     Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
     """
-    software, attn, tokens = task.software, block.attention, s.tokens(task.sequence)
-    element, u = recipe.activation, s.norm_split
+    task, s, tokens, u = local.task, local.s, local.tokens, local.split
+    software, attn, element = task.software, block.attention, local.recipe.activation
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
     norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
@@ -156,7 +154,7 @@ def block_activations(block: Block, task: Task, recipe: Recipe, s: Strategy) -> 
     if block.mlp:
         kept = kept + element * tokens * block.mlp.ffn * _kept_widths(block.mlp.gated, task) / s.tp
     if block.experts:
-        routed, activation = _expert_activations(block.experts, task, element, s)
+        routed, activation = _expert_activations(block.experts, local)
         kept = kept + routed
         dropped = dropped + activation * ("moe_act" in software.selective)
     return kept, dropped
@@ -168,16 +166,14 @@ def _kept_widths(gated: bool, task: Task) -> int:
     return (1 + gated) + 1 + (gated and not task.software.fused_activation)
 
 
-def _expert_activations(
-    experts: Experts, task: Task, element: int, s: Strategy
-) -> tuple[Value, Value]:
+def _expert_activations(experts: Experts, local: Local) -> tuple[Value, Value]:
     """Bytes that routed and shared experts keep, and those of the activation product alone."""
-    tokens = s.tokens(task.sequence)
+    task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = operators.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
     rows = 1 + task.software.keeps_expert_output
     kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
-    kept = kept + 4 * tokens * experts.count / s.norm_split
+    kept = kept + 4 * tokens * experts.count / local.split
     if experts.shared:
         widths = _kept_widths(experts.shared.gated, task)
         kept = kept + element * tokens * experts.shared.ffn * widths / s.tp

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import convergence, data_parallel, exchanges, kernels, memory, offload, schedule_idle, stages
+from .columns import codes_in
 from .exchanges import SERVERS, Policy
 from .layers import Cost
 from .placements import LayoutOf
-from .plan import Plan, codes_in
+from .plan import Plan
 from .plan_names import Precision
 from .precision import RECIPES, Recipe
 from .ranks import Weights

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import codes_in
+from .columns import codes_in
 from .plan_names import Schedule
 
 Value = NDArray[np.float64]
@@ -174,5 +174,5 @@ ALL_AT_ONCE = (Schedule.GPIPE, Schedule.BREADTH_FIRST)
 def losses_in_flight(schedule: NDArray[np.int64], m: Value) -> Value:
     """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
     first, else one."""
-    waits = (schedule == ALL_AT_ONCE[0]) | (schedule == ALL_AT_ONCE[1])
-    return np.where(waits, m, 1.0)
+    all_wait = [code for code in codes_in(schedule) if code in ALL_AT_ONCE]
+    return np.where(np.isin(schedule, all_wait), m, 1.0) if all_wait else np.ones(m.shape)

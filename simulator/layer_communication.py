@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, operators
+from .columns import some
 from .layer_kinds import Kind, Local
 from .model import Block, Experts
 from .plan_names import ContextComm, Dispatch
@@ -87,34 +88,35 @@ def tensor_exposed(kind: Kind, local: Local, matmul: Value) -> tuple[Value, Valu
     """
     s, (gather, scatter, reduce) = local.s, local.tensor
     sharded = s.sequence_parallel > 0
-    # The embedding only reduces forward and gathers backward, the head the other way round.
-    end_in = np.where(sharded, scatter, reduce)
-    end_out = np.where(sharded, gather, 0.0)
-    gathers, scatters = _tensor_regions(kind, local.task.model.hidden)
-    forward = backward = np.where(sharded, gathers * gather + scatters * scatter, scatters * reduce)
-    if kind.name == "embedding":
-        forward, backward = end_in, end_out
-    if "head" in kind.name or "mtp" in kind.name:
-        forward, backward = forward + end_out, backward + end_in
+    forward = backward = np.zeros(matmul.shape)
+    if kind.block:
+        gathers, scatters = _tensor_regions(kind.block, local.task.model.hidden)
+        both = gathers * gather + scatters * scatter
+        forward = backward = np.where(sharded, both, scatters * reduce)
+    if not kind.name.startswith("block"):
+        # The embedding only reduces forward and gathers backward, the others the other way round.
+        inwards, outwards = np.where(sharded, scatter, reduce), np.where(sharded, gather, 0.0)
+        if kind.name == "embedding":
+            inwards, outwards = outwards, inwards
+        forward, backward = forward + outwards, backward + inwards
     hidden_share = local.task.software.tp_overlap_share * s.overlap_tp
-    forward = forward - np.minimum(hidden_share * forward, matmul)
-    backward = backward - np.minimum(hidden_share * backward, matmul)
-    return forward, backward
+    shown = forward - np.minimum(hidden_share * forward, matmul)
+    if backward is forward:
+        return shown, shown
+    return shown, backward - np.minimum(hidden_share * backward, matmul)
 
 
-def _tensor_regions(kind: Kind, hidden: int) -> tuple[float, int]:
+def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
     """Hidden states gathered and scattered between a split and its reduction, in full widths.
 
     One region for attention, one for an MLP or shared experts. MLA gathers its compressions,
     which are made from sequence shards, instead of the hidden states.
     """
-    if not kind.block:
-        return 0.0, 0
-    attn = kind.block.attention
+    attn = block.attention
     width = attn.q_rank + attn.kv_rank + attn.rope_dim
     first = width / hidden if attn.kv_rank and attn.q_rank else 1.0
-    second = kind.block.mlp or (kind.block.experts and kind.block.experts.shared)
-    if kind.block.parallel or not second:
+    second = block.mlp or (block.experts and block.experts.shared)
+    if block.parallel or not second:
         return first, 1
     return first + 1.0, 2
 
@@ -129,7 +131,7 @@ def expert_exchange(experts: Experts, local: Local) -> Value:
     group = collectives.place(s.ep, s.etp, cluster)
     within = collectives.place(s.etp, 1, cluster)
     dispatch = collectives.all_to_all(size, group, cluster)
-    if s.expert_dispatch.max() > 0:
+    if some(s.expert_dispatch):
         nodes = nodes_reached(experts, group.domains)
         once = collectives.spread(tokens, nodes, experts.top_k, group, cluster)
         dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)

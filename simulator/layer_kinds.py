@@ -11,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, grid_products, layer_tables, operators
+from .columns import every, some
 from .hardware import Cluster
 from .model import Block, Model
 from .network import ListedLayer, Network
 from .operators import GridStrategy, Strategy, Work
+from .plan_names import Recompute
 from .precision import Recipe
 from .task import Task
 from .tensor_grid import Grid, grid_of
 
 Value = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 
 
 class Kind(NamedTuple):
@@ -58,6 +63,9 @@ class Local(NamedTuple):
     """Bytes of a micro-batch's hidden states."""
     vocabulary: Value
     """The vocabulary, padded to a multiple that every tensor rank shares."""
+    full: Mask
+    selective: Mask
+    """Which strategies recompute so."""
     tensor: TensorCollectives
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
@@ -91,17 +99,17 @@ def _tensor_collectives(
     """Those that some strategy makes; sequence parallelism gathers and scatters, the others
     reduce."""
     gather = scatter = reduce = np.zeros(hidden.shape)
-    if sequence_parallel.any():
+    if some(sequence_parallel):
         gather = collectives.all_gather(hidden, group, cluster)
         scatter = collectives.reduce_scatter(hidden, group, cluster)
-    if not sequence_parallel.all():
+    if not every(sequence_parallel):
         reduce = collectives.all_reduce(hidden, group, cluster)
     return TensorCollectives(gather, scatter, reduce)
 
 
 def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     """The strategies with the sizes and collectives that all kinds share."""
-    if s.tp_grid.any():
+    if some(s.tp_grid):
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
@@ -115,6 +123,8 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
         s.norm_split,
         hidden,
         np.ceil(task.model.vocabulary / multiple) * multiple,
+        s.recompute == _FULL,
+        s.recompute == _SELECTIVE,
         _tensor_collectives(hidden, group, cluster, s.sequence_parallel),
         _layer_ratio(task, recipe, s),
     )
@@ -135,6 +145,8 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
         own.norm_split,
         tokens * (task.model.hidden * recipe.activation),
         np.ceil(task.model.vocabulary / multiple) * multiple,
+        s.recompute == _FULL,
+        s.recompute == _SELECTIVE,
         TensorCollectives(none, none, none),
         grid=grid,
     )

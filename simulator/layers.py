@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import grid_communication, kernels, operators, tensor_grid
+from .columns import distinct, some
 from .footprint import (
     gathered_inputs,
     kept_activations,
@@ -39,11 +40,11 @@ from .layer_kinds import (
 )
 from .model import Block, Experts
 from .operators import AttentionWork, Strategy, Work
-from .plan_names import Recompute
 from .precision import Recipe
 from .task import Task
 
 Value = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 
 class Cost(IntEnum):
@@ -107,7 +108,7 @@ class LayerCosts:
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     """The cost table of the task's layer kinds for strategies of equal length."""
-    if s.tp_grid.any() and np.ptp(tensor_grid.kind_of(s.tp_grid)):
+    if some(s.tp_grid) and np.ptp(tensor_grid.kind_of(s.tp_grid)):
         return _by_kind_of_grid(task, recipe, s)
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
@@ -140,7 +141,7 @@ def _fill(column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], loca
     column[Cost.UNITS] = 1.0
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
-    if s.offload_activations.any():
+    if some(s.offload_activations):
         gathered = gathered + move_activations(column, s, local.task)
     column[Cost.GATHERED] = gathered_inputs(kind, local)
     if "head" in kind.name or "mtp" in kind.name:
@@ -187,6 +188,10 @@ def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, V
     """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     rows, task, recipe = local.s.tp.size, local.task, local.recipe
+    first, which = _alike_in_size(local)
+    fewer = first.size < rows
+    if fewer:
+        every, rows = [gemm.take(first) for gemm in every], first.size
     accelerator = task.cluster.accelerator
     sustained = kernels.sustained_share(task.software, accelerator)
     seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
@@ -197,10 +202,19 @@ def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, V
         own = seconds[at:middle]
         if work and work.sixteen_bit and recipe.gemm_width == "8bit":
             wider = replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
-            own = kernels.gemm_seconds(work.gemms, rows, accelerator, wider, sustained)
+            own = kernels.gemm_seconds(every[at:middle], rows, accelerator, wider, sustained)
         out.append((_in_order(own), _in_order(seconds[middle:end])))
         at = end
-    return out
+    return [(own[which], again[which]) for own, again in out] if fewer else out
+
+
+def _alike_in_size(local: Local) -> tuple[Index, Index]:
+    """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
+    s = local.s
+    if s.tp.size == 1 or local.grid is not None:
+        return np.arange(s.tp.size), np.arange(s.tp.size)
+    sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
+    return distinct([size.astype(np.int64) for size in sizes])
 
 
 def _in_order(parts: Value) -> Value:
@@ -218,14 +232,12 @@ def _fill_seconds(
     forward, backward = _passes(column, kind, work, gemm[0], local)
     column[SECONDS] = forward + backward
     column[Cost.FORWARD] = _in_order(forward)
-    if kind.block and local.s.recompute.max() > 0:
-        full = local.s.recompute == Recompute.FULL
-        column[COMMUNICATION] += full * forward[COMMUNICATION]
+    if kind.block and some(local.s.recompute):
+        column[COMMUNICATION] += local.full * forward[COMMUNICATION]
         again = _rerun(work, gemm[1], local)
         if local.layer_ratio is not None and is_tabled(kind):
             again = again * local.layer_ratio[0]
-        selective = (local.s.recompute == Recompute.SELECTIVE) * again
-        column[Cost.RECOMPUTE] = full * _in_order(forward[COMPUTE]) + selective
+        column[Cost.RECOMPUTE] = local.full * _in_order(forward[COMPUTE]) + local.selective * again
     column[Cost.TOTAL] = _in_order(column[SECONDS])
 
 

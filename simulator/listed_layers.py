@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels
+from .columns import some
 from .layers import SECONDS, Cost, LayerCosts, move_activations
 from .network import ListedLayer, Network
 from .operators import Strategy
@@ -30,7 +31,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     table = np.zeros((len(layers), len(Cost), rows))
     wider = recipe.activation / 2
     full = s.recompute == Recompute.FULL
-    moving, offloads = np.zeros((len(layers), rows)), np.count_nonzero(s.offload_activations)
+    moving, offloads = np.zeros((len(layers), rows)), some(s.offload_activations)
     for i, (column, layer) in enumerate(zip(table, layers, strict=True)):
         forward = _forward_seconds(layer, task, recipe, s.micro_batch)
         column[Cost.MATMUL] = 3 * forward

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .columns import some
 from .compression import METHODS
 from .exchanges import GOSSIP, PLAIN, SERVERS, Policy
 from .precision import Recipe
@@ -86,7 +87,7 @@ def worst_bytes(
         dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
         total = weights.dense * sum(dense.values())
         total += rest
-        if weights.expert.any():
+        if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
         if zero >= 2:

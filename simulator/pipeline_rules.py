@@ -93,8 +93,10 @@ def _last_filled(p: Any) -> Any:
 
 
 def _mtp_fits(p: Any, task: Task) -> Any:
-    inside = (p.mtp_stage >= _last_filled(p)) & (p.mtp_stage <= p.pp * p.virtual_stages)
-    return (p.mtp_stage == 0) | (inside & (task.model.mtp_layers > 0))
+    apart = p.mtp_stage == 0
+    if not task.model.mtp_layers:
+        return apart
+    return apart | ((p.mtp_stage >= _last_filled(p)) & (p.mtp_stage <= p.pp * p.virtual_stages))
 
 
 def _ends_fit(p: Any, task: Task) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import schedules
+from .columns import distinct
 from .layer_kinds import layer_kinds
 from .network import Network
 from .plan import Plan
@@ -19,20 +20,6 @@ Index = NDArray[np.intp]
 SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""
 LayoutOf = Callable[[schedules.Cut], schedules.Layout]
-
-
-def distinct(columns: list[NDArray[np.int64]]) -> tuple[Index, Index]:
-    """Rows that stand for the distinct tuples of several columns, and each row's index there."""
-    key = np.zeros_like(columns[0])
-    if key.size == 1:
-        return key, key
-    for column in columns:
-        if (column == column[0]).all():
-            continue
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * values.size + codes
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
 
 
 class Placements:
@@ -71,6 +58,7 @@ class Placements:
             self.last_rank[:n, i] = layout.last_rank
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
+        self.present = self.counts.transpose(2, 1, 0) > 0
 
 
 def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:

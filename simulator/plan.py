@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .columns import Column, repeats
 from .compression import Compression
 from .errors import InputError, did_you_mean
 from .plan_names import (
@@ -25,7 +26,7 @@ from .plan_names import (
     Schedule,
     Sync,
 )
-from .plan_values import AUTO, Cell, Column, code, coded, spell
+from .plan_values import AUTO, Cell, code, coded, spell
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments
@@ -263,7 +264,7 @@ def _usual(row: Plan) -> Plan:
 
 def model_copies(schedule: Cell) -> Cell:
     """Copies of the model that one pipeline holds."""
-    return 1 + 1 * (schedule == Schedule.DUALPIPE)
+    return 1 + 1 * (schedule == int(Schedule.DUALPIPE))
 
 
 def _differing(row: Plan) -> Segments:
@@ -276,11 +277,6 @@ def _differing(row: Plan) -> Segments:
     )
 
 
-def repeats(column: Column) -> bool:
-    """Whether a column is a view that repeats one value: what costs no memory and no work."""
-    return column.strides == (0,)
-
-
 def _chosen(column: Column, rows: Any) -> Column:
     if repeats(column) and isinstance(rows, np.ndarray):
         size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
@@ -288,12 +284,6 @@ def _chosen(column: Column, rows: Any) -> Column:
         return column[:size] if size <= column.size else np.repeat(column[:1], size)
     out: Column = column[rows]
     return out
-
-
-def codes_in(column: Column) -> list[int]:
-    """The distinct small non-negative codes of a column, ascending."""
-    found: list[int] = np.flatnonzero(np.bincount(column)).tolist()
-    return found
 
 
 def check_field(name: str) -> None:

@@ -34,6 +34,7 @@ _MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "t
 _HIGHEST = {
     **{"zero": 3, "kept_per_thousand": 1000, "offload_optimizer": 100, "offload_activations": 100},
     **dict.fromkeys(BOOLEAN, 1),
+    **{name: max(codes.values()) for name, codes in NAMES.items()},
 }
 _LIMIT = 2**31
 
@@ -61,6 +62,8 @@ def _integer(name: str, value: Any) -> int:
 
 def code(name: str, value: Any) -> int:
     """The integer of one value of a field: 'full' -> 2, True -> 1, '8' -> 8."""
+    if type(value) is int and _in_range(name, value):
+        return value
     text = str(value).strip().lower()
     if text == "auto" and name in _MAY_BE_AUTO:
         return AUTO
@@ -77,6 +80,14 @@ def code(name: str, value: Any) -> int:
     return number
 
 
+def _in_range(name: str, value: int) -> bool:
+    """Whether an integer needs no further look."""
+    if value == AUTO:
+        return name in _MAY_BE_AUTO
+    low, high = int(name in _POSITIVE or name == "dp"), _HIGHEST.get(name, _LIMIT - 1)
+    return low <= value <= high and (name != "tp_grid" or value == 0)
+
+
 def _check_range(name: str, values: NDArray[Any]) -> None:
     low = 1 if name in _POSITIVE else 0
     bad = values < low
@@ -88,10 +99,9 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
     if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
         raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
-    highest = _HIGHEST | {enum: max(names.values()) for enum, names in NAMES.items()}
-    if name in highest and (values > highest[name]).any():
-        wrong = values[values > highest[name]].flat[0]
-        raise InputError(f"{name}={wrong} must be at most {highest[name]}")
+    if name in _HIGHEST and (values > _HIGHEST[name]).any():
+        wrong = values[values > _HIGHEST[name]].flat[0]
+        raise InputError(f"{name}={wrong} must be at most {_HIGHEST[name]}")
 
 
 def coded(name: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, tensor_grid
+from .columns import some
 from .layers import Cost, LayerCosts
 from .placements import Placements
 from .plan import Plan, model_copies
@@ -89,8 +90,8 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     table = costs.table.take(which, axis=0)
     counts = place.counts.take(place.which, axis=0)
     stage = _over_kinds(counts, table)
-    passes = np.ascontiguousarray(table[:, :, [Cost.FORWARD, Cost.TOTAL]])
-    present = np.ascontiguousarray(counts.transpose(2, 1, 0)) > 0
+    passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
+    present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary[:, which], tp * cp * dp
     crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
@@ -125,7 +126,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
 
 def weight_split(plans: Plan, tp: Value) -> Value:
     """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
-    if not plans.tp_grid.any():
+    if not some(plans.tp_grid):
         return tp
     return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
@@ -141,7 +142,7 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
 
 def _paths(place: Placements, passes: Value) -> Value | None:
     """Seconds along the critical paths of looped chunks [Path, skeleton]."""
-    if not place.paths.any():
+    if not some(place.paths):
         return None
     forward, both = passes[..., 0], passes[..., 1]
     each = np.concatenate([forward, both - forward], axis=1)[..., None]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan import codes_in
+from .columns import codes_in
 from .plan_names import Schedule
 
 Value = NDArray[np.float64]

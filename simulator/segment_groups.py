@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import data_parallel, memory, segment_stages
+from .columns import codes_in
 from .groups import Group, optimizer_seconds
-from .plan import Plan, codes_in
+from .plan import Plan
 from .stages import Index
 from .task import Task
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
+from .columns import distinct
 from .layer_kinds import layer_kinds
 from .layers import Cost, LayerCosts
 from .model import Model
 from .operators import Strategy
-from .placements import distinct
 from .plan import Plan
 from .precision import Recipe
 from .ranks import Ranks, Weights, weight_split

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, kernels, schedule_idle, schedules, tensor_grid, uneven_chunks
+from .columns import codes_in, distinct, repeats, some
 from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
@@ -21,8 +22,8 @@ from .listed_layers import listed_costs
 from .model import Model
 from .network import Network
 from .operators import Strategy
-from .placements import LayoutOf, Placements, distinct
-from .plan import Plan, repeats
+from .placements import LayoutOf, Placements
+from .plan import Plan
 from .plan_names import Schedule
 from .precision import Recipe
 from .ranks import Ranks, Weights, uniform
@@ -167,10 +168,10 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
     flight = in_flight(plans.schedule, sizes)
     activations, buffers = kept_bytes(task, ranks, pp, flight)
-    if plans.schedule.max() >= Schedule.ZB_H1:
+    if codes_in(plans.schedule)[-1] >= Schedule.ZB_H1:
         activations = _with_deferred(task, plans, ranks, sizes)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
-    offloads = np.count_nonzero(plans.offload_activations)
+    offloads = some(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -213,7 +214,7 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
     """Kinds of process groups in use."""
     shared = ranks.weights.data_group.ranks > 1
     tensor = 1.0 * (ranks.tp > 1)
-    if plans.tp_grid.any():
+    if some(plans.tp_grid):
         tensor = 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.groups)
     out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
     return out
@@ -261,7 +262,7 @@ def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: V
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     pp = plans.pp.astype(float)
     usual = np.where(pp > 1, usual, 0.0)
-    if plans.schedule.max() <= Schedule.GPIPE:
+    if codes_in(plans.schedule)[-1] <= Schedule.GPIPE:
         return usual
     rows, passes = np.arange(pp.size), _passes(task, ranks.costs)
     own = Passes(*(part[slow, rows] for part in passes))
@@ -292,7 +293,7 @@ def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     if not task.model.tied and not task.model.mtp_layers:
         return np.zeros(plans.rows)
     # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
-    looped = schedules.placement(plans.schedule) == schedules.Placement.LOOPED
+    looped = schedules.placement(plans.schedule) == int(schedules.Placement.LOOPED)
     holders = np.where(looped, np.minimum(plans.pp, 2.0), 1.0)
     ends = collectives.place(holders, task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp

@@ -14,6 +14,7 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = {
     "plan3d.simulator": """
         errors
+        columns
         units
         topologies
         compression

@@ -131,6 +131,10 @@ def test_a_search_says_when_megatron_cannot_run_its_best_plan(capsys):
     assert "(megatron-fsdp-pipeline)" in said
     two = ["--fix", "zero=3", "--fix", "schedule=gpipe", "--fix", "virtual_stages=1"]
     assert ", and 1 more" in good(capsys, "search", *TASK, *few, *two)
+    gpipe = ["--fix", "tp=1", "--fix", "pp=2", "--fix", "cp=1", "--fix", "schedule=gpipe"]
+    assert "cannot be launched by" in good(capsys, "search", *TASK, *gpipe)
+    for other in (["--software", "nanotron"], ["--system", "gpipe"]):
+        assert "cannot be launched by" not in good(capsys, "search", *TASK, *gpipe, *other)
 
 
 @pytest.mark.parametrize(

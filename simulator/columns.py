@@ -1,0 +1,68 @@
+"""What is in a column of whole numbers? Values that repeat, and rows that are alike.
+
+Columns are one-dimensional int64 arrays of equal length, as those of a table of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.int64]
+Index = NDArray[np.intp]
+
+WIDEST = 2**62
+"""Combinations that a key tells apart."""
+
+
+def repeats(column: Column) -> bool:
+    """Whether a column is a view that repeats one value: what costs no memory and no work."""
+    return column.strides == (0,)
+
+
+def some(values: NDArray[Any]) -> bool:
+    """Whether any value is not zero: `any` without the cost of a reduction over a single row."""
+    return bool(np.count_nonzero(values))
+
+
+def every(values: NDArray[Any]) -> bool:
+    """Whether no value is zero."""
+    return bool(np.count_nonzero(values) == values.size)
+
+
+def codes_in(column: Column) -> list[int]:
+    """The distinct small non-negative codes of a column, ascending."""
+    if column.size == 1:
+        return [int(column[0])]
+    found: list[int] = np.flatnonzero(np.bincount(column)).tolist()
+    return found
+
+
+def distinct(columns: Sequence[Column]) -> tuple[Index, Index]:
+    """The first row of each distinct combination, in ascending order, and the combination that
+    each row has."""
+    key = np.zeros(columns[0].size, np.int64)
+    if key.size < 2:
+        return np.arange(key.size), np.arange(key.size)
+    span = 1
+    for column in columns:
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if width == 1:
+            continue
+        digit = column - low
+        if span * width > WIDEST:
+            (key, span), (digit, width) = _ranked(key), _ranked(digit)
+        key = key * width + digit
+        span *= width
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which
+
+
+def _ranked(column: Column) -> tuple[Column, int]:
+    """Each value's place among the distinct ones, and how many those are."""
+    values, places = np.unique(column, return_inverse=True)
+    return places, values.size
