@@ -31,7 +31,7 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
   plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
-  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
+  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png --csv beside.csv
 
 Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
 stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
@@ -210,14 +210,17 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
 def _show(args: argparse.Namespace) -> int:
     from .simulator.calibration.comparison import compare
     from .simulator.calibration.fit import remarks
-    from .simulator.calibration.view import show_record, show_table
+    from .simulator.calibration.measurements import usable
+    from .simulator.calibration.view import beside_csv, show_record, show_table
 
     kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
     if args.plot is not None:
         if kind not in IMAGES:
             raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
         check_writable(args.plot, "--plot")
-    table = _read(args)
+    if args.csv is not None:
+        check_writable(args.csv, "--csv")
+    table = usable(_read(args), args.gpu)
     fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
     for note in remarks(table):
         warn(note, args.quiet)
@@ -225,6 +228,8 @@ def _show(args: argparse.Namespace) -> int:
         from .simulator.calibration.plots import image
 
         write_whole(args.plot, "--plot", image(fits, kind))
+    if args.csv is not None:
+        write_whole(args.csv, "--csv", beside_csv(args.profile, table, fits))
     if args.json:
         print(json.dumps(show_record(args.profile, fits)))
     else:

@@ -77,6 +77,13 @@ OWN = (
         verbs=("show",),
         help=f"also draw it: {', '.join('.' + kind for kind in IMAGES)}",
     ),
+    Option(
+        flag="--csv",
+        value="FILE",
+        completes="file",
+        verbs=("show",),
+        help="also write every row, what is predicted of it beside what was measured",
+    ),
     Option(flag="--gpus", value="N", read=whole, verbs=("import", "fit"), help="GPUs of the run"),
     Option(flag="--nodes", value="N", read=whole, verbs=("import", "fit"), help="nodes of it"),
     Option(flag="--json", verbs=("import", "fit", "show"), help="one JSON object, SI units"),

@@ -223,6 +223,33 @@ SOFTWARE = {
             tp_overlap_share=0.0,
             context_parallel=False,
         ),
+        Software(
+            name="torch",
+            title="plain PyTorch, eager, one GPU: fused AdamW, unfused SwiGLU and cross-entropy",
+            sustained=0.94,
+            # On Hopper and later recent versions choose cuDNN's kernels, elsewhere FlashAttention-2
+            # (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+            flash_attention=True,
+            # Norms and residuals of a layer without positions move 10 h elements forward, SwiGLU
+            # 5 f; the model counts 19 h (rotary included) and 4 f, 1.17 to 1.20 times as many.
+            memory_bound_rate=1.2,
+            # 22 h (norms and their scales, residuals, q, k, v joined and laid out) and 13 f.
+            backward_bytes_ratio=2.45,
+            # A 16-bit gradient and the fp32 buffer are read, the buffer is written.
+            accumulation_bytes=10.0,
+            # Eleven kernels, each launched by the host in some 10 us.
+            layer_floor=110e-6,
+            fused_activation=False,
+            # All that a layer keeps, and 4 f elements of gradients beside it in SwiGLU's backward.
+            working_sets=1.35,
+            vocabulary_multiple=1,
+            # Gradient, output and input gradient of log_softmax, all fp32. On one GPU the backward
+            # pass follows at once, so none waits for it.
+            logit_bytes=12.0,
+            kept_logit_bytes=0.0,
+            tp_overlap_share=0.0,
+            context_parallel=False,
+        ),
     )
 }
 """The shipped stacks by name."""

@@ -56,6 +56,7 @@ ORDER = {
         calibration.cases_matrix
         calibration.cases_memory
         calibration.cases_layer
+        calibration.cases_training
         calibration.suites
         calibration.cases_collective
         calibration.recording
@@ -136,6 +137,7 @@ ORDER = {
         cross_validation
         calibration.subjects_training
         calibration.layer_times
+        calibration.whole_steps
         calibration.fit
         calibration.comparison
         calibration.build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -38,3 +39,21 @@ def timed(
         return time_call(prepare(bench.device, *sizes), bench, graph=graph).columns()
 
     return run
+
+
+def timed_with_peaks(prepare: Callable[[], Call], bench: Bench) -> dict[str, float]:
+    """Time the call that `prepare` allocates; on a GPU also the peaks of the memory that it takes,
+    by tensors and by the allocator's segments, over what was there before."""
+    if bench.device != "cuda":
+        return time_call(prepare(), bench).columns()
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    return {
+        **time_call(prepare(), bench).columns(),
+        "memory_bytes": torch.cuda.max_memory_allocated() - allocated,
+        "reserved_bytes": torch.cuda.max_memory_reserved() - reserved,
+    }

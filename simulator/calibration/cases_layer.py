@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from .cases import Case, timed
-from .timing import Bench, Call, time_call
+from .cases import Case, timed, timed_with_peaks
+from .timing import Bench, Call
 
 
 class Layer(NamedTuple):
@@ -32,6 +32,8 @@ TINY = Layer(64, 128, 4, 4, 16, 1)
 """A layer whose kernels take less time than their launches."""
 BATCHES = ((1, 2048), (2, 2048), (8, 2048), (1, 8192), (1, 32768))
 """(micro-batch, sequence)."""
+SPREAD = 0.02
+"""Standard deviation of matrices (Llama's initialisation)."""
 
 
 def attention(quick: bool) -> Iterator[Case]:
@@ -91,16 +93,8 @@ def _timed_layer(
     bench: Bench, op: str, sizes: Layer, batch: int, sequence: int
 ) -> Mapping[str, float]:
     """Seconds, and the peak memory that the layer and its activations take."""
-    import torch
-
-    cuda = bench.device == "cuda"
-    before = 0
-    if cuda:
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-    timing = time_call(layer_call(bench.device, op, sizes, batch, sequence), bench)
-    peak = {"memory_bytes": torch.cuda.max_memory_allocated() - before} if cuda else {}
-    return {**timing.columns(), **peak, "tokens": batch * sequence}
+    prepare = partial(layer_call, bench.device, op, sizes, batch, sequence)
+    return {**timed_with_peaks(prepare, bench), "tokens": batch * sequence}
 
 
 def layer_call(device: str, op: str, sizes: Layer, batch: int, sequence: int) -> Call:
@@ -108,11 +102,11 @@ def layer_call(device: str, op: str, sizes: Layer, batch: int, sequence: int) ->
     import torch
 
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
-    weights = _weights(sizes, options)
+    weights = layer_weights(sizes, options)
     x = torch.randn(batch, sequence, sizes.hidden, **options)
 
     def forward() -> Any:
-        return _forward(x, weights, sizes)
+        return layer_forward(x, weights, sizes)
 
     if op == "forward":
         return forward
@@ -120,18 +114,26 @@ def layer_call(device: str, op: str, sizes: Layer, batch: int, sequence: int) ->
     return lambda: torch.autograd.grad(forward(), (x, *weights), dy)
 
 
-def _weights(sizes: Layer, options: dict[str, Any]) -> list[Any]:
+def layer_weights(sizes: Layer, options: dict[str, Any]) -> list[Any]:
     """Norm, QKV, projection, norm, gate and up, down."""
-    import torch
-
     h, ffn = sizes.hidden, sizes.ffn // sizes.tp
     inner = sizes.heads * sizes.head_dim
     qkv = inner + 2 * sizes.kv_heads * sizes.head_dim
     shapes = ((h,), (qkv, h), (h, inner), (h,), (2 * ffn, h), (h, ffn))
-    return [torch.randn(*shape, **options) for shape in shapes]
+    return [weight(*shape, **options) for shape in shapes]
 
 
-def _forward(x: Any, weights: list[Any], sizes: Layer) -> Any:
+def weight(*shape: int, **options: Any) -> Any:
+    """A matrix of small normal numbers, or the scale of a norm."""
+    import torch
+
+    if len(shape) == 1:
+        return torch.ones(*shape, **options)
+    return torch.nn.init.normal_(torch.empty(*shape, **options), std=SPREAD)
+
+
+def layer_forward(x: Any, weights: list[Any], sizes: Layer) -> Any:
+    """The output of the layer for hidden states x [batch, sequence, hidden]."""
     import torch
 
     functional = torch.nn.functional

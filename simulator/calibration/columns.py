@@ -23,13 +23,17 @@ SHAPE = (
     "ffn",
     "tp",
     "vocabulary",
+    "layers",
+    "micro_batches",
+    "recompute",
     "experts",
     "elements",
     "ranks",
     "nodes",
     "bytes",
 )
-"""Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]."""
+"""Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]. `batch` is a
+micro-batch; `recompute` is 1 where every layer is run again in the backward pass, else 0."""
 RESULT = (
     "seconds",
     "seconds_min",

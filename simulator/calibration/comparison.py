@@ -2,7 +2,8 @@
 
 Kernels and collectives are predicted from the profile alone. Gradients, long loops and backward
 passes are rates over measured forward rows, as in a fit; what the profile leaves to the stack
-(floor of a layer, weight gradients, backward bytes) is that of the software profile.
+(floor of a layer, weight gradients, backward bytes) is that of the software profile. Training steps
+are those of plain PyTorch unless another stack is named.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ from ..hardware_profile import read_profile
 from ..kernels import gradient_rates
 from ..software import DEFAULT_SOFTWARE, Software, software_profile
 from .fit import kernel_subjects, key_of, tabled_seconds
-from .layer_times import both_passes, modelled_layers, table_sizes
+from .layer_times import both_passes, modelled_layers, table_sizes, whole_rows
 from .measurements import Measurements, usable
 from .robust import Constant, Fit, Subject, errors, folds_of, groups_of
 from .subjects_collective import fast_subjects, network_subjects
-from .subjects_training import SECTION, layer_floor, training_subjects
+from .subjects_training import SECTION, launches, training_subjects
+from .whole_steps import STACK, predicted_steps
 
 Value = NDArray[np.float64]
+
+STEP_TITLES = {
+    "seconds": "training steps",
+    "memory_bytes": "peak of allocated memory",
+    "reserved_bytes": "peak of reserved memory",
+}
+"""What a training step is compared in, by column."""
 
 
 def compare(
@@ -45,6 +54,7 @@ def compare(
         *network_subjects(table, cluster),
         *_launches(table, cluster.accelerator, software),
         *_layers(table, cluster, software),
+        *_steps(table, Cluster.profile(profile, gpus=1), software_profile(stack or STACK)),
     ]
     if not subjects:
         raise CalibrationError("no row that a profile's constants predict")
@@ -79,11 +89,11 @@ def _launches(
     table: Measurements, accelerator: Accelerator, software: Software
 ) -> Iterator[Subject]:
     """The host's time to launch a plain layer, against the floor of the profile and the stack."""
-    measured = layer_floor(table)
-    if measured:
+    rows = launches(table)
+    if len(rows):
         floor = max(accelerator.training.layer_floor, software.layer_floor)
-        seconds = np.array([constant.value for constant in measured.values()])
-        yield _given(f"launches of a layer, {software.name}", np.array([floor]), seconds)
+        name = f"launches of a layer, {software.name}"
+        yield _given(name, np.full(len(rows), floor), rows.number("seconds"), rows.rows)
 
 
 def _layers(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
@@ -97,22 +107,45 @@ def _layers(table: Measurements, cluster: Cluster, software: Software) -> Iterat
     if entry is not None:
         modelled *= layer_tables.ratios(layer_tables.table_of(entry), table_sizes(shapes))
     name = f"whole layers, {software.name}"
-    yield _given(name, modelled.sum(axis=0), measured.sum(axis=0))
+    whole = whole_rows(rows, shapes)
+    yield _given(name, modelled.sum(axis=0), measured.sum(axis=0), whole)
 
 
-def _given(name: str, predicted: Value, seconds: Value) -> Subject:
+def _steps(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
+    """Whole training steps: their time, and the memory of those whose peaks were measured."""
+    rows = table.where(suite="training")
+    if not len(rows):
+        return
+    for quantity, predicted in predicted_steps(rows, cluster, software).items():
+        known = rows.number(quantity) > 0
+        if known.any():
+            measured = rows.take(known)
+            name = f"{STEP_TITLES[quantity]}, {software.name}"
+            values = measured.number(quantity)
+            yield _given(name, predicted[known], values, measured.rows, quantity)
+
+
+def _given(
+    name: str,
+    predicted: Value,
+    measured: Value,
+    rows: tuple[Mapping[str, str], ...],
+    quantity: str = "seconds",
+) -> Subject:
     """Rows whose prediction has no constants of its own."""
-    shapes = groups_of(seconds)
+    shapes = groups_of(measured)
     return Subject(
         name=name,
         section=SECTION,
         priors=(),
         predict=lambda constants: predicted,
-        seconds=seconds,
-        work=seconds,
+        seconds=measured,
+        work=measured,
         shapes=shapes,
         folds=folds_of(shapes),
         split="rows",
+        rows=rows,
+        quantity=quantity,
     )
 
 

@@ -35,6 +35,7 @@ UNUSED = {
     "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),
 }
 """Rows that nothing in the cost model could use: suite, and how their op ends."""
+_STEPS = "training steps are not fitted: calibrate show compares them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ def fit(
     cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
     fits = [*linked, *fits]
+    if len(table.where(suite="training")):
+        notes.append(_STEPS)
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
     if not fits and not layers and not floor and not len(table.where(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")

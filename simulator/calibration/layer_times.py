@@ -5,7 +5,7 @@ A machine's profile is fitted first; the layers are then compared with what it p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -99,6 +99,14 @@ def both_passes(rows: Measurements) -> tuple[Value, Value]:
     return shapes, np.array(list(whole.values())).reshape(-1, 2).T
 
 
+def whole_rows(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ...]:
+    """The row of both passes together of each of those shapes."""
+    whole = rows.where(op="forward_backward")
+    sizes = zip(*(whole.number(name) for name in _SHAPE), strict=True)
+    found = dict(zip(sizes, whole.rows, strict=True))
+    return tuple(found[tuple(shape)] for shape in shapes.T)
+
+
 def modelled_layers(profile: Path, stack: str, shapes: Value) -> Value:
     """What a profile predicts of both passes of layers of these shapes [2, layer]."""
     modelled = np.empty((2, shapes.shape[1]))
@@ -137,8 +145,7 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
     """Seconds [pass, layer] of gated-MLP layers that differ in tensor size and micro-batch."""
     hidden, ffn, heads, kv_heads, width, sequence = (int(x) for x in shapes[:6, 0])
     tp, batch = shapes[6:]
-    attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=width, value_dim=width)
-    block = Block(attention=attention, mlp=Mlp(ffn=ffn, gated=True))
+    block = gated_block(ffn, heads, kv_heads, width)
     model = Model(name="layer", hidden=hidden, vocabulary=1, kinds=(block,), order=(0,))
     task = Task(
         model,
@@ -151,6 +158,12 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
     sizes = {"tp": tp, "cp": one, "ep": one, "etp": one, "micro_batch": batch}
     s = Strategy(**{field.name: sizes.get(field.name, none) for field in fields(Strategy)})
     return block_seconds(task, RECIPES[Precision.BF16], s)
+
+
+def gated_block(ffn: int, heads: int, kv_heads: int, width: int) -> Block:
+    """The layer that `measure` runs: attention of that head width, and a gated MLP."""
+    attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=width, value_dim=width)
+    return Block(attention=attention, mlp=Mlp(ffn=ffn, gated=True))
 
 
 def timed_runs(runs: Sequence[Run], stack: str | None) -> Compare | None:

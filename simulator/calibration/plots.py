@@ -1,4 +1,4 @@
-"""How good is a fit, seen? Measured against predicted seconds, one panel a subject."""
+"""How good is a fit, seen? Measured against predicted seconds or bytes, one panel a subject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOUR = "#0072B2"
 
 
 def scatter(fit: Fit, axes: Any) -> Any:
-    """Measured against predicted seconds on logarithmic axes; returns the axes."""
+    """Measured against predicted on logarithmic axes; returns the axes."""
     measured, predicted = fit.subject.seconds, fit.predicted
     ends = [min(measured.min(), predicted.min()), max(measured.max(), predicted.max())]
     axes.fill_between(
@@ -23,7 +23,8 @@ def scatter(fit: Fit, axes: Any) -> Any:
     )
     axes.plot(ends, ends, color="0.5", linewidth=0.8)
     axes.plot(measured, predicted, ".", color=COLOUR, markersize=3, alpha=0.5)
-    axes.set(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s")
+    unit = "s" if fit.subject.quantity == "seconds" else "bytes"
+    axes.set(xscale="log", yscale="log", xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
     error = fit.in_sample
     axes.set_title(f"{fit.subject.name}\n{error.median:.1%} median, {error.p90:.1%} p90", size=8)
     return axes

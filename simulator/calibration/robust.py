@@ -61,6 +61,10 @@ class Subject:
     """How rows are held out, in words."""
     sides: Value | None = None
     """m, n, k of GEMMs [side, row]; None where groups of products were timed."""
+    rows: tuple[Mapping[str, str], ...] = ()
+    """As they were read."""
+    quantity: str = "seconds"
+    """Column that is predicted; `seconds` and what `predict` returns are in its unit."""
 
 
 @dataclass(frozen=True, kw_only=True)

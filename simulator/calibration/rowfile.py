@@ -13,15 +13,18 @@ Row = Mapping[str, object]
 
 
 class RowFile:
-    """A CSV that grows by whole rows and knows which cases it holds."""
+    """A CSV that grows by whole rows and knows which cases it holds; ValueError where the file
+    there has other columns."""
 
     def __init__(self, path: Path, columns: tuple[str, ...] = COLUMNS) -> None:
         self.path, self.columns = path, columns
         self.done: set[tuple[str, ...]] = set()
         text = _whole_lines(path)
         if text:
-            for row in csv.DictReader(io.StringIO(text)):
-                self.done.add(identity(row))
+            reader = csv.DictReader(io.StringIO(text))
+            if tuple(reader.fieldnames or ()) != columns:
+                raise ValueError(f"{path} has other columns: choose another folder")
+            self.done.update(map(identity, reader))
         else:
             path.write_text(",".join(columns) + "\n", encoding="utf-8")
 

@@ -81,6 +81,7 @@ def _gemm(rows: Measurements, width: str, dtype: str, accelerator: Accelerator) 
         folds=folds_of(groups_of(n, k)),
         split="(n, k) pairs",
         sides=np.stack([m, n, k]) if (batch == 1).all() else None,
+        rows=rows.rows,
     )
 
 
@@ -121,6 +122,7 @@ def attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator
         shapes=groups_of(b, a, d, s),
         folds=folds_of(groups_of(b, a, table.number("kv_heads"), d, s)),
         split="shapes",
+        rows=table.rows,
     )
 
 
@@ -147,6 +149,7 @@ def memory_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Su
         shapes=shapes,
         folds=folds_of(shapes),
         split="sizes",
+        rows=table.rows,
     )
 
 

@@ -70,6 +70,7 @@ def network_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
         shapes=shapes,
         folds=folds_of(groups_of(size)) if counts is None else counts,
         split="sizes" if counts is None else "node counts between smallest and largest",
+        rows=table.rows,
     )
 
 
@@ -127,6 +128,7 @@ def _fast(rows: Measurements, op: str, cluster: Cluster) -> Subject:
         shapes=groups_of(n, size),
         folds=folds_of(groups_of(size)) if counts is None else counts,
         split="sizes" if counts is None else "GPU counts between smallest and largest",
+        rows=rows.rows,
     )
 
 

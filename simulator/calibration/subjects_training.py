@@ -47,10 +47,15 @@ def layer_floor(table: Measurements) -> dict[str, Constant]:
 
     The kernels of that layer take less time than their launches (cases_layer.TINY).
     """
-    rows = table.where(suite="launch", op=_LAUNCH)
+    rows = launches(table)
     if not len(rows):
         return {}
     return {"layer_floor": Constant(value=float(np.median(rows.number("seconds"))))}
+
+
+def launches(table: Measurements) -> Measurements:
+    """Rows of a plain layer that the host sets the pace of."""
+    return table.where(suite="launch", op=_LAUNCH)
 
 
 def _keys(rows: Measurements, columns: tuple[str, ...]) -> list[tuple[object, ...]]:
@@ -95,6 +100,7 @@ def _rate(
         shapes=groups,
         folds=folds_of(groups),
         split="shapes",
+        rows=rows.rows,
     )
 
 
@@ -157,6 +163,7 @@ def _backward(table: Measurements) -> Iterator[Subject]:
         shapes=groups_of(*sizes),
         folds=folds_of(groups_of(*sizes)),
         split="sizes",
+        rows=rows.rows,
     )
 
 
@@ -185,4 +192,5 @@ def _passes(rows: Measurements, name: str, bandwidth: float) -> Iterator[Subject
         shapes=shapes,
         folds=folds_of(shapes),
         split="sizes",
+        rows=rows.rows,
     )

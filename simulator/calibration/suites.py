@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import cases_layer, cases_matrix, cases_memory
+from . import cases_layer, cases_matrix, cases_memory, cases_training
 from .cases import Suite
 
 SUITES = (
     "gemm",
     "layer",
+    "training",
     "attention",
     "memory",
     "loss",
@@ -27,6 +28,7 @@ def suites() -> dict[str, Suite]:
     return {
         "gemm": cases_matrix.gemm,
         "layer": cases_layer.layer,
+        "training": cases_training.training,
         "attention": cases_layer.attention,
         "memory": cases_memory.memory,
         "loss": cases_memory.loss,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,8 +12,10 @@ from ..profile_schema import QUANTITIES
 from ..tables import Table
 from ..units import convert
 from .build import Result
+from .columns import COLUMNS
 from .fit import Calibration, key_of
 from .layer_times import LayerTimes
+from .measurements import Measurements
 from .robust import Errors, Fit
 
 
@@ -113,8 +117,36 @@ def show_record(profile: str, fits: Sequence[Fit]) -> dict[str, Any]:
     """Errors of a profile's own constants as JSON."""
     return {
         "profile": profile,
-        "subjects": [{"name": f.subject.name, **asdict(f.in_sample)} for f in fits],
+        "subjects": [
+            {"name": f.subject.name, "quantity": f.subject.quantity, **asdict(f.in_sample)}
+            for f in fits
+        ],
     }
+
+
+def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
+    """Rows as CSV text in the columns that some row fills, and behind each quantity what the
+    profile predicts of it and predicted / measured."""
+    cells = [{name: row.get(name, "") for name in COLUMNS} for row in table.rows]
+    place = {id(row): i for i, row in enumerate(table.rows)}
+    for fit in fits:
+        quantity, subject = fit.subject.quantity, fit.subject
+        values = zip(subject.rows, fit.predicted, subject.seconds, strict=True)
+        for row, predicted, measured in values:
+            told = {"predicted": predicted, "ratio": predicted / measured}
+            cells[place[id(row)]] |= {f"{quantity}_{k}": f"{v:.6g}" for k, v in told.items()}
+    filled = {name for row in cells for name, text in row.items() if text}
+    columns = [name for column in COLUMNS for name in _beside(column) if name in filled]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["profile", *columns], extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"profile": profile, **row} for row in cells)
+    return out.getvalue()
+
+
+def _beside(column: str) -> tuple[str, ...]:
+    """A column and those behind it."""
+    return (column, f"{column}_predicted", f"{column}_ratio")
 
 
 def _subject(fit: Fit) -> dict[str, Any]:

@@ -25,6 +25,13 @@ LOG = "\n".join(
     for i in range(1, 21)
 )
 
+STEPS = """# Made for this test, measured on nothing.
+suite,op,hidden,ffn,heads,kv_heads,head_dim,layers,vocabulary,batch,sequence,micro_batches,\
+recompute,seconds,memory_bytes,reserved_bytes
+training,step,4096,14336,32,8,128,4,32000,1,2048,2,0,0.06,22.7e9,24.1e9
+training,step,4096,14336,32,8,128,4,32000,1,2048,2,1,0.07,21.4e9,
+"""
+
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["calibrate", *arguments, "--json"]) == 0
@@ -107,6 +114,28 @@ def test_show_with_a_plot(capsys, tmp_path):
     assert plot.read_text().lstrip().startswith("<?xml")
     assert main(["calibrate", "show", NCCL, "--profile", "h100-sxm"]) == 0
     assert "errors of h100-sxm" in capsys.readouterr().out
+
+
+def test_show_of_training_steps(capsys, tmp_path):
+    measured, beside = tmp_path / "measured.csv", tmp_path / "beside.csv"
+    measured.write_text(STEPS)
+    arguments = ["show", str(measured), "--profile", "h200-sxm", "--csv", str(beside)]
+    record = answer(capsys, *arguments)
+    quantities = {subject["quantity"]: subject["rows"] for subject in record["subjects"]}
+    assert quantities == {"seconds": 2, "memory_bytes": 2, "reserved_bytes": 1}
+    header, *rows = beside.read_text().splitlines()
+    assert "memory_bytes,memory_bytes_predicted,memory_bytes_ratio" in header
+    assert len(rows) == 2
+    plot = tmp_path / "fit.svg"
+    assert main(["calibrate", *arguments, "--plot", str(plot)]) == 0
+    assert "peak of allocated memory, torch" in capsys.readouterr().out
+    assert "measured bytes" in plot.read_text()
+    # A fit leaves them out and says so.
+    assert main(["calibrate", "fit", NCCL, str(measured), "--base", "h100-sxm"]) == 0
+    assert "training steps are not fitted" in capsys.readouterr().err
+    measured.write_text(STEPS.replace("4096,14336", "4096,"))
+    text = refusal(capsys, 4, "show", str(measured), "--profile", "h200-sxm")
+    assert "line 3: ffn must be a whole number of at least 1, not nothing" in text
 
 
 def test_import_then_fit_a_step(capsys, tmp_path):

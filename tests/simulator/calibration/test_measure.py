@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -39,6 +40,13 @@ def test_rows_are_kept_and_a_torn_line_is_dropped(tmp_path):
     assert {**row, "m": 9} not in again
     again.append({**row, "m": 9})
     assert len(rows_of(path)) == 2
+
+
+def test_a_file_of_other_columns_is_not_continued(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("suite,op,seconds\ngemm,forward,1e-6\n")
+    with pytest.raises(ValueError, match="other columns"):
+        RowFile(path)
 
 
 def test_every_suite_has_quick_and_full_cases():
@@ -99,6 +107,28 @@ def test_limits_and_wrong_names(tmp_path):
         module.measure(tmp_path, **options, suites=["collective"])
     with pytest.raises(ValueError, match="unknown device"):
         module.measure(tmp_path, device="tpu")
+
+
+def test_training_steps_are_measured_once_and_shown(tmp_path, capsys):
+    pytest.importorskip("torch")
+    from plan3d.cli import main
+
+    options = ["measure", "--out", str(tmp_path), "--quick", "--device", "cpu", "--quiet"]
+    measure = ["calibrate", *options, "--suite", "training"]
+    assert main(measure) == 0
+    assert "4 measured, 0 skipped" in capsys.readouterr().out
+    assert main(measure) == 0
+    assert "0 measured, 0 skipped, 0 left, 4 known" in capsys.readouterr().out
+    rows, beside = tmp_path / "measurements.csv", tmp_path / "beside.csv"
+    for row in rows_of(rows):
+        tokens = (int(row[name]) for name in ("micro_batches", "batch", "sequence"))
+        assert float(row["tokens"]) == math.prod(tokens)
+        # Peaks are counted on a GPU only.
+        assert row["memory_bytes"] == row["reserved_bytes"] == ""
+    show = ["show", str(rows), "--profile", "h200-sxm", "--quiet", "--csv", str(beside)]
+    assert main(["calibrate", *show]) == 0
+    assert "training steps, torch" in capsys.readouterr().out
+    assert all(float(row["seconds_predicted"]) > 0 for row in rows_of(beside))
 
 
 def test_collectives_on_two_processes(tmp_path):
