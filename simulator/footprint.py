@@ -106,7 +106,7 @@ def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Va
     hidden, split = local.task.model.hidden, local.split
 
     def width(size: Value | float) -> Value | float:
-        return size / split if np.ndim(size) == 0 and size == hidden else size
+        return size if isinstance(size, np.ndarray) or size != hidden else size / split
 
     values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
     return np.asarray(local.recipe.activation * sum(values, np.zeros(kept.shape)))

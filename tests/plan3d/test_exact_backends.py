@@ -69,7 +69,8 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_integer_program_prints_a_strategy_for_each_stage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    layered = [*SEARCH, "--fix", "pp=2", "--backend", "integer-programming"]
+    layered = [*SEARCH, "--fix", "pp=2", "--fix", "micro_batch=1"]
+    layered += ["--backend", "integer-programming"]
     layered += ["--memory-headroom", "80%"]
     found = answer(capsys, *layered)
     assert found["complete"] is True
