@@ -40,8 +40,8 @@ from .axes import (
 
 Column = NDArray[np.int64]
 
-CHUNK = 65536
-"""Rows of a table: few enough for 100 MB of columns, enough to share what rows have in common."""
+CHUNK = 131072
+"""Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
 
 ORDER = (
     "tp",

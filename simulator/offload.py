@@ -38,7 +38,7 @@ def owned(weights: Weights) -> Value:
     """Parameters that a rank updates [ZeRO or not, class, skeleton]: all, or its shard."""
     dense, expert = weights.dense, weights.expert
     sharded = dense / weights.data_group.ranks + expert / weights.expert_group.ranks
-    return np.stack([dense + expert, sharded])
+    return np.array([dense + expert, sharded])
 
 
 def moved_bytes(recipe: Recipe, optimizer: int) -> int:

@@ -46,7 +46,7 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.paths = np.stack([layout.paths for layout in layouts])
+        self.paths = np.array([layout.paths for layout in layouts])
         self.rank = np.zeros((classes, len(layouts)))
         self.last_rank = np.zeros(self.rank.shape)
         self.ranks_alike = np.zeros(self.rank.shape)

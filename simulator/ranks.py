@@ -43,13 +43,13 @@ class Weights:
 def _over_kinds(counts: Value, costs: Value) -> Value:
     """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].
 
-    One class at a time, so that rounding does not depend on how many classes a table has.
+    A single class gets an empty one beside it: a product with one row of counts is rounded
+    otherwise, and no number may depend on how many classes a table has.
     """
-    rows, classes, _ = counts.shape
-    out = np.empty((costs.shape[2], classes, rows))
-    for i in range(classes):
-        out[:, i] = (counts[:, i, None] @ costs)[:, 0].T
-    return out
+    classes = counts.shape[1]
+    if classes == 1:
+        counts = np.concatenate([counts, np.zeros_like(counts)], axis=1)
+    return np.ascontiguousarray((counts @ costs).transpose(2, 1, 0)[:, :classes])
 
 
 @dataclass(frozen=True, slots=True)
