@@ -235,11 +235,11 @@ def test_nothing_supported_is_a_valid_answer() -> None:
     assert record["timed_transformers"] == {"rows": 11, "supported": 0}
 
 
-def test_decentralised_runs_are_predicted_with_nothing_fitted() -> None:
+def test_decentralised_runs_are_predicted_with_nothing_fitted_to_them() -> None:
     rows = [run for run in read_runs() if run.source == "bluefog21"]
     checked = validate(rows)
     assert checked.record["overall"]["supported"] == len(rows) == 22
-    assert checked.record["overall"]["step"]["median_abs"] < 0.25
+    assert checked.record["overall"]["step"]["median_abs"] < 0.08
     step = {
         tuple(q.run[name] for name in ("framework", "gpus", "micro_batch")): float(seconds)
         for q, seconds in zip(checked.prediction.asked, checked.prediction.step, strict=True)
