@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from .cli import main as run
 
 
 def main() -> int:
     """Run the command line on the arguments of the process."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell: >&-
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     return run(sys.argv[1:])
 

@@ -219,6 +219,8 @@ def _show(args: argparse.Namespace) -> int:
             raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
         check_writable(args.plot, "--plot")
     if args.csv is not None:
+        if Path(args.csv).resolve() in [Path(name).resolve() for name in args.files]:
+            raise InputError(f"--csv {args.csv}: is a file that is read; give another name")
         check_writable(args.csv, "--csv")
     table = usable(_read(args), args.gpu)
     fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)

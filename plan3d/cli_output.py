@@ -148,16 +148,20 @@ def warn(text: str, quiet: bool = False) -> None:
 
 
 def check_writable(name: str, option: str) -> None:
-    """Raise InputError unless write_whole could write this file; leaves nothing behind."""
+    """Raise InputError unless write_whole could write this file; leaves nothing behind.
+
+    A pipe is not tried: its reader would see the end of what it waits for.
+    """
     try:
         path, draft = _paths(name)
+        if draft == path:
+            return
         if path.exists():
             with path.open("a", encoding="utf-8"):
                 pass
-        if draft != path:
-            with draft.open("x", encoding="utf-8"):
-                pass
-            draft.unlink()
+        with draft.open("x", encoding="utf-8"):
+            pass
+        draft.unlink()
     except (OSError, ValueError) as error:
         raise _cannot_write(name, option, error) from None
 
@@ -183,9 +187,11 @@ def write_whole(name: str, option: str, content: str | bytes) -> None:
 
 
 def _paths(name: str) -> tuple[Path, Path]:
-    path = Path(name).resolve()
-    special = path.exists() and not path.is_file() and not path.is_dir()
-    return path, path if special else path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    given = Path(name)
+    if given.exists() and not given.is_file() and not given.is_dir():
+        return given, given
+    path = given.resolve()
+    return path, path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _cannot_write(name: str, option: str, error: Exception) -> InputError:

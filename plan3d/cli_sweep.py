@@ -71,11 +71,12 @@ def sweep(args: argparse.Namespace) -> int:
 
 def _prepare_csv(args: argparse.Namespace) -> None:
     """A file of points is continued only when asked for."""
-    from pathlib import Path
+    from .search.sweep_file import own_file
 
+    path = own_file(args.csv)
     check_writable(args.csv, "--csv")
     if not args.resume:
-        Path(args.csv).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def _scaled(done: Sweep, axes: list[Axis]) -> list[Row]:

@@ -25,7 +25,7 @@ class RowFile:
     """Rows by point, in a file or, where no name is given, nowhere."""
 
     def __init__(self, name: str | None, keys: Iterable[str]) -> None:
-        self.path = Path(name) if name else None
+        self.path = own_file(name) if name else None
         self.columns: list[str] = []
         self.rows: dict[str, Row] = {}
         if self.path and self.path.exists() and self.path.stat().st_size:
@@ -71,6 +71,14 @@ class RowFile:
         """Put the rows into the order of the points."""
         if self.path is not None:
             _write(self.path, self.columns, {key: self.rows[key] for key in keys})
+
+
+def own_file(name: str) -> Path:
+    """The file behind any link; InputError for a pipe or a device, which would be replaced."""
+    path = Path(name).resolve() if Path(name).is_symlink() else Path(name)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{name}: is no file that points can be added to; give another name")
+    return path
 
 
 def _write(path: Path, columns: list[str], rows: dict[str, Row]) -> None:

@@ -54,7 +54,8 @@ def _integer(name: str, value: Any) -> int:
     try:
         number = int(str(value))
     except ValueError:
-        raise InputError(f"{name}={value} must be a whole number") from None
+        hint = "; fields are separated by spaces" if "=" in str(value) else ""
+        raise InputError(f"{name}={value} must be a whole number{hint}") from None
     if abs(number) >= _LIMIT and name != "tp_grid":
         raise InputError(f"{name}={value} is larger than any plan needs")
     return number

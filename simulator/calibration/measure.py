@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, MemoryError)
 """What torch raises where memory, hardware or an operator is missing."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 Say = Callable[[str], None]
 
 
@@ -162,6 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ModuleNotFoundError, OSError) as error:
         print(f"measure: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("measure: interrupted: the same call goes on from here", file=sys.stderr)
+        return INTERRUPTED
     if counts:
         print(result_line(counts, args.out))
     return 0

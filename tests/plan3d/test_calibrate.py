@@ -138,6 +138,16 @@ def test_show_of_training_steps(capsys, tmp_path):
     assert "line 3: ffn must be a whole number of at least 1, not nothing" in text
 
 
+def test_show_does_not_write_over_what_it_reads(capsys, tmp_path):
+    measured = tmp_path / "measured.csv"
+    measured.write_text(STEPS)
+    text = refusal(
+        capsys, 2, "show", str(measured), "--profile", "h200-sxm", "--csv", str(measured)
+    )
+    assert "give another name" in text
+    assert measured.read_text() == STEPS
+
+
 def test_import_then_fit_a_step(capsys, tmp_path):
     log, rows = tmp_path / "train.log", tmp_path / "rows.csv"
     log.write_text(LOG)

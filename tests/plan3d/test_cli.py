@@ -391,6 +391,7 @@ BAD = [
     (["estimate", *TASK, "--plan", "tp"], "neither"),
     (["estimate", *TASK, "--plan", "tp=8 pp=3"], "!= 16 GPUs"),
     (["estimate", *TASK, "--plan", "tp=2 tp=4"], "twice"),
+    (["estimate", *TASK, "--plan", "tp=2,pp=2"], "separated by spaces"),
     (["estimate", *TASK, "--global-batch", "8", "--plan", "dp=16"], "global batch 8 is not"),
     (["estimate", *TASK, "--plan", "tp=2 precision=bf16", "--precision", "fp8"], "contradicts"),
     (
@@ -521,6 +522,25 @@ def test_a_full_disk_is_one_line() -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "plan3d: cannot write the answer (No space left on device)\n"
+
+
+def test_a_closed_stdout_is_no_error(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.csv"
+    words = ["search", *TASK, "--csv", str(plans)]
+    command = f"{sys.executable} -m plan3d {' '.join(words)} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert plans.read_text().startswith("rank,")
+
+
+def test_a_pipe_is_written_as_a_file_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--csv >(gzip > plans.gz)`, `--csv /dev/stdout | less`."""
+    reader, writer = os.pipe()
+    assert main(["search", *TASK, "--top", "3", "--csv", f"/dev/fd/{writer}"]) == 0
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        assert len(pipe.readlines()) == 4
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -93,6 +95,23 @@ def test_the_script_runs_without_plan3d(tmp_path):
     second = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert f" {len(rows)} known" in second.stdout
     assert "0 measured" in second.stdout
+
+
+def test_an_interrupted_script_says_so_and_keeps_its_rows(tmp_path):
+    pytest.importorskip("torch")
+    run = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--quick", "--device", "cpu"]
+    rows = tmp_path / "measurements.csv"
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as child:
+        limit = time.monotonic() + 60
+        while not (rows.exists() and len(rows_of(rows)) > 2):
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert err.endswith("measure: interrupted: the same call goes on from here\n")
+    assert "Traceback" not in err
+    assert len(rows_of(rows)) > 2
 
 
 def test_limits_and_wrong_names(tmp_path):
