@@ -186,7 +186,7 @@ def smallest_cluster(
         raise InputError("a budget needs a price per GPU-hour")
     seconds = (days if days is not None else np.inf) * DAY
     hours = budget_usd / price if budget_usd is not None and price else np.inf
-    tried = ""
+    tried, nearest = "", np.inf
     for gpus in _sizes(task, tokens, seconds):
         result = find_plans(with_gpus(task, gpus), progress=progress, **options)
         best = result.best
@@ -195,11 +195,13 @@ def smallest_cluster(
         if best is None:
             continue
         needed = train_seconds(best, tokens)
-        if needed <= seconds and needed * gpus / 3600 <= hours:
+        spent = needed * gpus / 3600
+        excess = max(needed / seconds, spent / hours)
+        if excess <= 1:
             return result
-        tried = (
-            f"; {gpus} GPUs need {needed / DAY:.1f} days and {needed * gpus / 3600:,.0f} GPU-hours"
-        )
+        if excess < nearest:
+            nearest = excess
+            tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
     limits = [f"{days:g} days"] if days is not None else []
     limits += [f"{hours:,.0f} GPU-hours"] if budget_usd is not None else []
     raise NoFeasiblePlanError(

@@ -239,7 +239,7 @@ def test_the_inverse_question_finds_the_gpus(capsys: pytest.CaptureFixture[str])
     assert found["task"]["gpus"] % 8 == 0
     assert found["plans"][0]["train_seconds"] <= 10 * 86400
     line = refusal(capsys, *asked, "--tokens", "26B", "--budget-usd", "1", "--price", "2", code=3)
-    assert "GPU-hours" in line
+    assert "; 8 GPUs need" in line  # the cheapest cluster comes nearest
     assert main([*asked, "--tokens", "26B", "--budget-usd", "1", "--price", "2", "--json"]) == 3
     nothing = json.loads(capsys.readouterr().out)
     assert nothing["plans"] == []
