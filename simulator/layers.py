@@ -7,14 +7,14 @@ Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import grid_communication, kernels, operators, tensor_grid
-from .columns import distinct, some
+from .columns import some
 from .footprint import (
     gathered_inputs,
     kept_activations,
@@ -29,6 +29,7 @@ from .layer_communication import (
     expert_exposed,
     tensor_exposed,
 )
+from .layer_gemms import in_order, seconds_by_kind
 from .layer_kinds import (
     Kind,
     Local,
@@ -44,7 +45,6 @@ from .precision import Recipe
 from .task import Task
 
 Value = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 class Cost(IntEnum):
@@ -113,7 +113,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
     works = [work_of(kind, local) for kind in kinds]
-    seconds = _gemm_seconds(works, local)
+    seconds = seconds_by_kind(works, local)
     n = s.tp.size
     table = np.zeros((len(kinds), len(Cost), n))
     working = np.zeros((len(kinds), n))
@@ -181,64 +181,20 @@ def move_activations(column: Value, s: Strategy, task: Task) -> Value:
     return 2 * moved
 
 
-def _gemm_seconds(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:
-    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
-
-    fp8 recipes leave the LM head in 16 bits (Transformer Engine).
-    """
-    every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
-    rows, task, recipe = local.s.tp.size, local.task, local.recipe
-    first, which = _alike_in_size(local)
-    fewer = first.size < rows
-    if fewer:
-        every, rows = [gemm.take(first) for gemm in every], first.size
-    accelerator = task.cluster.accelerator
-    sustained = kernels.sustained_share(task.software, accelerator)
-    seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
-    out, at = [], 0
-    for work in works:
-        middle = at + (len(work.gemms) if work else 0)
-        end = middle + (len(work.selective_gemms) if work else 0)
-        own = seconds[at:middle]
-        if work and work.sixteen_bit and recipe.gemm_width == "8bit":
-            wider = replace(recipe, gemm_width="16bit", gemm_format=recipe.attention_format)
-            own = kernels.gemm_seconds(every[at:middle], rows, accelerator, wider, sustained)
-        out.append((_in_order(own), _in_order(seconds[middle:end])))
-        at = end
-    return [(own[which], again[which]) for own, again in out] if fewer else out
-
-
-def _alike_in_size(local: Local) -> tuple[Index, Index]:
-    """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
-    s = local.s
-    if s.tp.size == 1 or local.grid is not None:
-        return np.arange(s.tp.size), np.arange(s.tp.size)
-    sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
-    return distinct([size.astype(np.int64) for size in sizes])
-
-
-def _in_order(parts: Value) -> Value:
-    """The sum over the first axis; np.sum rounds a single row differently from a column."""
-    if not len(parts):
-        return np.zeros(parts.shape[1])
-    out: Value = np.add.accumulate(parts, axis=0)[-1]
-    return out
-
-
 def _fill_seconds(
     column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], local: Local
 ) -> None:
     """Fill the columns of seconds: both passes by part, what runs again, and their sums."""
     forward, backward = _passes(column, kind, work, gemm[0], local)
     column[SECONDS] = forward + backward
-    column[Cost.FORWARD] = _in_order(forward)
+    column[Cost.FORWARD] = in_order(forward)
     if kind.block and some(local.s.recompute):
         column[COMMUNICATION] += local.full * forward[COMMUNICATION]
         again = _rerun(work, gemm[1], local)
         if local.layer_ratio is not None and is_tabled(kind):
             again = again * local.layer_ratio[0]
-        column[Cost.RECOMPUTE] = local.full * _in_order(forward[COMPUTE]) + local.selective * again
-    column[Cost.TOTAL] = _in_order(column[SECONDS])
+        column[Cost.RECOMPUTE] = local.full * in_order(forward[COMPUTE]) + local.selective * again
+    column[Cost.TOTAL] = in_order(column[SECONDS])
 
 
 def _passes(
@@ -268,9 +224,9 @@ def _passes(
         if kind.block.experts:
             _add_experts(forward, backward, kind.block.experts, local)
         floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
-        forward[Cost.LAUNCH] = _floor_excess(_in_order(forward), floor * ratio[0])
+        forward[Cost.LAUNCH] = _floor_excess(in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
-        backward[Cost.LAUNCH] = _floor_excess(_in_order(backward), floor * ratio[1])
+        backward[Cost.LAUNCH] = _floor_excess(in_order(backward), floor * ratio[1])
     return forward, backward
 
 
@@ -293,7 +249,7 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
     for one_pass in (forward, backward):
         one_pass[Cost.EXPERT_COMM] = expert_exposed(
             exchange,
-            _in_order(one_pass[: Cost.EXPERT_COMM]),
+            in_order(one_pass[: Cost.EXPERT_COMM]),
             local.task.software.contention,
             local.s.overlap_ep,
         )
@@ -306,11 +262,11 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     none = np.zeros(s.tp.shape)
     local = local._replace(tensor=TensorCollectives(none, none, none), layer_ratio=None)
     work = work_of(kind, local)
-    ((matmul, _),) = _gemm_seconds([work], local)
+    ((matmul, _),) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
     passes = _passes(np.zeros((len(Cost), s.tp.size)), kind, work, matmul, local)
-    return np.stack([_in_order(one) for one in passes])
+    return np.stack([in_order(one) for one in passes])
 
 
 def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:

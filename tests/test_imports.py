@@ -84,6 +84,7 @@ ORDER = {
         kernels
         collectives
         layer_kinds
+        layer_gemms
         layer_communication
         grid_communication
         footprint
