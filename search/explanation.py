@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from plan3d.simulator import contrast
+from plan3d.simulator.errors import InputError
 from plan3d.simulator.explain import why
 from plan3d.simulator.losses import Loss, waterfall
 from plan3d.simulator.plan import Plan, resolve
@@ -144,6 +145,8 @@ def explain(task: Task, plan: Plan | str, against: Plan | str | None = None) -> 
     breaks a rule.
     """
     costs = evaluate(task, Plan.parse(plan) if isinstance(plan, str) else plan)
+    if costs.plans.rows > 1:
+        raise InputError(f"explain takes one plan, not a table of {costs.plans.rows}")
     return Explanation(
         costs=costs,
         waterfall=waterfall(costs),

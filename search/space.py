@@ -103,6 +103,8 @@ class Space:
             axes["precision"] = tuple(sorted(supported_precisions(task)))[:1]
         for name, values in (choose or {}).items():
             check_field(name)
+            if isinstance(values, str | int):
+                raise InputError(f"the values of {name} must be a list, such as [{values!r}]")
             if name == "layers_per_stage":
                 written = values[0] if len(values) == 1 else values
                 layout, axes["mtp_stage"] = read_layout(written), (mtp_stage(written),)

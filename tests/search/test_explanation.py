@@ -27,6 +27,11 @@ def test_the_waterfall_adds_up_and_edits_are_those_that_fit():
     assert len(found.edits) == len(single_edits(found.costs))
 
 
+def test_a_table_of_plans_is_refused():
+    with pytest.raises(InputError, match="one plan, not a table of 2"):
+        explain(TASK, Plan(pp=4, tp=[1, 2]))
+
+
 def test_another_plan_may_be_a_change_a_plan_or_illegal():
     change = explain(TASK, PLAN, "tp=4").against
     plan = explain(TASK, Plan.parse(PLAN), Plan.parse("pp=4 tp=4 recompute=full")).against

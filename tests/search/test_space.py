@@ -293,6 +293,8 @@ def test_divisors(number):
     [
         ({"tq": (1,)}, "did you mean tp"),
         ({"tp": ()}, "at least one value"),
+        ({"tp": 4}, r"must be a list, such as \[4\]"),
+        ({"precision": "bf16"}, "must be a list"),
         ({"tp": (0,)}, "at least 1"),
         ({"zero": (4,)}, "at most 3"),
         ({"zero": ("auto",)}, "cannot be searched"),
