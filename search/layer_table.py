@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plan3d.simulator import (
     collectives,
     data_parallel,
+    exchanges,
     memory,
     schedule_idle,
     segment_stages,
@@ -163,19 +164,22 @@ class LayerTable:
         return Chords(start, slope, self._chord(expert, 1)[1])
 
     @cached_property
+    def bucket(self) -> Value:
+        """Parameters of a bucket of gradients [s, 1]."""
+        return exchanges.bucket_size(self.pipeline.task, self.single.data_group.ranks)
+
+    @cached_property
     def in_buckets(self) -> Chords:
         """Bucket by bucket: no piece is larger than a bucket, and smaller ones take longer for
         each parameter."""
-        bucket = self.pipeline.task.software.bucket_parameters
-        size = np.full((len(self.pipeline.tp), 1), float(bucket))
-        dense, expert = (self._timed(size, part)[..., 0] / bucket for part in (0, 1))
+        dense, expert = ((self._timed(self.bucket, i) / self.bucket)[..., 0] for i in (0, 1))
         return Chords(np.zeros_like(dense), dense, expert)
 
     @cached_property
     def last_bucket(self) -> Value:
         """Seconds, at least, of the last bucket of a stage [operation, s]: of equal buckets of at
         most b parameters each has x b / (x + b) or more where x are moved, a layer's or more."""
-        bucket = self.pipeline.task.software.bucket_parameters
+        bucket = self.bucket
         least = self.single.dense[:, self.counts > 0].min(axis=1, keepdims=True)
         return self._timed(least * bucket / (least + bucket), 0)[..., 0]
 

@@ -65,7 +65,8 @@ def synchronisation(
     if any(kind.experts for kind in task.model.kinds):
         shares.append((weights.expert, weights.expert_group))
     parameters = sum((share for share, _ in shares), np.zeros(1))
-    buckets = exchanges.buckets(task, policy, parameters, weights.units)
+    ranks = weights.data_group.ranks
+    buckets = exchanges.buckets(task, policy, parameters, ranks, weights.units)
     pieces = np.array([np.ones(buckets.shape), buckets, np.maximum(weights.units, 1.0)])
     element = exchanges.element_bytes(task, recipe, policy)
     reduce = scatter = gather = np.zeros(pieces.shape)

@@ -194,11 +194,17 @@ def compress_seconds(task: Task, element: float, policy: Policy, size: Value) ->
     return streaming_seconds(size * moved, task.cluster.accelerator)
 
 
-def buckets(task: Task, policy: Policy, parameters: Value, units: Value) -> Value:
+def bucket_size(task: Task, ranks: Value) -> Value:
+    """Parameters that a stack reduces together among so many ranks."""
+    software = task.software
+    return np.maximum(software.bucket_parameters, software.bucket_parameters_per_rank * ranks)
+
+
+def buckets(task: Task, policy: Policy, parameters: Value, ranks: Value, units: Value) -> Value:
     """Collectives that gradients are cut into: by bucket, at most one a tensor."""
     size = policy.bucket_parameters
     if not size:
-        return np.maximum(np.ceil(parameters / task.software.bucket_parameters), 1.0)
+        return np.maximum(np.ceil(parameters / bucket_size(task, ranks)), 1.0)
     tensors = np.maximum(TENSORS_PER_LAYER * units, 1.0)
     return np.clip(np.ceil(parameters / size), 1.0, tensors)
 

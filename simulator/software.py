@@ -59,6 +59,8 @@ class Software:
     """The same for the layer-by-layer gathers of ZeRO 3 (0.5 to 0.75 in published FSDP runs)."""
     bucket_parameters: float = 40e6
     """Parameters in one gradient bucket when its reduction is overlapped."""
+    bucket_parameters_per_rank: float = 0.0
+    """Those for each data-parallel rank, where that is more: larger groups need larger messages."""
     slice_seconds: float = 0.0
     """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
     slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
@@ -159,6 +161,8 @@ SOFTWARE = {
             flash_attention=True,
             selective=("core_attn", "layernorm", "moe_act", "mla_up_proj"),
             layer_floor=300e-6,
+            # Megatron-Core, DistributedDataParallelConfig: max(40 M, 1 M dp).
+            bucket_parameters_per_rank=1e6,
             expert_exchange=True,
         ),
         _MEGATRON_2021,

@@ -54,7 +54,7 @@ SLOW = 2e9
 
 
 @cache
-def task(name, gpus=8, batch=8, software="megatron-core", slow=None):
+def task(name, gpus=8, batch=8, software="megatron-core", slow=None, bucket=1e6):
     cluster = Cluster.profile("h100-sxm", gpus, gpus_per_node=4, inter_node_bandwidth=slow)
     if name == "listed":
         return Task(LISTED, cluster, sequence=1, global_batch=batch)
@@ -64,7 +64,7 @@ def task(name, gpus=8, batch=8, software="megatron-core", slow=None):
         cluster,
         sequence=2048,
         global_batch=batch,
-        software=software_profile(software),
+        software=replace(software_profile(software), bucket_parameters_per_rank=bucket),
     )
 
 
@@ -158,6 +158,7 @@ SWEEP = {
     "tied": ("tied", {}, {}, False),
     "tied slow": ("tied", {"slow": SLOW}, {"zero": (0, 1, 2)}, False),
     "sharded": ("gated", {"slow": SLOW}, {"zero": (1, 2, 3), "recompute": (0,)}, False),
+    "growing buckets": ("gated", {"slow": SLOW, "bucket": 6e7}, {"zero": (0, 1, 2)}, False),
     "modes": ("gated", {}, {"recompute": (0, 1, 2), "zero": (1,), "tp": (1, 2)}, False),
     "four stages": ("gated", {"slow": SLOW}, {"pp": (4,), "tp": (1, 2), "zero": (1,)}, False),
     "gpipe": ("tied", {"slow": SLOW}, {"pp": (2,), "schedule": (2,)}, False),
