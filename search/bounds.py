@@ -258,7 +258,6 @@ class Relaxation:
         task, zeros = self.space.task, list(self.space.axes["zero"])
         if not self.placed:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
-            software = replace(task.software, bucket_parameters=0.0, bucket_parameters_per_rank=0.0)
-            task = replace(task, software=software)
+            task = replace(task, software=replace(task.software, bucket_parameters=0.0))
         out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
         return out

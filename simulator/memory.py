@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .columns import some
 from .compression import METHODS
-from .exchanges import GOSSIP, PLAIN, SERVERS, Policy, bucket_size
+from .exchanges import GOSSIP, PLAIN, SERVERS, Policy
 from .precision import Recipe
 from .ranks import Weights
 from .stages import Stages
@@ -146,8 +146,7 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
         return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
     if zero == 2:
         parameters = weights.dense + weights.expert
-        size = bucket_size(task, weights.data_group.ranks)
-        return np.minimum(parameters, size) * recipe.gradient
+        return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
     return 0.0
 
 
