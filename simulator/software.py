@@ -60,8 +60,8 @@ class Software:
     bucket_parameters: float = 40e6
     """Parameters in one gradient bucket when its reduction is overlapped."""
     bucket_parameters_per_rank: float = 0.0
-    """Those for each data-parallel rank, where that is more: larger groups need larger messages. The
-    bucket that ZeRO 2 keeps in memory does not grow."""
+    """Those for each data-parallel rank, where that is more: larger groups need larger messages.
+    The bucket that ZeRO 2 keeps in memory does not grow."""
     slice_seconds: float = 0.0
     """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
     slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
