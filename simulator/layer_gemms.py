@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from . import kernels
 from .columns import distinct
 from .layer_kinds import Local
-from .operators import Work
+from .operators import Gemm, Work
 
 Value = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -27,7 +27,7 @@ def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value,
     first, which = _alike_in_size(local)
     fewer = first.size < rows
     if fewer:
-        every, rows = [gemm.take(first) for gemm in every], first.size
+        every, rows = [_taken(gemm, first) for gemm in every], first.size
     accelerator = task.cluster.accelerator
     sustained = kernels.sustained_share(task.software, accelerator)
     seconds = kernels.gemm_seconds(every, rows, accelerator, recipe, sustained)
@@ -51,6 +51,11 @@ def _alike_in_size(local: Local) -> tuple[Index, Index]:
         return np.arange(s.tp.size), np.arange(s.tp.size)
     sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
     return distinct([size.astype(np.int64) for size in sizes])
+
+
+def _taken(gemm: Gemm, rows: Index) -> Gemm:
+    """The products of the chosen strategies."""
+    return Gemm(*(side[rows] if isinstance(side, np.ndarray) else side for side in gemm))
 
 
 def in_order(parts: Value) -> Value:

@@ -25,6 +25,7 @@ Value = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
+"""Plain integers, which numpy compares with a column faster than members of an enumeration."""
 
 
 class Kind(NamedTuple):

@@ -83,10 +83,6 @@ class Gemm(NamedTuple):
     k: Value | float
     batch: Value | float = 1.0
 
-    def take(self, rows: NDArray[np.intp]) -> Gemm:
-        """The products of the chosen strategies."""
-        return Gemm(*(side[rows] if isinstance(side, np.ndarray) else side for side in self))
-
 
 class AttentionWork(NamedTuple):
     """Scores of `rows` (query, head) pairs against `span` keys on average."""

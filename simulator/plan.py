@@ -264,7 +264,7 @@ def _usual(row: Plan) -> Plan:
 
 def model_copies(schedule: Cell) -> Cell:
     """Copies of the model that one pipeline holds."""
-    return 1 + 1 * (schedule == int(Schedule.DUALPIPE))
+    return 1 + 1 * (schedule == Schedule.DUALPIPE)
 
 
 def _differing(row: Plan) -> Segments:

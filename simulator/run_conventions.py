@@ -142,10 +142,8 @@ class Fabric:
 
     node_bandwidth: float
     """Bytes/s of a node in one direction."""
-    latency_per_node: float | None = None
-    """Seconds for each further node of a collective; None for the profile's."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of Network."""
+    """Other fields of Network, in seconds and shares."""
 
 
 NETWORKS = {
@@ -155,8 +153,12 @@ NETWORKS = {
     # all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 % of the bandwidth.
     "EFA": Fabric(
         node_bandwidth=32 * 12.5e9,
-        latency_per_node=300e-6,
-        constants={"latency": 51e-6, "root": 0.66e-6 / 1000**0.5, "efficiency": 0.9},
+        constants={
+            "latency": 51e-6,
+            "latency_per_node": 300e-6,
+            "root": 0.66e-6 / 1000**0.5,
+            "efficiency": 0.9,
+        },
     ),
     "RoCE 1600 Gbps": Fabric(node_bandwidth=16 * 12.5e9),
     "800 Gb/s IB per node": Fabric(node_bandwidth=8 * 12.5e9),

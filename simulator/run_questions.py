@@ -199,7 +199,6 @@ def _cluster(
             gpus=gpus,
             gpus_per_node=gpus_per_node,
             inter_node_bandwidth=fabric.node_bandwidth / cluster.gpus_per_node,
-            latency_per_node=fabric.latency_per_node,
         )
         cluster = replace(cluster, network=replace(cluster.network, **fabric.constants))
     used = min(rack or cluster.fast.gpus, cluster.fast.gpus)

@@ -293,7 +293,7 @@ def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     if not task.model.tied and not task.model.mtp_layers:
         return np.zeros(plans.rows)
     # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
-    looped = schedules.placement(plans.schedule) == int(schedules.Placement.LOOPED)
+    looped = schedules.placement(plans.schedule) == schedules.Placement.LOOPED
     holders = np.where(looped, np.minimum(plans.pp, 2.0), 1.0)
     ends = collectives.place(holders, task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp
