@@ -15,7 +15,9 @@ COLOUR = "#0072B2"
 
 
 def scatter(fit: Fit, axes: Any) -> Any:
-    """Measured against predicted on logarithmic axes; returns the axes."""
+    """Measured against predicted on logarithmic axes of whole decades; returns the axes."""
+    from matplotlib.ticker import NullFormatter
+
     measured, predicted = fit.subject.seconds, fit.predicted
     ends = [min(measured.min(), predicted.min()), max(measured.max(), predicted.max())]
     axes.fill_between(
@@ -25,6 +27,11 @@ def scatter(fit: Fit, axes: Any) -> Any:
     axes.plot(measured, predicted, ".", color=COLOUR, markersize=3, alpha=0.5)
     unit = "s" if fit.subject.quantity == "seconds" else "bytes"
     axes.set(xscale="log", yscale="log", xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
+    first, last = (math.floor(math.log10(end)) for end in ends)
+    decades = 10.0**first, 10.0 ** (last + 1)
+    axes.set(xlim=decades, ylim=decades)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
     error = fit.in_sample
     axes.set_title(f"{fit.subject.name}\n{error.median:.1%} median, {error.p90:.1%} p90", size=8)
     return axes

@@ -196,4 +196,10 @@ def test_the_plot_has_one_panel_a_subject():
     assert len(drawn.axes) == 4
     assert all(axes.get_xscale() == "log" for axes in drawn.axes)
     assert all(np.isfinite(axes.dataLim.get_points()).all() for axes in drawn.axes)
+    for axes in drawn.axes:
+        low, high = axes.get_xlim()
+        assert low <= axes.dataLim.x0 < axes.dataLim.x1 <= high
+        axes.set_xlim(1e-3, 5e-3)
+        labels = [label.get_text() for label in axes.get_xticklabels(which="minor")]
+        assert not any(labels), "labels between decades overlap"
     assert image(fits, "png").startswith(b"\x89PNG")
