@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from .search.finder import find_plans
     from .search.sweep import Sweep
     from .search.variation import sweep
-    from .simulator.convergence import Goal
     from .simulator.errors import InputError, NoFeasiblePlanError, Plan3dError
     from .simulator.explain import why
+    from .simulator.goal import Goal
     from .simulator.hardware import Accelerator, Cluster, profile_names
     from .simulator.model import Model
     from .simulator.plan import Plan
@@ -34,7 +34,7 @@ _HOME = {
     "Cluster": "simulator.hardware",
     "Costs": "simulator.step",
     "Explanation": "search.explanation",
-    "Goal": "simulator.convergence",
+    "Goal": "simulator.goal",
     "Graph": "simulator.topologies",
     "InputError": "simulator.errors",
     "Model": "simulator.model",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from .simulator.convergence import Goal
+    from .simulator.goal import Goal
     from .simulator.topologies import Graph
 
 
@@ -32,7 +32,7 @@ def goal_of(args: argparse.Namespace) -> Goal | None:
         raise InputError("--accuracy and --gradient-noise need each other: iterations follow both")
     if accuracy is None or noise is None:
         return None
-    from .simulator.convergence import Goal
+    from .simulator.goal import Goal
 
     return Goal(accuracy, noise)
 

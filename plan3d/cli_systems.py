@@ -197,7 +197,7 @@ def _rates(found: BySystem) -> list[str]:
     """The published rate behind the iterations, and the systems that it is of."""
     if not found.task.goal:
         return []
-    from .simulator.exchanges import policy_of
+    from .simulator.policy import policy_of
     from .simulator.traffic import rate_of
 
     names: dict[str, list[str]] = {}

@@ -10,8 +10,8 @@ from typing import Any
 from . import cli_goal
 from .simulator.errors import InputError
 from .simulator.hardware import Cluster
-from .simulator.model import Model, with_imbalance
-from .simulator.network import lists_layers, read_network
+from .simulator.layer_list import lists_layers
+from .simulator.model import Model, Network, with_imbalance
 from .simulator.presets import preset_names
 from .simulator.software import DEFAULT_SOFTWARE, software_profile
 from .simulator.task import Task
@@ -34,7 +34,7 @@ def model_of(name: str) -> Model:
         return Model.preset(name)
     path = Path(name)
     if lists_layers(path):
-        return read_network(path)
+        return Network.read(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if "/" in name or name.endswith(".json") or path.exists():

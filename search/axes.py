@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.exchanges import FIELDS, PLAIN
 from plan3d.simulator.expert_rules import overlaps_experts
-from plan3d.simulator.plan_names import Dispatch, Recompute, Schedule, Sync
+from plan3d.simulator.plan_names import Dispatch, Recompute, Sync
 from plan3d.simulator.plan_values import AUTO
+from plan3d.simulator.policy import FIELDS, PLAIN
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.task import Task
 from plan3d.simulator.topologies import Topology
 

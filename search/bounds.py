@@ -28,10 +28,10 @@ from plan3d.simulator.groups import optimizer_seconds
 from plan3d.simulator.layers import Cost, LayerCosts
 from plan3d.simulator.operators import Strategy
 from plan3d.simulator.plan import Plan, from_columns
-from plan3d.simulator.plan_names import Precision, Schedule
 from plan3d.simulator.plan_values import AUTO
-from plan3d.simulator.precision import RECIPES, Recipe
+from plan3d.simulator.precision import RECIPES, Precision, Recipe
 from plan3d.simulator.rules import supported_precisions
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.stages import Stages
 
 from .space import Space

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, concat, resolve
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_values import AUTO, spell
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.segments import of_stages
 from plan3d.simulator.step import Costs, simulate
 from plan3d.simulator.task import Task

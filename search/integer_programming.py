@@ -20,8 +20,8 @@ import numpy as np
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_values import AUTO
+from plan3d.simulator.schedule_names import Schedule
 
 from . import cp_sat, dynamic_programming
 from .axes import default_axes

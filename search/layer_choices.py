@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.plan import Plan, from_columns
-from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.plan_values import AUTO
-from plan3d.simulator.precision import RECIPES, Recipe
+from plan3d.simulator.precision import RECIPES, Precision, Recipe
 from plan3d.simulator.rules import legal
 from plan3d.simulator.task import Task
 

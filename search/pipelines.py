@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.collectives import place
 from plan3d.simulator.columns import distinct
-from plan3d.simulator.exchanges import FIELDS as POLICY
 from plan3d.simulator.layer_kinds import layer_kinds
 from plan3d.simulator.layers import Cost
 from plan3d.simulator.memory import bytes_of_states, state_bytes
 from plan3d.simulator.plan import AXES, Plan, from_columns
-from plan3d.simulator.plan_names import Precision, Schedule
 from plan3d.simulator.plan_values import AUTO
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.policy import FIELDS as POLICY
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.ranks import Weights
 from plan3d.simulator.rules import legal_runs
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.segment_rules import as_run
 from plan3d.simulator.stages import costs_of, strategy
 from plan3d.simulator.task import Task

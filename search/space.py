@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.exchanges import FIELDS
 from plan3d.simulator.grid_rules import GRID_RULES
 from plan3d.simulator.plan import AXES, Plan, check_field, from_columns
 from plan3d.simulator.plan_values import AUTO, code
+from plan3d.simulator.policy import FIELDS
 from plan3d.simulator.rule import Rule
 from plan3d.simulator.rules import RULES, supported_precisions
 from plan3d.simulator.stage_layout import mtp_stage, read_layout

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .errors import InputError
 from .hardware_profile import TableFile
 
 if TYPE_CHECKING:
@@ -100,3 +101,13 @@ class Accelerator:
     """Measured GEMM times by operand width; the constants above serve where there is none."""
     layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
     """Measured times of whole layers by the software profile they were measured with."""
+
+
+def peak_flops(accelerator: Accelerator, number_format: str) -> float:
+    """Dense datasheet FLOP/s; InputError, naming the formats there are, where it has none."""
+    if number_format not in accelerator.peak:
+        raise InputError(
+            f"{accelerator.name} has no {number_format} arithmetic; "
+            f"it has {', '.join(accelerator.peak)}"
+        )
+    return accelerator.peak[number_format]

@@ -21,15 +21,6 @@ Column = Any
 """A number or an array; every function broadcasts."""
 
 
-class Goal(NamedTuple):
-    """What a training run must reach."""
-
-    accuracy: float
-    """Mean squared gradient norm e."""
-    sequence_noise: float
-    """Variance of the gradient of one sequence."""
-
-
 class Terms(NamedTuple):
     """Iterations by cause; a run takes their sum."""
 

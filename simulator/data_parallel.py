@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from . import collectives, exchanges
 from .collectives import Group as Ranks
 from .columns import some
-from .exchanges import PLAIN, Policy
+from .policy import PLAIN, Policy
 from .precision import Recipe
 from .ranks import Weights
 from .stages import Stages

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .plan_names import Schedule
 from .rule import Rule, divides, nearest_divisors
+from .schedule_names import Schedule
 from .task import Task
 
 

@@ -19,9 +19,8 @@ from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
 from .placements import chunk_sizes
 from .plan import Plan, model_copies
-from .plan_names import Precision
 from .plan_values import spell
-from .precision import RECIPES
+from .precision import RECIPES, Precision
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement
 from .step import Costs, interval_factors

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import grid_communication, operators
+from .blocks import Block, Experts
 from .layer_kinds import Kind, Local
-from .model import Block, Experts
 from .operators import Work
 from .task import Task
 

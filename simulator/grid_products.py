@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import mesh, operators
+from .blocks import Block
 from .mesh import Collective, Sizes
-from .model import Block
 from .operators import Gemm
 from .tensor_grid import Grid
 

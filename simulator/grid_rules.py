@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from . import tensor_grid
-from .network import Network
+from .model import Network
 from .plan import Plan
-from .plan_names import Precision
 from .plan_values import spell
+from .precision import Precision
 from .rule import Rule
 from .task import Task
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import convergence, data_parallel, exchanges, kernels, memory, offload, schedule_idle, stages
+from .accelerator import peak_flops
 from .columns import codes_in
-from .exchanges import SERVERS, Policy
 from .layers import Cost
 from .placements import LayoutOf
 from .plan import Plan
-from .plan_names import Precision
-from .precision import RECIPES, Recipe
+from .policy import SERVERS, Policy, policy_of
+from .precision import RECIPES, Precision, Recipe
 from .ranks import Weights
 from .stages import Index, Stages
 from .task import Task
@@ -91,8 +91,8 @@ class Group:
         self.task, self.plans, self.rows = task, plans, rows
         self.optimizer = int(plans.optimizer[0])
         self.recipe = RECIPES[Precision(int(plans.precision[0]))]
-        self.policy = exchanges.policy_of(plans)
-        self.peak = kernels.peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+        self.policy = policy_of(plans)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
 
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import codes_in
-from .plan_names import Schedule
+from .schedule_names import Schedule
 
 Value = NDArray[np.float64]
 

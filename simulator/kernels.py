@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import gemm_tables
-from .accelerator import SUSTAINED, Accelerator
-from .errors import InputError
+from .accelerator import SUSTAINED, Accelerator, peak_flops
 from .gemm_tables import GemmTable, Machine, Origin
 from .hardware import Cluster
 from .operators import AttentionWork, Gemm
@@ -25,16 +24,6 @@ Value = NDArray[np.float64]
 
 SAME = 1e-9
 """Relative difference of datasheet numbers that is rounding."""
-
-
-def peak_flops(accelerator: Accelerator, number_format: str) -> float:
-    """Dense datasheet FLOP/s; InputError, naming the formats there are, where it has none."""
-    if number_format not in accelerator.peak:
-        raise InputError(
-            f"{accelerator.name} has no {number_format} arithmetic; "
-            f"it has {', '.join(accelerator.peak)}"
-        )
-    return accelerator.peak[number_format]
 
 
 def sustained_share(software: Software, accelerator: Accelerator) -> float:

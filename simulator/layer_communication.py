@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, operators
+from .blocks import Block, Experts
 from .columns import some
 from .layer_kinds import Kind, Local
-from .model import Block, Experts
 from .plan_names import ContextComm, Dispatch
 
 Value = NDArray[np.float64]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives, grid_products, layer_tables, operators
+from .blocks import Block, ListedLayer
 from .columns import every, some
 from .hardware import Cluster
-from .model import Block, Model
-from .network import ListedLayer, Network
+from .model import Model, Network
 from .operators import GridStrategy, Strategy, Work
 from .plan_names import Recompute
 from .precision import Recipe

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import grid_communication, kernels, operators, tensor_grid
+from .blocks import Block, Experts
 from .columns import some
 from .footprint import (
     gathered_inputs,
@@ -39,7 +40,6 @@ from .layer_kinds import (
     local_strategies,
     work_of,
 )
-from .model import Block, Experts
 from .operators import AttentionWork, Strategy, Work
 from .precision import Recipe
 from .task import Task

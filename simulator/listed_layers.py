@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels
+from .accelerator import peak_flops
+from .blocks import ListedLayer
 from .columns import some
 from .layers import SECONDS, Cost, LayerCosts, move_activations
-from .network import ListedLayer, Network
+from .model import Network
 from .operators import Strategy
 from .plan_names import Recompute
 from .precision import Recipe
@@ -57,7 +59,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
     accelerator = task.cluster.accelerator
     constants = accelerator.gemm[recipe.gemm_width]
-    peak = kernels.peak_flops(accelerator, recipe.gemm_format)
+    peak = peak_flops(accelerator, recipe.gemm_format)
     peak *= kernels.sustained_share(task.software, accelerator)
     efficiency = layer.efficiency or constants.efficiency
     arithmetic = samples * layer.forward_flops / (efficiency * peak)

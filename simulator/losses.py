@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .network import Network
+from .model import Network
 from .operators import causal_span, model_flops_per_token
 from .step import Costs, by_stage, simulate
 from .task import Task

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .columns import some
 from .compression import METHODS
-from .exchanges import GOSSIP, PLAIN, SERVERS, Policy
+from .policy import GOSSIP, PLAIN, SERVERS, Policy
 from .precision import Recipe
 from .ranks import Weights
 from .stages import Stages

@@ -1,18 +1,26 @@
-"""What is trained? Layer kinds with counts, and exact parameters by component.
+"""What is trained: layer kinds with counts, and exact parameters by component.
 
-Symbols: h hidden, a heads, d head_dim, f ffn, E experts, L layers, V vocabulary.
-A model is a sequence of blocks; equal blocks are one *kind* and are costed once.
+Symbols: h hidden, L layers, V vocabulary. A model is a sequence of blocks; equal blocks are one
+*kind* and are costed once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from .blocks import Block, ListedLayer
 from .errors import InputError
+from .layer_list import network_arguments, read_layer_list
+from .model_config import config_arguments, read_json
+from .presets import preset_arguments
+
+MOST_PARAMETERS = 10**16
+"""Parameters, and their bytes, then stay exact in 64-bit columns."""
 
 COMPONENTS = (
     "embedding",
@@ -26,137 +34,6 @@ COMPONENTS = (
     "norms",
 )
 """The parts of a parameter count; they add up to Model.parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attention:
-    """One attention layer; plain multi-head, grouped-query or multi-head latent (MLA)."""
-
-    heads: int
-    kv_heads: int
-    """Key/value heads: equal to heads for multi-head, fewer for grouped-query attention."""
-    head_dim: int
-    """Width of one query or key head; its own number, not hidden / heads."""
-    value_dim: int
-    """Width of one value head; equal to head_dim except in MLA."""
-    window: int = 0
-    """Keys a query sees: 0 all of them, n the last n (sliding) or those of its n-token chunk."""
-    chunked: bool = False
-    """The window is a chunk of the sequence (Llama 4), not a sliding window."""
-    qkv_bias: bool = False
-    out_bias: bool = False
-    query_key_norm: str = ""
-    """'' none; 'head' one weight per head width (Qwen 3); 'full' per head and width (OLMo 2)."""
-    sinks: bool = False
-    """One learned sink logit a head (gpt-oss)."""
-    kv_rank: int = 0
-    """MLA: width of the compressed keys and values; 0 for every other attention."""
-    q_rank: int = 0
-    """MLA: width of the compressed queries; 0 when queries are not compressed."""
-    rope_dim: int = 0
-    """MLA: width of the shared rotary part of a key."""
-    index_heads: int = 0
-    """Sparse attention with an indexer (DeepSeek V3.2, GLM 5): its heads; 0 for none."""
-    index_dim: int = 0
-    index_topk: int = 0
-    """Keys that the indexer lets a query see."""
-
-    def parameters(self, hidden: int) -> int:
-        """Weights and biases of the projections, norms excluded."""
-        h, a, kv, d, dv = hidden, self.heads, self.kv_heads, self.head_dim, self.value_dim
-        out = a * dv * h + self.out_bias * h + self.sinks * a
-        if not self.kv_rank:
-            return (h + self.qkv_bias) * (a * d + kv * (d + dv)) + out
-        queries = (h + a * d) * self.q_rank if self.q_rank else h * a * d
-        keys = h * (self.kv_rank + self.rope_dim) + self.kv_rank * a * (d - self.rope_dim + dv)
-        width = self.index_heads * self.index_dim
-        indexer = self.q_rank * width + h * self.index_dim + h * self.index_heads
-        return queries + keys + (indexer if self.index_heads else 0) + out
-
-    def norm_parameters(self) -> int:
-        """Norms inside attention: queries and keys, MLA compressions, the indexer's LayerNorm."""
-        per_norm = {
-            "": 0,
-            "head": 2 * self.head_dim,
-            "full": (self.heads + self.kv_heads) * self.head_dim,
-        }
-        indexer = 2 * self.index_dim if self.index_heads else 0
-        return per_norm[self.query_key_norm] + self.q_rank + self.kv_rank + indexer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mlp:
-    """A dense feed-forward layer: two matrices, three when gated."""
-
-    ffn: int
-    gated: bool
-    bias: bool = False
-
-    def parameters(self, hidden: int) -> int:
-        inputs = (1 + self.gated) * self.ffn
-        return inputs * (hidden + self.bias) + self.ffn * hidden + self.bias * hidden
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experts:
-    """A mixture of experts: routed experts, their router, and experts that see every token."""
-
-    count: int
-    top_k: int
-    ffn: int
-    """Width of one routed expert."""
-    gated: bool = True
-    bias: bool = False
-    shared_ffn: int = 0
-    """Total width of the shared experts; 0 for none."""
-    shared_gate: bool = False
-    """A learned scalar gate on the shared experts (Qwen 1.5/2 MoE)."""
-    router_bias: bool = False
-    groups: int = 1
-    """Groups of experts that routing chooses from first (DeepSeek-V3); 1 for none."""
-    group_limit: int = 1
-    """Groups that a token's experts come from."""
-    imbalance: float = 1.0
-    """Tokens of the busiest rank of experts over their mean."""
-
-    @property
-    def expert(self) -> Mlp:
-        """One routed expert."""
-        return Mlp(ffn=self.ffn, gated=self.gated, bias=self.bias)
-
-    @property
-    def shared(self) -> Mlp | None:
-        """All shared experts as one layer."""
-        return Mlp(ffn=self.shared_ffn, gated=self.gated) if self.shared_ffn else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """One kind of transformer layer: attention, then a dense MLP or a mixture of experts."""
-
-    attention: Attention
-    mlp: Mlp | None = None
-    experts: Experts | None = None
-    norms: int = 2
-    """Norms of hidden width in the layer."""
-    parallel: bool = False
-    """Attention and MLP read the same input (GPT-J): one residual, one TP collective each way."""
-
-    def parameters(self, hidden: int, norm_width: int) -> Counter[str]:
-        """Parameters by component; norm_width is h, or 2h when norms have a bias."""
-        counts = Counter(
-            attention=self.attention.parameters(hidden),
-            norms=self.norms * norm_width + self.attention.norm_parameters(),
-        )
-        if self.mlp:
-            counts["mlp"] = self.mlp.parameters(hidden)
-        if self.experts:
-            e = self.experts
-            counts["experts"] = e.count * e.expert.parameters(hidden)
-            counts["router"] = e.count * (hidden + e.router_bias)
-            if e.shared:
-                counts["shared_experts"] = e.shared.parameters(hidden) + e.shared_gate * hidden
-        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,16 +71,22 @@ class Model:
     @classmethod
     def preset(cls, name: str) -> Model:
         """A published model by name; presets.preset_names() lists them."""
-        from .presets import preset
-
-        return preset(name)
+        arguments = preset_arguments(name)
+        return Network(**arguments) if "listed" in arguments else Model(**arguments)
 
     @classmethod
     def from_config(cls, path: str | Path) -> Model:
-        """The model of a Hugging Face config.json."""
-        from .model_config import read_config
+        """The model of a Hugging Face config.json; InputError where it is not one."""
+        return cls.from_config_values(*read_json(path))
 
-        return read_config(path)
+    @classmethod
+    def from_config_values(cls, config: object, name: str) -> Model:
+        """The model of a parsed config.json; its text part when there are several."""
+        model = Model(**config_arguments(config, name))
+        if model.parameters > MOST_PARAMETERS:
+            sizes = f"its sizes give {model.parameters:.3g} parameters"
+            raise InputError(f"{model.name}: {sizes}; at most {MOST_PARAMETERS:.0e}")
+        return model
 
     @property
     def layers(self) -> int:
@@ -249,6 +132,45 @@ class Model:
             if e:
                 idle += (e.count - e.top_k) * e.expert.parameters(self.hidden)
         return self.parameters - idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Model):
+    """Any network as a list of layers: distinct ones and their order.
+
+    A sample counts as one token (sequence 1). It cannot be split inside a layer (tp = cp = ep = 1).
+    """
+
+    listed: tuple[ListedLayer, ...]
+    """The distinct layers; `order` indexes them."""
+    unit: ClassVar[str] = "samples"
+
+    @classmethod
+    def of(cls, name: str, layers: Iterable[ListedLayer], source: str = "") -> Network:
+        """A network of layers in order; equal layers become one kind."""
+        return cls(**network_arguments(name, layers, source))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Network:
+        """The network of a layer list; InputError with file, layer and column otherwise."""
+        return cls.of(*read_layer_list(path))
+
+    @cached_property
+    def parameters_by_component(self) -> dict[str, int]:
+        return {"layers": sum(self.listed[kind].parameters for kind in self.order)}
+
+    @property
+    def active_parameters(self) -> int:
+        return self.parameters
+
+    @property
+    def layer_parameters(self) -> tuple[float, ...]:
+        return tuple(float(self.listed[kind].parameters) for kind in self.order)
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of a forward pass of one sample."""
+        return sum(self.listed[kind].forward_flops for kind in self.order)
 
 
 def with_imbalance(model: Model, factor: float) -> Model:

@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from .blocks import Attention, Block, Experts, Mlp
 from .errors import InputError, did_you_mean
 from .json_object import JsonObject, shown
-from .model import Attention, Block, Experts, Mlp, Model
 from .model_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, Family
 
 MOST_LAYERS = 10_000
 MOST_HEADS = 65_536
-MOST_PARAMETERS = 10**16  # bytes and parameters then stay exact in 64-bit columns
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
 TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k")
 
 
-def read_config(path: str | Path) -> Model:
-    """The model of a config.json; it takes the file's name, or its folder's for `config.json`."""
+def read_json(path: str | Path) -> tuple[object, str]:
+    """What a config.json holds, and the model's name: the file's, or its folder's for
+    `config.json`."""
     file = Path(path)
     name = ascii(str(path))
     try:
@@ -35,12 +36,11 @@ def read_config(path: str | Path) -> Model:
     except (ValueError, RecursionError) as error:
         problem = str(error).splitlines()[0]
         raise InputError(f"{name} is not JSON ({problem}); name a config.json") from None
-    stem = file.resolve().parent.name if file.stem == "config" else file.stem
-    return model_from_config(config, stem)
+    return config, file.resolve().parent.name if file.stem == "config" else file.stem
 
 
-def model_from_config(config: object, name: str) -> Model:
-    """The model of a parsed config.json; its text part when there are several."""
+def config_arguments(config: object, name: str) -> dict[str, Any]:
+    """What the Model of a parsed config.json is made of; of its text part when there are several."""
     outer = JsonObject.of(config, name)
     nested = next((key for key in ("text_config", "llm_config") if outer.has(key)), "")
     text = JsonObject.of(outer.values[nested], name, f"$.{nested}") if nested else outer
@@ -48,7 +48,7 @@ def model_from_config(config: object, name: str) -> Model:
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)
-    return _model(text, _family(text))
+    return _arguments(text, _family(text))
 
 
 def _refuse_encoders(config: JsonObject) -> None:
@@ -100,7 +100,7 @@ def _refuse_what_the_family_lacks(config: JsonObject, family: Family, kind: str)
         raise config.refuse("hybrid_override_pattern", f"means {LINEAR}, which is not supported")
 
 
-def _model(config: JsonObject, family: Family) -> Model:
+def _arguments(config: JsonObject, family: Family) -> dict[str, Any]:
     hidden = config.size("hidden_size", "n_embd", "n_embed", "d_model")
     layers = config.size(*LAYERS, most=MOST_LAYERS)
     if config.size("word_embed_proj_dim", default=hidden) != hidden:
@@ -111,26 +111,24 @@ def _model(config: JsonObject, family: Family) -> Model:
     )
     distinct = list(dict.fromkeys(shapes))
     positions = config.size(family.positions) + family.extra_positions if family.positions else 0
-    model = Model(
-        name=config.name,
-        hidden=hidden,
-        vocabulary=config.size("vocab_size", "vocabulary_size"),
-        kinds=tuple(_block(config, family, hidden, window, sparse) for window, sparse in distinct),
-        order=tuple(distinct.index(shape) for shape in shapes),
-        tied=family.tied,
-        norm_bias=family.norm_bias,
-        learned_positions=positions,
-        embedding_norm=family.embedding_norm,
-        head_bias=family.head_bias,
-        mtp_layers=config.size(
+    return {
+        "name": config.name,
+        "hidden": hidden,
+        "vocabulary": config.size("vocab_size", "vocabulary_size"),
+        "kinds": tuple(
+            _block(config, family, hidden, window, sparse) for window, sparse in distinct
+        ),
+        "order": tuple(distinct.index(shape) for shape in shapes),
+        "tied": family.tied,
+        "norm_bias": family.norm_bias,
+        "learned_positions": positions,
+        "embedding_norm": family.embedding_norm,
+        "head_bias": family.head_bias,
+        "mtp_layers": config.size(
             "num_nextn_predict_layers", "num_mtp_modules", default=0, least=0, most=MOST_LAYERS
         ),
-        source=f"Hugging Face config.json, model_type {config.values['model_type']}",
-    )
-    if model.parameters > MOST_PARAMETERS:
-        sizes = f"the sizes give {model.parameters:.3g} parameters"
-        raise InputError(f"{config.name}: {config.path}: {sizes}; at most {MOST_PARAMETERS:.0e}")
-    return model
+        "source": f"Hugging Face config.json, model_type {config.values['model_type']}",
+    }
 
 
 def _windows(config: JsonObject, family: Family, layers: int) -> list[int]:

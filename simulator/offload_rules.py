@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from .plan import Plan, model_copies
-from .plan_names import Schedule, Sync
+from .plan_names import Sync
 from .plan_values import spell
 from .rule import Rule
+from .schedule_names import Schedule
 from .task import Task
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Attention, Block, Experts, Mlp, Model
-from .network import Network
+from .blocks import Attention, Block, Experts, Mlp
+from .model import Model, Network
 
 Value = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .plan import Plan
-from .plan_names import Schedule
 from .plan_values import spell
 from .rule import Rule
+from .schedule_names import Schedule
 from .schedules import LOOPED, V_SHAPED
 from .task import Task
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from . import schedules
 from .columns import distinct
 from .layer_kinds import layer_kinds
-from .network import Network
+from .model import Network
 from .plan import Plan
 from .task import Task
 

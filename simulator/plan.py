@@ -17,16 +17,10 @@ from numpy.typing import NDArray
 from .columns import Column, repeats
 from .compression import Compression
 from .errors import InputError, did_you_mean
-from .plan_names import (
-    ContextComm,
-    Dispatch,
-    Optimizer,
-    Precision,
-    Recompute,
-    Schedule,
-    Sync,
-)
+from .plan_names import ContextComm, Dispatch, Recompute, Sync
 from .plan_values import AUTO, Cell, code, coded, spell
+from .precision import Optimizer, Precision
+from .schedule_names import Schedule
 from .segments import FIELDS as SEGMENT_FIELDS
 from .segments import Segments, read_segments, text_of
 from .segments import concat as concat_segments

@@ -5,31 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .compression import Compression
+from .precision import Optimizer, Precision
+from .schedule_names import SCHEDULE_NAMES
 from .topologies import Topology
-
-
-class Schedule(IntEnum):
-    """Order in which a pipeline rank runs forward and backward passes."""
-
-    ONE_F_ONE_B = 0
-    INTERLEAVED = 1
-    GPIPE = 2
-    NAIVE = 3
-    """One micro-batch at a time: one rank works, the others wait."""
-    BREADTH_FIRST = 4
-    """All micro-batches through a chunk before the next chunk."""
-    ZB_H1 = 5
-    """Weight gradients deferred as far as the memory of 1F1B allows."""
-    ZB_H2 = 6
-    """Deferred further; the optimizer steps rank by rank and is validated afterwards."""
-    ZB_H2_SYNC = 7
-    """The same with one optimizer step for all ranks."""
-    ZB_V = 8
-    """Zero bubble with two chunks a rank, placed in a V."""
-    DUALPIPE = 9
-    """Micro-batches from both ends of the pipeline through two copies of the model."""
-    DUALPIPE_V = 10
-    """DualPipe cut in half: two chunks a rank in a V, one copy."""
 
 
 class Recompute(IntEnum):
@@ -38,24 +16,6 @@ class Recompute(IntEnum):
     NONE = 0
     SELECTIVE = 1
     FULL = 2
-
-
-class Precision(IntEnum):
-    """Number formats of weights, gradients and optimizer state; see precision.RECIPES."""
-
-    BF16 = 0
-    FP16 = 1
-    FP8 = 2
-    FP32 = 3
-    MIXED = 4
-    PURE_BF16 = 5
-
-
-class Optimizer(IntEnum):
-    """Adam keeps two moments a parameter, SGD one (momentum)."""
-
-    ADAM = 0
-    SGD = 1
 
 
 class ContextComm(IntEnum):
@@ -98,21 +58,7 @@ class Sync(IntEnum):
 
 
 NAMES: dict[str, dict[str, int]] = {
-    "schedule": {
-        "1f1b": Schedule.ONE_F_ONE_B,
-        "interleaved": Schedule.INTERLEAVED,
-        "gpipe": Schedule.GPIPE,
-        "naive": Schedule.NAIVE,
-        "breadth-first": Schedule.BREADTH_FIRST,
-        "zb-h1": Schedule.ZB_H1,
-        "zb-h2": Schedule.ZB_H2,
-        "zb-h2-sync": Schedule.ZB_H2_SYNC,
-        "zb-v": Schedule.ZB_V,
-        "dualpipe": Schedule.DUALPIPE,
-        "dualpipe-v": Schedule.DUALPIPE_V,
-        "zb-1p": Schedule.ZB_H1,
-        "zb-2p": Schedule.ZB_H2,
-    },
+    "schedule": SCHEDULE_NAMES,
     "recompute": {r.name.lower(): r for r in Recompute},
     "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
     "expert_dispatch": {d.name.lower(): d for d in Dispatch},

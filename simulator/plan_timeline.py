@@ -15,10 +15,10 @@ from . import schedules
 from .groups import COMMUNICATION
 from .placements import chunk_sizes
 from .plan import Plan, resolve
-from .plan_names import Schedule
 from .rules import check
 from .schedule_graph import graph
 from .schedule_idle import deferred
+from .schedule_names import Schedule
 from .stages import Stages, weight_seconds
 from .step import Costs, simulate
 from .task import Task

@@ -8,8 +8,25 @@ Source: Megatron-Core, distributed optimizer guide, table of bytes per parameter
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
-from .plan_names import Optimizer, Precision
+
+class Precision(IntEnum):
+    """Number formats of weights, gradients and optimizer state; see RECIPES."""
+
+    BF16 = 0
+    FP16 = 1
+    FP8 = 2
+    FP32 = 3
+    MIXED = 4
+    PURE_BF16 = 5
+
+
+class Optimizer(IntEnum):
+    """Adam keeps two moments a parameter, SGD one (momentum)."""
+
+    ADAM = 0
+    SGD = 1
 
 
 @dataclass(frozen=True, kw_only=True)

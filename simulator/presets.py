@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import Any
 
+from .blocks import Attention, Block, Experts, Mlp
 from .errors import InputError, did_you_mean
 from .json_object import JsonObject
-from .model import Attention, Block, Experts, Mlp, Model
-from .network import read_network
+from .layer_list import network_arguments, read_layer_list
 
 FIELDS = (
     "layers",
@@ -47,14 +48,14 @@ FIELDS = (
 MOST_TOKENS = 10**15
 
 
-def preset(name: str) -> Model:
-    """The published model of that name."""
+def preset_arguments(name: str) -> dict[str, Any]:
+    """What the published Model, or Network, of that name is made of."""
     tables = _published()
     if name in tables:
-        return model_from_table(name, tables[name])
+        return table_arguments(name, tables[name])
     if name in network_names():
         with resources.as_file(_networks() / f"{name}.csv") as path:
-            return read_network(path)
+            return network_arguments(*read_layer_list(path))
     raise InputError(f"no model is called {name!r}{did_you_mean(name, preset_names())}")
 
 
@@ -84,8 +85,8 @@ def _published() -> dict[str, dict[str, object]]:
     return models
 
 
-def model_from_table(name: str, values: Mapping[str, object]) -> Model:
-    """The model that a table of the presets file describes."""
+def table_arguments(name: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """What the Model of a table of the presets file is made of."""
     table = JsonObject.of(values, name)
     table.refuse_unknown(FIELDS)
     layers = table.size("layers")
@@ -97,21 +98,21 @@ def model_from_table(name: str, values: Mapping[str, object]) -> Model:
         Block(attention=attention, experts=_experts(table) if dense < layers else None),
     )
     kinds = tuple(block for block in blocks if block.mlp or block.experts)
-    return Model(
-        name=name,
-        hidden=table.size("hidden"),
-        vocabulary=table.size("vocabulary"),
-        kinds=kinds,
-        order=(0,) * dense + (len(kinds) - 1,) * (layers - dense),
-        tied=table.flag("tied", False),
-        norm_bias=table.flag("norm_bias", False),
-        learned_positions=table.size("learned_positions", default=0),
-        mtp_layers=table.size("mtp_layers", default=0),
-        sequence=table.size("sequence", default=0),
-        batch_tokens=table.size("batch_tokens", default=0, most=MOST_TOKENS),
-        train_tokens=table.size("train_tokens", default=0, most=MOST_TOKENS),
-        source=table.text("source"),
-    )
+    return {
+        "name": name,
+        "hidden": table.size("hidden"),
+        "vocabulary": table.size("vocabulary"),
+        "kinds": kinds,
+        "order": (0,) * dense + (len(kinds) - 1,) * (layers - dense),
+        "tied": table.flag("tied", False),
+        "norm_bias": table.flag("norm_bias", False),
+        "learned_positions": table.size("learned_positions", default=0),
+        "mtp_layers": table.size("mtp_layers", default=0),
+        "sequence": table.size("sequence", default=0),
+        "batch_tokens": table.size("batch_tokens", default=0, most=MOST_TOKENS),
+        "train_tokens": table.size("train_tokens", default=0, most=MOST_TOKENS),
+        "source": table.text("source"),
+    }
 
 
 def _attention(table: JsonObject) -> Attention:

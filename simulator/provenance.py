@@ -15,10 +15,9 @@ from .gemm_tables import Origin
 from .hardware_profile import TableFile
 from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies, work_of
 from .layer_tables import LayerTable
-from .network import Network
+from .model import Network
 from .plan import Plan
-from .plan_names import Precision
-from .precision import RECIPES
+from .precision import RECIPES, Precision
 from .segment_rules import run_rows
 from .step import Costs, simulate
 from .task import Task

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from . import tables
-from .exchanges import FIELDS, PLAIN
 from .explain import assumptions, layers_per_rank, number_format, why
 from .groups import COMPUTE
 from .host_report import host_record, host_table
 from .losses import one
 from .plan import ZERO_IS_USUAL
 from .plan_values import spell
+from .policy import FIELDS, PLAIN
 from .provenance import time_provenance
 from .step import Costs, by_stage
 from .tables import Table

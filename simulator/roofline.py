@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import kernels, stages
+from .accelerator import peak_flops
 from .layer_kinds import layer_kinds, local_strategies, work_of
 from .losses import one
-from .network import Network
+from .model import Network
 from .plan import Plan
-from .plan_names import Precision
-from .precision import RECIPES, Recipe
+from .precision import RECIPES, Precision, Recipe
 from .segment_rules import run_rows
 from .step import Costs
 
@@ -67,7 +67,7 @@ def _points(costs: Costs, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
         for (m, n, k, batch), s in zip(sizes.tolist(), seconds[:, 0].tolist(), strict=True):
             flops = 2 * m * n * k * batch
             intensity = flops / (own.activation * (m * k + k * n + m * n) * batch)
-            peak = kernels.peak_flops(machine, own.gemm_format)
+            peak = peak_flops(machine, own.gemm_format)
             roof = min(peak, machine.memory_bandwidth * intensity)
             sides = (round(m), round(n), round(k))
             yield GemmPoint(kind.name, sides, round(batch), intensity, flops / s, roof)

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .accelerator import peak_flops
 from .errors import InputError
-from .exchanges import FIELDS, PLAIN
 from .expert_rules import EXPERT_RULES
 from .grid_rules import GRID_RULES, feature_ranks
-from .kernels import peak_flops
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .plan import Plan, model_copies
-from .plan_names import ContextComm, Precision, Recompute
+from .plan_names import ContextComm, Recompute
 from .plan_values import spell
-from .precision import RECIPES
+from .policy import FIELDS, PLAIN
+from .precision import RECIPES, Precision
 from .rule import Rule, divides, nearest_divisors
 from .segment_rules import SEGMENT_RULES, run_rows
 from .sync_rules import SYNC_RULES

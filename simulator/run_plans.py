@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from .errors import InputError
-from .exchanges import FIELDS
 from .plan import Plan
-from .plan_names import NAMES, Schedule
+from .plan_names import NAMES
+from .policy import FIELDS
 from .published_runs import Run
+from .schedule_names import Schedule
 from .sync_validation import FRAMEWORKS
 
 

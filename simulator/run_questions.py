@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .blocks import Attention, Block, Experts, Mlp
 from .errors import InputError, did_you_mean
 from .hardware import Cluster
-from .model import Attention, Block, Experts, Mlp, Model
+from .model import Model
 from .plan import Plan, resolve
 from .published_runs import Run
 from .rules import violated

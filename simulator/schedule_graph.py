@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan_names import NAMES
+from .schedule_names import schedule_name
 from .schedule_orders import LETTERS, Operations, Pass, orders
 
 Index = NDArray[np.int64]
@@ -209,7 +209,7 @@ def _deadlock(
         f"rank {r} waits at {_name(rows[o])} for {_name(rows[source[o]])} of rank {rank[source[o]]}"
         for r, o in list(stuck.items())[:2]
     ]
-    name = next((n for n, c in NAMES["schedule"].items() if c == schedule), "this")
+    name = schedule_name(schedule) if schedule >= 0 else "this"
     return f"deadlock: the {name} order cannot run: {'; '.join(told)}"
 
 

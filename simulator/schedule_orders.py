@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan_names import Schedule
-from .plan_values import spell
+from .schedule_names import Schedule, schedule_name
 from .schedules import LOOPED, V_SHAPED
 
 Operations = NDArray[np.int64]
@@ -62,7 +61,7 @@ def check_shape(schedule: int, p: int, v: int, m: int) -> None:
     for name, size in (("pp", p), ("virtual_stages", v), ("micro-batches", m)):
         if size < 1:
             raise InputError(f"{size} {name}: a pipeline needs at least 1")
-    name = spell("schedule", schedule)
+    name = schedule_name(schedule)
     chunks = 2 if schedule in V_SHAPED else max(v, 1) if schedule in LOOPED else 1
     if v != chunks:
         raise InputError(f"the {name} schedule needs virtual_stages={chunks}, not {v}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .plan_names import Schedule
+from .schedule_names import Schedule
 from .uneven_chunks import Path, critical_paths
 
 Value = NDArray[np.float64]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .exchanges import FIELDS as POLICY_FIELDS
-from .exchanges import PLAIN
 from .plan import Plan, from_columns, model_copies
+from .policy import FIELDS as POLICY_FIELDS
+from .policy import PLAIN
 from .segments import Segments
 from .task import Task
 

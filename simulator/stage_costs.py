@@ -21,8 +21,7 @@ from . import data_parallel, memory, segment_stages
 from .groups import optimizer_seconds
 from .layers import Cost
 from .plan import Plan
-from .plan_names import Precision
-from .precision import RECIPES, Recipe
+from .precision import RECIPES, Precision, Recipe
 from .ranks import Ranks
 from .stages import Stages, combine, kept_bytes
 from .task import Task

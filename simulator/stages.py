@@ -19,15 +19,14 @@ from .in_flight import Sizes, held_bytes, in_flight, losses_in_flight
 from .kernels import smooth_maximum
 from .layers import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from .listed_layers import listed_costs
-from .model import Model
-from .network import Network
+from .model import Model, Network
 from .operators import Strategy
 from .placements import LayoutOf, Placements
 from .plan import Plan
-from .plan_names import Schedule
 from .precision import Recipe
 from .ranks import Ranks, Weights, uniform
 from .schedule_idle import Passes
+from .schedule_names import Schedule
 from .task import Task
 
 Value = NDArray[np.float64]

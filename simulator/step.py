@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import exchanges, schedules
+from . import policy, schedules
 from .columns import codes_in, distinct, repeats
 from .groups import COMPUTE, PARTS, Group
 from .host import host_of
@@ -249,7 +249,7 @@ def _groups(plans: Plan) -> list[Index]:
     key = plans.precision * 16 + plans.optimizer
     if key.size < 2:
         return [np.arange(1)] * key.size
-    for column in (getattr(plans, name) for name in exchanges.FIELDS):
+    for column in (getattr(plans, name) for name in policy.FIELDS):
         if not repeats(column) and (column != column[0]).any():
             _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]

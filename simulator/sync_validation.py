@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from . import collectives, exchanges
 from .data_parallel import exposed
-from .exchanges import Policy
 from .hardware import Cluster
 from .plan_names import Sync
+from .policy import Policy
 from .published_runs import Run, read_runs
 from .topologies import Topology
 

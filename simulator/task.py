@@ -12,7 +12,7 @@ from .software import DEFAULT_SOFTWARE, Software, software_profile
 
 if TYPE_CHECKING:
     # Rooms that load numpy, which a command line without a plan need not.
-    from .convergence import Goal
+    from .goal import Goal
     from .topologies import Graph
 
 _LARGEST = 2**31

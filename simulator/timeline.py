@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .plan_names import Schedule
 from .schedule_graph import Graph, Index
+from .schedule_names import Schedule
 from .schedule_orders import Pass
 
 Value = NDArray[np.float64]

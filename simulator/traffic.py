@@ -14,11 +14,11 @@ from . import exchanges
 from .collectives import Group as Ranks
 from .compression import METHODS, Compression, delta, omega
 from .convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
-from .exchanges import GOSSIP, SERVERS, Policy
 from .groups import Group
 from .plan import Plan
 from .plan_names import Sync
 from .plan_values import spell
+from .policy import GOSSIP, SERVERS, Policy, policy_of
 from .step import Costs, simulate
 from .task import Task
 from .topologies import Mixing
@@ -115,7 +115,7 @@ def _sharded_bytes(group: Group, ranks: Ranks, plan: Plan, gradient: float) -> n
 def sentences(costs: Costs, row: int = 0) -> list[str]:
     """What is assumed about a plan's way to synchronise; none for the usual one without a goal."""
     task, plan = costs.task, costs.plans.take(row)
-    policy = exchanges.policy_of(plan.table())
+    policy = policy_of(plan.table())
     if policy.all_reduces and not policy.shard and not task.goal:
         return []
     found = traffic(costs, row)

@@ -17,12 +17,12 @@ from plan3d.search.finder import find_plans
 from plan3d.search.tensor_partition import partition
 from plan3d.simulator import convergence, sync_validation, textbook
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.exchanges import Policy
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Optimizer, Precision, Sync
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.plan_names import Sync
+from plan3d.simulator.policy import Policy
+from plan3d.simulator.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import by_stage, evaluate
 from plan3d.simulator.task import Task
@@ -341,7 +341,7 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     from plan3d.simulator.layers import Cost, layer_costs
-    from plan3d.simulator.plan_names import Precision
+    from plan3d.simulator.precision import Precision
     from plan3d.simulator.stages import strategy
 
     question = task(name, 1, 1)

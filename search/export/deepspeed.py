@@ -13,8 +13,10 @@ from typing import Any
 
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Plan
-from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import ContextComm, Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.rule import Rule
+from ...simulator.schedule_names import Schedule
 from ...simulator.task import Task
 from . import megatron, shape
 from .documents import with_kept

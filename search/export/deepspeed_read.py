@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 from ...simulator.json_object import JsonObject, shown
-from ...simulator.plan_names import ContextComm, Precision
+from ...simulator.plan_names import ContextComm
+from ...simulator.precision import Precision
 from .deepspeed import BUCKETS, FORMATS
 from .documents import unread
 from .flags import LARGEST, Flags

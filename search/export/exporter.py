@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...simulator.errors import InputError
-from ...simulator.exchanges import PLAIN
 from ...simulator.plan import Plan, resolve
 from ...simulator.plan_values import spell
+from ...simulator.policy import PLAIN
 from ...simulator.rule import Rule
 from ...simulator.rules import violated
 from ...simulator.segments import FIELDS

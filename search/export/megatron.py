@@ -12,7 +12,8 @@ from itertools import groupby
 
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Plan
-from ...simulator.plan_names import ContextComm, Dispatch, Optimizer, Precision, Recompute
+from ...simulator.plan_names import ContextComm, Dispatch, Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.task import Task
 from . import shape
 from .exporter import Exporter, Form, heading

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulator.model import Attention, Experts, Model
+from ...simulator.blocks import Attention, Experts
+from ...simulator.model import Model
 from ...simulator.plan import Plan
-from ...simulator.plan_names import Optimizer, Precision, Recompute
+from ...simulator.plan_names import Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.task import Task
 from . import megatron, shape
 from .exporter import Exporter, Form, heading, only

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from ...simulator.model import Attention, Block, Experts, Mlp, Model
+from ...simulator.blocks import Attention, Block, Experts, Mlp
+from ...simulator.model import Model
 from . import shape
 from .flags import Flags
 from .shape import Shape, model_of_shape, shape_of

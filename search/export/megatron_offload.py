@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...simulator.plan import Plan
-from ...simulator.plan_names import Optimizer, Recompute
+from ...simulator.plan_names import Recompute
+from ...simulator.precision import Optimizer
 from ...simulator.rule import Rule
 from ...simulator.task import Task
 from .exporter import said

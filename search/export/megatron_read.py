@@ -6,7 +6,8 @@ Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/co
 from __future__ import annotations
 
 from ...simulator.errors import InputError
-from ...simulator.plan_names import Optimizer, Precision, Recompute
+from ...simulator.plan_names import Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.stage_layout import mtp_stage, read_layout
 from .flags import Flags
 from .launch_file import NOTHING, Given, Kept, Launch, stated_layers

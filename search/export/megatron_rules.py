@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.placements import chunk_sizes
-from ...simulator.plan_names import Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.rule import Rule
+from ...simulator.schedule_names import Schedule
 from ...simulator.task import Task
 from . import shape
 from .exporter import expresses, only

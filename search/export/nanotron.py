@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...simulator.plan import Plan
-from ...simulator.plan_names import ContextComm, Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import ContextComm, Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.rule import Rule
+from ...simulator.schedule_names import Schedule
 from ...simulator.task import Task
 from . import shape
 from .documents import comments, with_kept

@@ -6,9 +6,11 @@ tp_mode ALL_REDUCE), config/models_config.py.
 
 from __future__ import annotations
 
+from ...simulator.blocks import Attention, Block, Mlp
 from ...simulator.json_object import JsonObject
-from ...simulator.model import Attention, Block, Mlp, Model
-from ...simulator.plan_names import Precision, Schedule
+from ...simulator.model import Model
+from ...simulator.precision import Precision
+from ...simulator.schedule_names import Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch
 from .nanotron import FORMATS, KERNELS, SCHEDULES

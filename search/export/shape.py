@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...simulator.model import Attention, Block, Experts, Mlp, Model, with_imbalance
-from ...simulator.network import Network
+from ...simulator.blocks import Attention, Block, Experts, Mlp
+from ...simulator.model import Model, Network, with_imbalance
 
 LATENT = "latent attention (MLA)"
 INDEXER = "a sparse-attention indexer"

@@ -13,7 +13,9 @@ from typing import Any
 
 from ...simulator.placements import chunk_sizes
 from ...simulator.plan import Plan
-from ...simulator.plan_names import Dispatch, Precision, Recompute, Schedule
+from ...simulator.plan_names import Dispatch, Recompute
+from ...simulator.precision import Precision
+from ...simulator.schedule_names import Schedule
 from ...simulator.task import Task
 from .documents import comments, with_kept
 from .exporter import Form, heading, micro_batches

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from ...simulator.errors import InputError
 from ...simulator.json_object import JsonObject
-from ...simulator.plan_names import Precision, Recompute, Schedule
+from ...simulator.plan_names import Recompute
+from ...simulator.precision import Precision
+from ...simulator.schedule_names import Schedule
 from .documents import unread
 from .launch_file import NOTHING, Given, Launch, stated_layers
 from .torchtitan_model import flavor_model

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...simulator.plan import Plan
-from ...simulator.plan_names import ContextComm, Precision, Recompute
+from ...simulator.plan_names import ContextComm, Recompute
+from ...simulator.precision import Precision
 from ...simulator.rule import Rule
 from ...simulator.task import Task
 from . import torchtitan

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulator.plan_names import ContextComm, Dispatch, Optimizer, Precision, Recompute, Schedule
+from ...simulator.plan_names import ContextComm, Dispatch, Recompute
+from ...simulator.precision import Optimizer, Precision
 from ...simulator.rule import Rule
+from ...simulator.schedule_names import Schedule
 from .exporter import only, said, whole_key_heads
 from .torchtitan_model import is_flexible, missing
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import layer_fit, layer_tables
+from ..blocks import Attention, Block, Mlp
 from ..cross_validation import folds
 from ..errors import CalibrationError
 from ..hardware import Cluster
 from ..layer_kinds import is_tabled, layer_kinds
 from ..layers import block_seconds
-from ..model import Attention, Block, Mlp, Model
+from ..model import Model
 from ..operators import Strategy
-from ..plan_names import Precision
-from ..precision import RECIPES
+from ..precision import RECIPES, Precision
 from ..published_runs import Run
 from ..run_questions import Question, questions
 from ..software import software_profile

@@ -16,8 +16,7 @@ from .. import kernels
 from ..accelerator import Accelerator
 from ..errors import CalibrationError
 from ..operators import LOSS_BACKWARD, LOSS_BYTES, Gemm
-from ..plan_names import Precision
-from ..precision import RECIPES
+from ..precision import RECIPES, Precision
 from . import priors
 from .measurements import Measurements
 from .robust import Constant, Constants, Subject, folds_of, groups_of

@@ -26,8 +26,7 @@ from plan3d.simulator.calibration.robust import unseen_seconds
 from plan3d.simulator.calibration.subjects_collective import fast_subjects
 from plan3d.simulator.hardware import Accelerator, Cluster
 from plan3d.simulator.operators import AttentionWork, Gemm
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.software import software_profile
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_values import spell
 from plan3d.simulator.schedule_graph import graph
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.timeline import StageTimes, simulate
 
 CASES = (

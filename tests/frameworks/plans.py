@@ -16,7 +16,7 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, resolve
-from plan3d.simulator.plan_names import Precision
+from plan3d.simulator.precision import Precision
 from plan3d.simulator.schedules import V_SHAPED
 from plan3d.simulator.task import Task
 

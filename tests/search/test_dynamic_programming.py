@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from plan3d.search.dynamic_programming import best_plan
 from plan3d.search.finder import find_plans
 from plan3d.search.stage_search import plan_of
+from plan3d.simulator.blocks import ListedLayer
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.exchanges import PLAIN
 from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.network import ListedLayer, network
+from plan3d.simulator.model import Model, Network
 from plan3d.simulator.plan import Plan, from_columns, resolve
+from plan3d.simulator.policy import PLAIN
 from plan3d.simulator.rules import legal
 from plan3d.simulator.segments import Segments
 from plan3d.simulator.software import software_profile
@@ -36,7 +36,7 @@ MODELS = {
 }
 SMALL = ("alternating", "gated", "mixed", "tied")
 """Models whose plans can all be costed for any choice."""
-LISTED = network(
+LISTED = Network.of(
     "listed",
     [
         ListedLayer(

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.labels import Entries, extended, nothing_yet, ragged, survivors
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.schedule_graph import graph
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.timeline import StageTimes
 from plan3d.simulator.timeline import simulate as run
 

@@ -13,8 +13,8 @@ from plan3d.search.finder import find_plans
 from plan3d.search.space import Space
 from plan3d.search.system_plans import completed, constraints
 from plan3d.search.systems import SYSTEMS, Those, system
-from plan3d.simulator.convergence import Goal
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.goal import Goal
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, resolve

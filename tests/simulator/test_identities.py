@@ -19,8 +19,9 @@ from plan3d.simulator.layers import Cost, layer_costs
 from plan3d.simulator.model import Model, padded_vocabulary
 from plan3d.simulator.operators import model_flops_per_token
 from plan3d.simulator.plan import AXES, Plan, concat, resolve
-from plan3d.simulator.plan_names import Precision, Recompute, Schedule
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.plan_names import Recompute
+from plan3d.simulator.precision import RECIPES, Precision
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.step import PARTS, by_stage, evaluate, simulate
 from plan3d.simulator.task import Task
 

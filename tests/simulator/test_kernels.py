@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator import gemm_tables, kernels
+from plan3d.simulator.accelerator import peak_flops
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.gemm_tables import Origin
 from plan3d.simulator.hardware import Cluster, profile_names
@@ -19,8 +20,7 @@ from plan3d.simulator.hardware_profile import PACKAGE
 from plan3d.simulator.model import Model
 from plan3d.simulator.operators import AttentionWork, Gemm
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.provenance import ORIGINS, sentence, time_provenance
 from plan3d.simulator.report import plan_record
 from plan3d.simulator.software import software_profile
@@ -137,7 +137,7 @@ def test_without_a_table_the_roofline_serves():
     assert not gpu("v100-32gb-sxm").gemm_tables
     c = gpu("v100-32gb-sxm").gemm["16bit"]
     m = n = k = 4096.0
-    arithmetic = 2 * m * n * k / (c.efficiency * kernels.peak_flops(gpu("v100-32gb-sxm"), "fp16"))
+    arithmetic = 2 * m * n * k / (c.efficiency * peak_flops(gpu("v100-32gb-sxm"), "fp16"))
     moved = 2 * (m * k + k * n + m * n)
     memory = moved / (c.memory_efficiency * gpu("v100-32gb-sxm").memory_bandwidth)
     expected = c.latency + (arithmetic**c.sharpness + memory**c.sharpness) ** (1 / c.sharpness)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator import collectives
+from plan3d.simulator.blocks import Experts
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.layer_communication import expert_exposed, nodes_reached
-from plan3d.simulator.model import Experts, Model, with_imbalance
+from plan3d.simulator.model import Model, with_imbalance
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator import layer_tables
+from plan3d.simulator.blocks import Attention
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.explain import assumptions
 from plan3d.simulator.gemm_tables import Origin
@@ -18,11 +19,10 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.hardware_profile import MEASUREMENTS, PACKAGE
 from plan3d.simulator.layer_fit import bare, with_table
 from plan3d.simulator.layers import Cost, block_seconds, layer_costs
-from plan3d.simulator.model import Attention, Model
+from plan3d.simulator.model import Model
 from plan3d.simulator.operators import Strategy
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.provenance import time_provenance
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import evaluate

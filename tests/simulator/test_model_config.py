@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.model import Model
-from plan3d.simulator.model_config import model_from_config, read_config
 from plan3d.simulator.model_families import FAMILIES
 
 CONFIGS = Path(__file__).parent / "hf_configs"
@@ -38,12 +37,12 @@ def published(name: str) -> dict[str, Any]:
 
 
 def changed(name: str, **values: object) -> Model:
-    return model_from_config(published(name) | values, name)
+    return Model.from_config_values(published(name) | values, name)
 
 
 def refusal(config: object) -> str:
     with pytest.raises(InputError) as caught:
-        model_from_config(config, "mine")
+        Model.from_config_values(config, "mine")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -56,7 +55,7 @@ def test_there_are_64_transformers_and_one_hybrid() -> None:
 
 @pytest.mark.parametrize("row", TRANSFORMERS, ids=lambda row: row["name"])
 def test_parameters_match_component_by_component(row: dict[str, str]) -> None:
-    model = read_config(CONFIGS / row["config"])
+    model = Model.from_config(CONFIGS / row["config"])
     expected = {component: int(row[column]) for column, component in COMPONENTS.items()}
     assert model.parameters_by_component == expected
     assert model.parameters == int(row["total_params"])
@@ -65,7 +64,7 @@ def test_parameters_match_component_by_component(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", TRANSFORMERS, ids=lambda row: row["name"])
 def test_shapes_match(row: dict[str, str]) -> None:
-    model = read_config(CONFIGS / row["config"])
+    model = Model.from_config(CONFIGS / row["config"])
     assert model.name == row["name"]
     attention = model.kinds[0].attention
     sparse = [model.kinds[kind].experts for kind in model.order if model.kinds[kind].experts]
@@ -128,7 +127,7 @@ def test_llama4_attends_in_chunks_but_every_fourth_layer() -> None:
     assert [block.attention.chunked for block in scout.kinds] == [True, False]
     text = published("llama-4-scout")["text_config"]
     text["no_rope_layers"] = [0] * 24 + [1] * 24
-    assert windows(model_from_config(text, "text")) == [0] * 24 + [8192] * 24
+    assert windows(Model.from_config_values(text, "text")) == [0] * 24 + [8192] * 24
 
 
 def test_layer_types_overrule_the_rule() -> None:
@@ -143,7 +142,7 @@ def test_which_layers_are_experts() -> None:
     sparse = [bool(model.kinds[kind].experts) for kind in model.order]
     assert sparse[:6] == [False, True, False, False, False, True]
     text = published("llama-4-maverick")["text_config"] | {"moe_layers": [0, 47]}
-    model = model_from_config(text, "text")
+    model = Model.from_config_values(text, "text")
     assert [layer for layer, kind in enumerate(model.order) if model.kinds[kind].experts] == [0, 47]
     types = ["sparse"] + ["dense"] * 60
     model = changed("deepseek-v3", mlp_layer_types=types)
@@ -200,7 +199,7 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes, problem: str) 
     file = tmp_path / "broken.json"
     file.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        read_config(file)
+        Model.from_config(file)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -208,7 +207,7 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes, problem: str) 
 @pytest.mark.parametrize("path", ["missing.json", "", "zero\0byte", "line\nbreak"])
 def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_config(f"{tmp_path}/{path}")
+        Model.from_config(f"{tmp_path}/{path}")
     assert "\n" not in str(caught.value)
 
 
@@ -326,7 +325,7 @@ def test_a_mutated_config_gives_a_model_or_one_line(data: st.DataObject) -> None
             config[key] = data.draw(ANYTHING)
     nested = data.draw(st.booleans())
     try:
-        model = model_from_config({"text_config": config} if nested else config, name)
+        model = Model.from_config_values({"text_config": config} if nested else config, name)
     except InputError as error:
         message = str(error)
     else:

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.finder import find_plans
+from plan3d.simulator.blocks import ListedLayer
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.network import ListedLayer, lists_layers, network, read_network
+from plan3d.simulator.layer_list import lists_layers
+from plan3d.simulator.model import Model, Network
 from plan3d.simulator.operators import model_flops_per_token
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.plan_timeline import timeline_of
@@ -66,7 +67,7 @@ def test_stages_hold_all_parameters_and_send_what_lies_between_them(order, pp):
         )
         for i in order
     ]
-    task = question(network("six", kinds), gpus=pp)
+    task = question(Network.of("six", kinds), gpus=pp)
     costs = evaluate(task, Plan(pp=pp, micro_batch=1, precision="fp16"))
     assert by_stage(costs)["weights"].sum() == 2 * task.model.parameters
     segments = "|".join([str(6 // pp)] * pp)
@@ -93,7 +94,7 @@ def test_a_layer_with_an_efficiency_of_its_own_takes_as_long_as_that_says():
     sizes = {"parameters": 1, "forward_flops": 1e13, "activation_bytes": 1, "boundary_bytes": 1}
     seconds = [
         evaluate(
-            question(network("one", [ListedLayer(**sizes, efficiency=share)]), 1),
+            question(Network.of("one", [ListedLayer(**sizes, efficiency=share)]), 1),
             Plan(precision="fp16"),
         ).step_seconds
         for share in (0.5, 0.25)
@@ -105,7 +106,7 @@ def test_a_search_finds_pipelines_where_data_parallelism_does_not_fit():
     wide = ListedLayer(
         parameters=400_000_000, forward_flops=1e12, activation_bytes=1e6, boundary_bytes=1e6
     )
-    task = question(network("wide", [wide] * 16), 8, 64)
+    task = question(Network.of("wide", [wide] * 16), 8, 64)
     best = find_plans(task, choose={"precision": ["fp16"], "zero": [0]}).best
     assert best is not None
     assert best.plans.take(0).pp > 1
@@ -130,7 +131,7 @@ def test_files_are_read_as_they_say(tmp_path):
         {"name": "b", **dict.fromkeys(SIZES, 1), "parameters": 5},
     ]
     other.write_text(json.dumps({"name": "net", "layers": layers, "source": "mine"}))
-    one, two = read_network(csv), read_network(other)
+    one, two = Network.read(csv), Network.read(other)
     assert one == two
     assert one.layers == 4
     assert one.listed[0] == LAYER
@@ -156,7 +157,7 @@ def test_bad_layer_lists_are_refused(tmp_path, text, message):
     path = tmp_path / "net.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_network(path)
+        Network.read(path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"layers": [3]}'])
@@ -164,4 +165,4 @@ def test_bad_json_is_refused(tmp_path, text):
     path = tmp_path / "net.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"net\.json"):
-        read_network(path)
+        Network.read(path)

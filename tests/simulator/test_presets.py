@@ -6,8 +6,7 @@ import pytest
 
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.model import Model
-from plan3d.simulator.model_config import read_config
-from plan3d.simulator.presets import model_from_table, preset, preset_names
+from plan3d.simulator.presets import preset_names, table_arguments
 
 CONFIGS = Path(__file__).parent / "hf_configs"
 SAME_AS_CONFIG = sorted({file.stem for file in CONFIGS.glob("*.json")} & set(preset_names()))
@@ -45,7 +44,7 @@ MEGATRON = {
 @pytest.mark.parametrize("name", GPT3)
 def test_gpt3_table(name: str) -> None:
     layers, hidden, heads, head_dim, batch, parameters = GPT3[name]
-    model = preset(name)
+    model = Model.preset(name)
     block = model.kinds[0]
     assert (model.layers, model.hidden, block.attention.heads) == (layers, hidden, heads)
     assert block.attention.head_dim == head_dim
@@ -58,7 +57,7 @@ def test_gpt3_table(name: str) -> None:
 
 
 def test_gpt3_heads_need_not_fill_the_hidden_size() -> None:
-    xl, thirteen = preset("gpt3-1.3b"), preset("gpt3-13b")
+    xl, thirteen = Model.preset("gpt3-1.3b"), Model.preset("gpt3-13b")
     assert xl.kinds[0].attention.heads * xl.kinds[0].attention.head_dim == 3072
     assert thirteen.kinds[0].attention.heads * thirteen.kinds[0].attention.head_dim == 5120
 
@@ -66,7 +65,7 @@ def test_gpt3_heads_need_not_fill_the_hidden_size() -> None:
 @pytest.mark.parametrize("name", LLAMA)
 def test_llama_table(name: str) -> None:
     layers, hidden, heads, tokens, parameters, approximate = LLAMA[name]
-    model = preset(name)
+    model = Model.preset(name)
     block = model.kinds[0]
     assert (model.layers, model.hidden, block.attention.heads) == (layers, hidden, heads)
     assert (model.vocabulary, model.sequence) == (32000, 2048)
@@ -83,7 +82,7 @@ def test_megatron_table_and_its_parameter_formula(name: str) -> None:
     Source: Narayanan et al. 2021, equation 2.
     """
     heads, h, layers, sequences, parameters = MEGATRON[name]
-    model = preset(name)
+    model = Model.preset(name)
     assert (model.layers, model.hidden, model.kinds[0].attention.heads) == (layers, h, heads)
     assert model.kinds[0].attention.head_dim * heads == h
     assert model.batch_tokens == sequences * model.sequence
@@ -98,7 +97,7 @@ def test_which_presets_have_a_config() -> None:
 
 @pytest.mark.parametrize("name", SAME_AS_CONFIG)
 def test_presets_equal_their_configs(name: str) -> None:
-    model, config = preset(name), read_config(CONFIGS / f"{name}.json")
+    model, config = Model.preset(name), Model.from_config(CONFIGS / f"{name}.json")
     assert model.parameters_by_component == config.parameters_by_component
     assert model.active_parameters == config.active_parameters
     assert model.mtp_layers == config.mtp_layers
@@ -116,7 +115,7 @@ def test_deepseek_v3_as_trained() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_states_its_source(name: str) -> None:
-    model = preset(name)
+    model = Model.preset(name)
     assert model.name == name
     assert model.source
     assert model.sequence > 0
@@ -124,7 +123,7 @@ def test_every_preset_states_its_source(name: str) -> None:
 
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(InputError, match=r"no model is called 'gpt3-175'; did you mean gpt3-175b"):
-        preset("gpt3-175")
+        Model.preset("gpt3-175")
 
 
 TABLE: dict[str, object] = {
@@ -139,7 +138,7 @@ TABLE: dict[str, object] = {
 
 
 def test_a_table_gives_a_model() -> None:
-    model = model_from_table("small", TABLE)
+    model = Model(**table_arguments("small", TABLE))
     assert model.parameters == 2 * (4 * 64 + 3 * 8 * 32 + 16) + 2 * 80 + 8
 
 
@@ -158,5 +157,5 @@ def test_a_table_gives_a_model() -> None:
 )
 def test_bad_tables_are_refused(values: dict[str, object], expected: str) -> None:
     with pytest.raises(InputError) as caught:
-        model_from_table("small", TABLE | values)
+        Model(**table_arguments("small", TABLE | values))
     assert expected in str(caught.value)

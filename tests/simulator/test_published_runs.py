@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.plan_names import Recompute, Schedule
+from plan3d.simulator.plan_names import Recompute
 from plan3d.simulator.published_runs import COLUMNS, SHIPPED, Run, read_runs
 from plan3d.simulator.run_conventions import CONVENTIONS, FAMILIES, KERNELS, convention
 from plan3d.simulator.run_questions import Question, questions
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.software import SOFTWARE
 
 LLAMA = {

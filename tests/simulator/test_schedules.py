@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator.in_flight import Sizes, in_flight, losses_in_flight
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.schedule_graph import graph
 from plan3d.simulator.schedule_idle import exposed_hops, sends
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.schedules import (
     LOOPED,
     V_SHAPED,

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from plan3d.search.finder import find_plans
 from plan3d.simulator import collectives, explain
-from plan3d.simulator.convergence import Goal
-from plan3d.simulator.exchanges import PLAIN, Policy, seconds
+from plan3d.simulator.exchanges import seconds
+from plan3d.simulator.goal import Goal
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_names import Sync
+from plan3d.simulator.policy import PLAIN, Policy
 from plan3d.simulator.rules import check
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.sync_rules import SYNC_RULES

@@ -18,9 +18,8 @@ from plan3d.simulator.layer_kinds import layer_kinds, local_strategies, work_of
 from plan3d.simulator.layers import Cost, layer_costs
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat, resolve
-from plan3d.simulator.plan_names import Precision
 from plan3d.simulator.plan_timeline import timeline_of
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.provenance import time_provenance
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import PARTS, evaluate, simulate

@@ -14,10 +14,10 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.in_flight import Sizes, held_bytes, in_flight
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat, resolve
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_timeline import rescore, timeline_of
 from plan3d.simulator.schedule_graph import graph, of_orders
 from plan3d.simulator.schedule_idle import Passes, idle_seconds, round_trips
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.schedule_orders import Pass, orders
 from plan3d.simulator.schedules import LOOPED, V_SHAPED, chunk_ranks, placement
 from plan3d.simulator.step import by_stage, evaluate

@@ -6,9 +6,9 @@ import pytest
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Schedule
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.schedule_graph import graph
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.schedules import Cut, balanced_layers, chunk_counts, layout
 from plan3d.simulator.task import Task
 from plan3d.simulator.timeline import StageTimes, simulate

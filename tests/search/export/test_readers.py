@@ -23,7 +23,7 @@ from plan3d.search.export.torchtitan_read import split
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Precision
+from plan3d.simulator.precision import Precision
 
 GPT3 = """
 TP=8

@@ -25,16 +25,11 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, resolve
-from plan3d.simulator.plan_names import (
-    ContextComm,
-    Dispatch,
-    Optimizer,
-    Precision,
-    Recompute,
-    Schedule,
-)
+from plan3d.simulator.plan_names import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan_values import AUTO
+from plan3d.simulator.precision import Optimizer, Precision
 from plan3d.simulator.rules import legal
+from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.task import Task
 

@@ -15,8 +15,7 @@ from plan3d.simulator.calibration.measurements import Measurements, as_rows
 from plan3d.simulator.errors import CalibrationError, InputError
 from plan3d.simulator.hardware import AttentionTime, Cluster, CollectiveTime, GemmTime
 from plan3d.simulator.operators import Gemm
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 
 BASE = "a100-80gb-sxm"
 CLUSTER = Cluster.profile(BASE, nodes=1)

@@ -19,8 +19,7 @@ from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.operators import LOSS_BACKWARD, LOSS_BYTES, Gemm
 from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from plan3d import Model, Plan, Task, evaluate, software_profile
+from plan3d.simulator.blocks import Attention, Block, Mlp
 from plan3d.simulator.calibration.build import build
 from plan3d.simulator.calibration.cases_training import training
 from plan3d.simulator.calibration.comparison import compare
@@ -24,7 +25,6 @@ from plan3d.simulator.calibration.view import beside_csv, show_record
 from plan3d.simulator.calibration.whole_steps import predicted_steps
 from plan3d.simulator.errors import CalibrationError
 from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Attention, Block, Mlp
 
 GPU = Cluster.profile("h200-sxm", gpus=1)
 TORCH = software_profile("torch")

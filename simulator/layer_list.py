@@ -1,8 +1,7 @@
-"""What is trained when it is no transformer? A network as a list of layers.
+"""Networks that are no transformers, as files: a list of layers in CSV or JSON.
 
 A layer is what pipelines and data parallelism need to know of it: parameters, forward FLOPs, and
-bytes per sample. A sample counts as one token (sequence 1). Bytes are those of 16-bit numbers;
-wider formats scale them. Such a network cannot be split inside a layer (tp = cp = ep = 1).
+bytes per sample. Bytes are those of 16-bit numbers; wider formats scale them.
 """
 
 from __future__ import annotations
@@ -10,77 +9,36 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from .blocks import ListedLayer
 from .errors import InputError, did_you_mean
-from .model import Model
 
 FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_bytes")
 """Columns of a layer list; OPTIONAL ones may be added."""
 OPTIONAL = ("efficiency", "repeat")
 MOST_LAYERS = 4096
+LayerList = tuple[str, list[ListedLayer], str]
+"""Name, layers in order, source."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListedLayer:
-    """One kind of layer, per sample."""
-
-    parameters: int
-    forward_flops: float
-    """FLOPs of a forward pass; the backward pass takes twice as many."""
-    activation_bytes: float
-    """Bytes kept for the backward pass."""
-    boundary_bytes: float
-    """Bytes of its output, which a pipeline sends on."""
-    efficiency: float = 0.0
-    """Share of the peak that its kernels reach; 0 where it is that of the accelerator's GEMMs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network(Model):
-    """Any network: distinct layers and their order."""
-
-    listed: tuple[ListedLayer, ...]
-    """The distinct layers; `order` indexes them."""
-    unit: ClassVar[str] = "samples"
-
-    @cached_property
-    def parameters_by_component(self) -> dict[str, int]:
-        return {"layers": sum(self.listed[kind].parameters for kind in self.order)}
-
-    @property
-    def active_parameters(self) -> int:
-        return self.parameters
-
-    @property
-    def layer_parameters(self) -> tuple[float, ...]:
-        return tuple(float(self.listed[kind].parameters) for kind in self.order)
-
-    @property
-    def forward_flops(self) -> float:
-        """FLOPs of a forward pass of one sample."""
-        return sum(self.listed[kind].forward_flops for kind in self.order)
-
-
-def network(name: str, layers: Iterable[ListedLayer], source: str = "") -> Network:
-    """A network of layers in order; equal layers become one kind."""
+def network_arguments(name: str, layers: Iterable[ListedLayer], source: str) -> dict[str, Any]:
+    """What Network is made of: layers in order, of which equal ones become one kind."""
     every = tuple(layers)
     if not every:
         raise InputError(f"network {name} has no layers")
     distinct = tuple(dict.fromkeys(every))
-    return Network(
-        name=name,
-        hidden=0,
-        vocabulary=0,
-        kinds=(),
-        order=tuple(distinct.index(layer) for layer in every),
-        sequence=1,
-        source=source,
-        listed=distinct,
-    )
+    return {
+        "name": name,
+        "hidden": 0,
+        "vocabulary": 0,
+        "kinds": (),
+        "order": tuple(distinct.index(layer) for layer in every),
+        "sequence": 1,
+        "source": source,
+        "listed": distinct,
+    }
 
 
 def lists_layers(path: Path) -> bool:
@@ -94,8 +52,8 @@ def lists_layers(path: Path) -> bool:
     return isinstance(content, dict) and isinstance(content.get("layers"), list)
 
 
-def read_network(path: str | Path) -> Network:
-    """The network of a CSV file with the columns FIELDS, or of JSON {"name", "layers": [...]}.
+def read_layer_list(path: str | Path) -> LayerList:
+    """Name, layers and source of a CSV file with the columns FIELDS, or of JSON {"name", "layers": [...]}.
 
     `repeat` says how many such layers follow one another, `efficiency` is the share of the peak
     that a layer's kernels reach. Raises InputError with file, layer and column where something is
@@ -110,7 +68,7 @@ def read_network(path: str | Path) -> Network:
         return _of_json(text, path)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
-    return network(path.stem, _layers(rows, path), _comment(text))
+    return path.stem, _layers(rows, path), _comment(text)
 
 
 def _comment(text: str) -> str:
@@ -119,7 +77,7 @@ def _comment(text: str) -> str:
     return " ".join(told)
 
 
-def _of_json(text: str, path: Path) -> Network:
+def _of_json(text: str, path: Path) -> LayerList:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -128,7 +86,7 @@ def _of_json(text: str, path: Path) -> Network:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: 'layers' must be a list of objects with {', '.join(FIELDS)}")
     name, source = str(content.get("name", path.stem)), str(content.get("source", ""))
-    return network(name, _layers(rows, path), source)
+    return name, _layers(rows, path), source
 
 
 def _layers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[ListedLayer]:

@@ -1,0 +1,155 @@
+"""Layers of models: attention, MLP, mixture of experts, and any other layer by its sizes.
+
+Symbols: h hidden, a heads, d head_dim, f ffn, E experts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """One attention layer; plain multi-head, grouped-query or multi-head latent (MLA)."""
+
+    heads: int
+    kv_heads: int
+    """Key/value heads: equal to heads for multi-head, fewer for grouped-query attention."""
+    head_dim: int
+    """Width of one query or key head; its own number, not hidden / heads."""
+    value_dim: int
+    """Width of one value head; equal to head_dim except in MLA."""
+    window: int = 0
+    """Keys a query sees: 0 all of them, n the last n (sliding) or those of its n-token chunk."""
+    chunked: bool = False
+    """The window is a chunk of the sequence (Llama 4), not a sliding window."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    query_key_norm: str = ""
+    """'' none; 'head' one weight per head width (Qwen 3); 'full' per head and width (OLMo 2)."""
+    sinks: bool = False
+    """One learned sink logit a head (gpt-oss)."""
+    kv_rank: int = 0
+    """MLA: width of the compressed keys and values; 0 for every other attention."""
+    q_rank: int = 0
+    """MLA: width of the compressed queries; 0 when queries are not compressed."""
+    rope_dim: int = 0
+    """MLA: width of the shared rotary part of a key."""
+    index_heads: int = 0
+    """Sparse attention with an indexer (DeepSeek V3.2, GLM 5): its heads; 0 for none."""
+    index_dim: int = 0
+    index_topk: int = 0
+    """Keys that the indexer lets a query see."""
+
+    def parameters(self, hidden: int) -> int:
+        """Weights and biases of the projections, norms excluded."""
+        h, a, kv, d, dv = hidden, self.heads, self.kv_heads, self.head_dim, self.value_dim
+        out = a * dv * h + self.out_bias * h + self.sinks * a
+        if not self.kv_rank:
+            return (h + self.qkv_bias) * (a * d + kv * (d + dv)) + out
+        queries = (h + a * d) * self.q_rank if self.q_rank else h * a * d
+        keys = h * (self.kv_rank + self.rope_dim) + self.kv_rank * a * (d - self.rope_dim + dv)
+        width = self.index_heads * self.index_dim
+        indexer = self.q_rank * width + h * self.index_dim + h * self.index_heads
+        return queries + keys + (indexer if self.index_heads else 0) + out
+
+    def norm_parameters(self) -> int:
+        """Norms inside attention: queries and keys, MLA compressions, the indexer's LayerNorm."""
+        per_norm = {
+            "": 0,
+            "head": 2 * self.head_dim,
+            "full": (self.heads + self.kv_heads) * self.head_dim,
+        }
+        indexer = 2 * self.index_dim if self.index_heads else 0
+        return per_norm[self.query_key_norm] + self.q_rank + self.kv_rank + indexer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """A dense feed-forward layer: two matrices, three when gated."""
+
+    ffn: int
+    gated: bool
+    bias: bool = False
+
+    def parameters(self, hidden: int) -> int:
+        inputs = (1 + self.gated) * self.ffn
+        return inputs * (hidden + self.bias) + self.ffn * hidden + self.bias * hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts: routed experts, their router, and experts that see every token."""
+
+    count: int
+    top_k: int
+    ffn: int
+    """Width of one routed expert."""
+    gated: bool = True
+    bias: bool = False
+    shared_ffn: int = 0
+    """Total width of the shared experts; 0 for none."""
+    shared_gate: bool = False
+    """A learned scalar gate on the shared experts (Qwen 1.5/2 MoE)."""
+    router_bias: bool = False
+    groups: int = 1
+    """Groups of experts that routing chooses from first (DeepSeek-V3); 1 for none."""
+    group_limit: int = 1
+    """Groups that a token's experts come from."""
+    imbalance: float = 1.0
+    """Tokens of the busiest rank of experts over their mean."""
+
+    @property
+    def expert(self) -> Mlp:
+        """One routed expert."""
+        return Mlp(ffn=self.ffn, gated=self.gated, bias=self.bias)
+
+    @property
+    def shared(self) -> Mlp | None:
+        """All shared experts as one layer."""
+        return Mlp(ffn=self.shared_ffn, gated=self.gated) if self.shared_ffn else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One kind of transformer layer: attention, then a dense MLP or a mixture of experts."""
+
+    attention: Attention
+    mlp: Mlp | None = None
+    experts: Experts | None = None
+    norms: int = 2
+    """Norms of hidden width in the layer."""
+    parallel: bool = False
+    """Attention and MLP read the same input (GPT-J): one residual, one TP collective each way."""
+
+    def parameters(self, hidden: int, norm_width: int) -> Counter[str]:
+        """Parameters by component; norm_width is h, or 2h when norms have a bias."""
+        counts = Counter(
+            attention=self.attention.parameters(hidden),
+            norms=self.norms * norm_width + self.attention.norm_parameters(),
+        )
+        if self.mlp:
+            counts["mlp"] = self.mlp.parameters(hidden)
+        if self.experts:
+            e = self.experts
+            counts["experts"] = e.count * e.expert.parameters(hidden)
+            counts["router"] = e.count * (hidden + e.router_bias)
+            if e.shared:
+                counts["shared_experts"] = e.shared.parameters(hidden) + e.shared_gate * hidden
+        return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedLayer:
+    """One kind of layer, per sample."""
+
+    parameters: int
+    forward_flops: float
+    """FLOPs of a forward pass; the backward pass takes twice as many."""
+    activation_bytes: float
+    """Bytes kept for the backward pass."""
+    boundary_bytes: float
+    """Bytes of its output, which a pipeline sends on."""
+    efficiency: float = 0.0
+    """Share of the peak that its kernels reach; 0 where it is that of the accelerator's GEMMs."""
