@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .search.finder import find_plans
     from .search.sweep import Sweep
     from .search.variation import sweep
+    from .simulator.costs import Costs
     from .simulator.errors import InputError, NoFeasiblePlanError, Plan3dError
     from .simulator.explain import why
     from .simulator.goal import Goal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .simulator.plan import Plan
     from .simulator.presets import preset_names
     from .simulator.software import Software, software_profile
-    from .simulator.step import Costs, by_stage, evaluate
+    from .simulator.step import by_stage, evaluate
     from .simulator.task import Task
     from .simulator.topologies import Graph
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Accelerator": "simulator.hardware",
     "Cluster": "simulator.hardware",
-    "Costs": "simulator.step",
+    "Costs": "simulator.costs",
     "Explanation": "search.explanation",
     "Goal": "simulator.goal",
     "Graph": "simulator.topologies",

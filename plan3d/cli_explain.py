@@ -65,12 +65,12 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
 
 def _print(found: Explanation, asked: str | None) -> None:
     from . import cli_views
-    from .simulator import report
+    from .simulator import costs_tables, explain, report
 
     costs, screen = found.costs, Screen()
     screen.lines([*cli_views.header(costs.task), cli_views.peak_line(costs)])
     print()
-    screen.lines([f"Plan: {report.summary(costs)}"])
+    screen.lines([f"Plan: {costs_tables.summary(costs)}"])
     print()
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))
@@ -85,7 +85,7 @@ def _print(found: Explanation, asked: str | None) -> None:
     screen.table(_sensitivity_table(found))
     screen.table(_capacity_table(found))
     screen.section("What matters", found.matters)
-    screen.section("Assumptions", report.assumptions(costs))
+    screen.section("Assumptions", explain.assumptions(costs))
 
 
 def _waterfall_table(found: Explanation) -> Table:

@@ -10,14 +10,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from . import cli_views
-from .simulator import report, tables
+from .simulator import costs_tables, explain, report, tables
 from .simulator.losses import waterfall
 from .simulator.plots import time_and_memory
 from .simulator.plots_many import frontier_picture
 
 if TYPE_CHECKING:
     from .search.backend import SearchResult
-    from .simulator.step import Costs
+    from .simulator.costs import Costs
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -57,26 +57,26 @@ def _answer(
 ) -> list[str]:
     best = costs.take(slice(0, 1))
     low, high = report.bounds(best)
-    said = [f"Best plan: {report.summary(best)}; step between {low:.4g} and {high:.4g} s"]
+    said = [f"Best plan: {costs_tables.summary(best)}; step between {low:.4g} and {high:.4g} s"]
     if tokens is not None:
         said.append(cli_views.training_line(costs, tokens, price))
     lines = "<br>".join(map(escape, said))
     extra = cli_views.training_columns(costs, len(costs), tokens, price)
-    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
+    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     assert result.frontier is not None
     return [
         f'<p class="answer">{lines}</p>',
         *_asked(result),
         "<h2>Ranking</h2>",
-        _tables([report.ranking(costs, len(costs), extra)]),
+        _tables([costs_tables.ranking(costs, len(costs), extra)]),
         f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {escape(same)}</p>",
         "<h2>Where the time and memory of the best plan go</h2>",
         _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
-        _tables([*report.breakdown(best), report.stage_table(best)]),
-        _section("Why", report.why(best)),
+        _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
+        _section("Why", explain.why(best)),
         "<h2>Time against memory</h2>",
         _picture(frontier_picture(result.frontier, costs, result.limit, "svg"), "frontier"),
-        _section("Assumptions", report.assumptions(best)),
+        _section("Assumptions", explain.assumptions(best)),
     ]
 
 

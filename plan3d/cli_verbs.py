@@ -15,7 +15,7 @@ from .simulator.task import Task
 if TYPE_CHECKING:
     from .search.backend import SearchResult
     from .search.beyond import Gain
-    from .simulator.step import Costs
+    from .simulator.costs import Costs
 
 
 def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
@@ -175,13 +175,13 @@ def _print_ranking(
     from dataclasses import replace
 
     from . import cli_views
-    from .simulator import report
+    from .simulator import costs_tables
 
     rows = min(len(costs), args.top)
     extra = cli_views.training_columns(costs, rows, tokens, args.price)
-    table = report.ranking(costs, rows, extra)
+    table = costs_tables.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(f"{name}={value}" for name, value in report.worth_saying(costs).items())
+    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     star = "* best; " if winner else ""
     screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
     print()
@@ -189,17 +189,19 @@ def _print_ranking(
 
 def _print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -> None:
     """Where one plan's time and memory go, why, and what that rests on."""
-    from .simulator import report
+    from .simulator import costs_tables, explain, report
 
     low, high = report.bounds(costs)
-    screen.lines([f"{title}: {report.summary(costs)}; step between {low:.4g} and {high:.4g} s"])
+    screen.lines(
+        [f"{title}: {costs_tables.summary(costs)}; step between {low:.4g} and {high:.4g} s"]
+    )
     print()
-    for table in report.breakdown(costs):
+    for table in costs_tables.breakdown(costs):
         screen.table(table)
     if stages and costs.plans.take(0).pp > 1:
         screen.table(report.stage_table(costs))
-    screen.section("Why", report.why(costs))
-    screen.section("Assumptions", report.assumptions(costs))
+    screen.section("Why", explain.why(costs))
+    screen.section("Assumptions", explain.assumptions(costs))
 
 
 def estimate(args: argparse.Namespace) -> int:

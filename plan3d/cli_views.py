@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import cli_proof
-from .simulator import report
+from .simulator import costs_tables, report
+from .simulator.costs import Costs
 from .simulator.explain import loss_shares, provenance_counts, provenance_line
 from .simulator.plan import Plan
-from .simulator.step import Costs
 from .simulator.task import Task
 from .simulator.traffic import traffic
 from .simulator.units import GIB, format_count, format_flops, format_seconds
@@ -83,7 +83,7 @@ def header(task: Task, limit: float | None = None) -> list[str]:
 def peak_line(costs: Costs) -> str:
     """The MFU's denominator, always beside an MFU; one for each precision among the plans."""
     peaks = np.atleast_1d(costs.peak_flops)
-    formats = [report.number_format(costs.plans, row) for row in range(len(costs))]
+    formats = [costs_tables.number_format(costs.plans, row) for row in range(len(costs))]
     said = [
         f"{format_flops(peak)} ({name}, dense)" for name, peak in zip(formats, peaks, strict=True)
     ]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.operators import model_flops_per_token
-from plan3d.simulator.step import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.units import GIB, format_count
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.plan import Plan, concat
+from plan3d.simulator.costs import Costs, joined
+from plan3d.simulator.plan import Plan
 from plan3d.simulator.stages import first_of_runs
-from plan3d.simulator.step import Costs, simulate
+from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task
 
 from .objective import score
@@ -114,9 +115,7 @@ class SearchResult:
     @property
     def best(self) -> Costs | None:
         """Costs of the best plan as plain numbers."""
-        if self.costs is None:
-            return None
-        return simulate(self.task, self.costs.plans.take(slice(0, 1)), single=True)
+        return None if self.costs is None else self.costs.one()
 
     @property
     def ties(self) -> int:
@@ -147,12 +146,12 @@ class SearchResult:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of the ranked plans."""
-        from plan3d.simulator.report import frame
+        from plan3d.simulator.costs_tables import frame
 
         return frame(self.costs)
 
     def _repr_html_(self) -> str:
-        from plan3d.simulator.report import html
+        from plan3d.simulator.costs_tables import html
 
         return html(self.costs) if self.costs is not None else "<p>no feasible plan</p>"
 
@@ -162,21 +161,21 @@ class Best:
     """The best plans offered so far; of plans that differ only in minor fields, the best one."""
 
     limit: int
-    plans: list[Plan] = field(default_factory=list)
+    found: list[Costs] = field(default_factory=list)
     scores: list[Value] = field(default_factory=list)
 
-    def add(self, plans: Plan, scores: Value) -> None:
+    def add(self, costs: Costs, scores: Value) -> None:
         """Offer a table; rows scored infinity are left out."""
-        starts, run = first_of_runs(plans, DISTINCT)
+        starts, run = first_of_runs(costs.plans, DISTINCT)
         lowest = np.minimum.reduceat(scores, starts)
         runs = np.flatnonzero(np.isfinite(lowest))
         if runs.size > self.limit:
             runs = runs[np.argpartition(lowest[runs], self.limit - 1)[: self.limit]]
         rows = [starts[i] + int(np.argmin(scores[run == i])) for i in np.sort(runs)]
         if rows:
-            self.plans.append(plans.take(np.array(rows)))
+            self.found.append(costs.take(np.array(rows)))
             self.scores.append(scores[rows])
-        if len(self.plans) > 16:
+        if len(self.found) > 16:
             self._merge()
 
     @property
@@ -191,18 +190,18 @@ class Best:
         full = bool(self.scores) and self.scores[0].size == self.limit
         return float(self.scores[0][-1]) if full else np.inf
 
-    def result(self) -> Plan | None:
+    def result(self) -> Costs | None:
         """The best rows in order; None when nothing finite was offered."""
         self._merge()
-        return self.plans[0] if self.plans else None
+        return self.found[0] if self.found else None
 
     def _merge(self) -> None:
-        if len(self.plans) < 1:
+        if not self.found:
             return
-        plans, scores = concat(self.plans), np.concatenate(self.scores)
+        found, scores = joined(self.found), np.concatenate(self.scores)
         order = np.argsort(scores, kind="stable")
-        keep = order[_first_seen(plans.take(order))][: self.limit]
-        self.plans, self.scores = [plans.take(keep)], [scores[keep]]
+        keep = order[_first_seen(found.plans.take(order))][: self.limit]
+        self.found, self.scores = [found.take(keep)], [scores[keep]]
 
 
 def _first_seen(plans: Plan) -> NDArray[np.intp]:
@@ -218,22 +217,18 @@ def _first_seen(plans: Plan) -> NDArray[np.intp]:
 class Frontier:
     """The plans offered so far that no other beats in both step time and memory."""
 
-    plans: Plan | None = None
-    step: Value = field(default_factory=lambda: np.zeros(0))
-    memory: Value = field(default_factory=lambda: np.zeros(0))
+    costs: Costs | None = None
 
     def add(self, costs: Costs, feasible: NDArray[np.bool_]) -> None:
         """Offer the feasible rows of a table."""
-        new = beats_all(costs.step, costs.memory_total, self.step, self.memory)
+        known = (self.costs.step, self.costs.memory_total) if self.costs else (np.zeros(0),) * 2
+        new = beats_all(costs.step, costs.memory_total, *known)
         new = new[feasible[new]]
         if not new.size:
             return
-        plans = costs.plans.take(new)
-        step = np.concatenate([self.step, costs.step[new]])
-        memory = np.concatenate([self.memory, costs.memory_total[new]])
-        plans = concat([self.plans, plans]) if self.plans else plans
-        keep = frontier(step, memory)
-        self.plans, self.step, self.memory = plans.take(keep), step[keep], memory[keep]
+        fresh = costs.take(new)
+        every = joined([self.costs, fresh]) if self.costs else fresh
+        self.costs = every.take(frontier(every.step, every.memory_total))
 
 
 class Seen:
@@ -242,8 +237,8 @@ class Seen:
     def __init__(self, task: Task, objective: str, limit: float, top: int) -> None:
         self.task, self.objective, self.limit = task, objective, limit
         self.counts, self.best, self.frontier = Counts(), Best(top), Frontier()
-        self.smallest: Plan | None = None
-        self.least, self.host_short = np.inf, 0
+        self.smallest: Costs | None = None
+        self.host_short = 0
         self.complete = self.interrupted = False
         self.began = time.perf_counter()
 
@@ -262,11 +257,11 @@ class Seen:
             self.host_short += int(np.count_nonzero(fits & (costs.host_share > 1)))
         self.counts.evaluated += plans.rows
         self.counts.feasible += int(np.count_nonzero(feasible))
-        self.best.add(plans, scores)
+        self.best.add(costs, scores)
         self.frontier.add(costs, feasible)
         row = int(np.argmin(costs.memory_total))
-        if costs.memory_total[row] < self.least:
-            self.least, self.smallest = costs.memory_total[row], plans.take(slice(row, row + 1))
+        if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
+            self.smallest = costs.one(row)
         return costs
 
     def result(
@@ -277,23 +272,22 @@ class Seen:
         trace: Trace | None = None,
     ) -> SearchResult:
         """The result; `removed` counts the candidates that were never costed, by reason."""
-        task, ranked, pareto = self.task, self.best.result(), self.frontier.plans
         self.counts.candidates = candidates
         large = self.counts.evaluated - self.counts.feasible
         self.counts.removed = {**removed, "memory": large - self.host_short}
         if self.host_short:
             self.counts.removed["host-memory"] = self.host_short
         return SearchResult(
-            task=task,
+            task=self.task,
             backend=backend,
             objective=self.objective,
             limit=self.limit,
             counts=self.counts,
             seconds_searching=self.seconds,
             complete=self.complete,
-            costs=simulate(task, ranked) if ranked else None,
-            frontier=simulate(task, pareto) if pareto else None,
-            smallest=simulate(task, self.smallest, single=True) if self.smallest else None,
+            costs=self.best.result(),
+            frontier=self.frontier.costs,
+            smallest=self.smallest,
             interrupted=self.interrupted,
             trace=trace,
         )

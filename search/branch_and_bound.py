@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.step import simulate
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.task import Task
 
 from .backend import Progress, SearchResult, Seen
@@ -255,9 +255,8 @@ def _run(tree: _Tree, time_limit: float | None, progress: Progress | None) -> bo
     return True
 
 
-def _smallest(space: Space) -> Any:
+def _smallest(space: Space) -> Costs | None:
     """Costs of the legal plan that needs least memory; None where no plan is legal."""
     tree = _Tree(space, "memory", np.inf, 1)
     _run(tree, None, None)
-    plan = tree.seen.smallest
-    return simulate(space.task, plan, single=True) if plan else None
+    return tree.seen.smallest

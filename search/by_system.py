@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.plan import Plan, resolve
 from plan3d.simulator.rules import violated
-from plan3d.simulator.step import Costs
 from plan3d.simulator.task import Task
 
 from .advice import obstacle, with_gpus

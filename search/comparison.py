@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from plan3d.simulator.step import Costs
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.task import Task
 
 from . import exhaustive

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_values import AUTO, spell
 from plan3d.simulator.schedule_names import Schedule
 from plan3d.simulator.segments import of_stages
-from plan3d.simulator.step import Costs, simulate
+from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task
 
 from .axes import PLAIN_AXES, default_axes
@@ -187,7 +188,7 @@ def _frontier(uniform: SearchResult, ranked: Costs | None) -> Costs | None:
     for costs in (simulate(uniform.task, written) if written else None, ranked):
         if costs is not None:
             front.add(costs, costs.memory_total <= uniform.limit)
-    return simulate(uniform.task, front.plans) if front.plans else None
+    return front.costs
 
 
 def _check(objective: str, budget: int | None) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.explain import layers_per_rank
-from plan3d.simulator.losses import one
 from plan3d.simulator.plan import ALIASES, AXES, Plan, check_field, concat, resolve
 from plan3d.simulator.plan_names import NAMES
 from plan3d.simulator.plan_values import AUTO, spell
 from plan3d.simulator.rules import legal
-from plan3d.simulator.step import Costs, simulate
+from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import every_grid
 from plan3d.simulator.units import format_bytes
@@ -215,7 +215,7 @@ def beyond_memory(costs: Costs, edits: Edits) -> int | None:
 
 def binding_sentence(costs: Costs, edits: Edits) -> str:
     """Whether memory stands between a plan and its fastest edit, with numbers."""
-    plan, row = one(costs), beyond_memory(costs, edits)
+    plan, row = costs.one(), beyond_memory(costs, edits)
     held = f"{format_bytes(plan.memory_bytes)} of {format_bytes(plan.capacity)}"
     if not plan.fits:
         return _misfit_sentence(plan, edits, held)

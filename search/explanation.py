@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from plan3d.simulator import contrast
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.explain import why
 from plan3d.simulator.losses import Loss, waterfall
 from plan3d.simulator.plan import Plan, resolve
 from plan3d.simulator.rules import violated
 from plan3d.simulator.sensitivity import HELD, Sensitivity, held, sensitivities
-from plan3d.simulator.step import Costs, evaluate, simulate
+from plan3d.simulator.step import evaluate, simulate
 from plan3d.simulator.task import Task
 
 from .edits import (

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.errors import InputError, did_you_mean
-from plan3d.simulator.step import Costs
 from plan3d.simulator.task import Task
 
 Value = NDArray[np.float64]

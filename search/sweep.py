@@ -20,11 +20,12 @@ from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
 
+from plan3d.simulator.costs import Costs
+from plan3d.simulator.costs_tables import number_format
 from plan3d.simulator.errors import InputError
-from plan3d.simulator.explain import number_format
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.report import training_record
-from plan3d.simulator.step import Costs, evaluate
+from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
 
 from .advice import obstacle

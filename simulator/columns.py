@@ -6,13 +6,15 @@ Columns are one-dimensional int64 arrays of equal length, as those of a table of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Column = NDArray[np.int64]
 Index = NDArray[np.intp]
+Record = TypeVar("Record")
 
 WIDEST = 2**62
 """Combinations that a key tells apart."""
@@ -66,3 +68,20 @@ def _ranked(column: Column) -> tuple[Column, int]:
     """Each value's place among the distinct ones, and how many those are."""
     values, places = np.unique(column, return_inverse=True)
     return places, values.size
+
+
+def take_last(record: Record, chosen: Index) -> Record:
+    """A dataclass or named tuple of arrays with these places of their last axis; None stays."""
+    taken: Any
+    if record is None:
+        taken = None
+    elif isinstance(record, np.ndarray):
+        taken = record[..., chosen]
+    elif isinstance(record, tuple):
+        taken = type(record)(*(take_last(part, chosen) for part in record))
+    else:
+        assert is_dataclass(record)
+        assert not isinstance(record, type)
+        parts = {f.name: take_last(getattr(record, f.name), chosen) for f in fields(record)}
+        taken = replace(record, **parts)
+    return taken  # type: ignore[no-any-return]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .losses import LABELS, losses, one
+from .costs import Costs
+from .losses import LABELS, losses
 from .plan import AXES, Plan
 from .plan_values import spell
-from .step import Costs
 from .units import GIB, format_bytes, format_seconds
 
 WORTH_A_WORD = 0.002
@@ -40,7 +40,7 @@ def time_differences(first: Costs, second: Costs) -> list[Difference]:
 
 def memory_differences(first: Costs, second: Costs) -> list[Difference]:
     """Every part of the fullest rank's memory in bytes; they add up to that of its total."""
-    ours, theirs = one(first).memory, one(second).memory
+    ours, theirs = first.one().memory, second.one().memory
     return [Difference(name, name, ours[name], theirs[name]) for name in ours]
 
 
@@ -67,7 +67,7 @@ def _stated(plan: Plan, name: str) -> str:
 
 def contrast_sentences(first: Costs, second: Costs) -> list[str]:
     """How two plans differ: the step, the terms behind it, the memory."""
-    a, b = one(first), one(second)
+    a, b = first.one(), second.one()
     slower = b.step_seconds / a.step_seconds - 1
     verb = "slower" if slower >= 0 else "faster"
     changed = changed_fields(a.plans, b.plans)

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import grid_traffic
+from .costs import Costs, interval_factors
+from .costs_tables import number_format
 from .hardware import USER, Cluster
 from .hardware_profile import TableFile
 from .host import copy_rate
 from .host_report import about_the_host, host_sentence
-from .losses import KERNELS, losses, one
+from .losses import KERNELS, losses
 from .losses import LABELS as LOSSES
 from .model import padded_vocabulary
 from .placements import chunk_sizes
 from .plan import Plan, model_copies
 from .plan_values import spell
-from .precision import RECIPES, Precision
 from .provenance import sentence, time_provenance
 from .schedules import Placement, chunk_ranks, placement
-from .step import Costs, interval_factors
 from .task import Task
 from .traffic import sentences
 from .units import format_bytes, format_flops
@@ -38,11 +38,6 @@ LABELS = {
 SMALL = 0.005
 """Shares of a step below this are not worth a word."""
 WORTH_A_SENTENCE = 0.02
-
-
-def number_format(plan: Plan, row: int = 0) -> str:
-    """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
-    return RECIPES[Precision(int(plan.table().precision[row]))].gemm_format
 
 
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
@@ -63,7 +58,7 @@ def loss_shares(costs: Costs) -> dict[str, float]:
     `peak` is the MFU; `kernels` sums what losses() tells apart. Where attention is causal, kernels
     skip half of the scores that the MFU counts, so that it can fall below zero at long sequences.
     """
-    costs = one(costs)
+    costs = costs.one()
     share = {name: seconds / costs.step_seconds for name, seconds in losses(costs).items()}
     peak, kernels = share.pop("ideal"), sum(share.pop(name) for name in KERNELS)
     return {"peak": peak, "kernels": kernels, **share}
@@ -71,7 +66,7 @@ def loss_shares(costs: Costs) -> dict[str, float]:
 
 def why(costs: Costs) -> list[str]:
     """Where the GPU time of one plan goes, the largest losses and what would change them."""
-    costs = one(costs)
+    costs = costs.one()
     shares = loss_shares(costs)
     rate = format_flops(costs.model_flops_per_second)
     dense = f"{format_flops(costs.peak_flops)} ({number_format(costs.plans)}, dense)"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import grid_communication, mesh, stages
+from .costs import Costs
 from .layer_kinds import layer_kinds, local_strategies
 from .mesh import Collective
 from .plan import Plan
 from .plan_values import spell
 from .precision import RECIPES, Precision
-from .step import Costs
 from .tensor_grid import Kind, grid_of
 from .units import format_count, format_seconds
 

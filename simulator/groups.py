@@ -6,6 +6,7 @@ Arrays are [row] unless a docstring says otherwise.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from . import convergence, data_parallel, exchanges, kernels, memory, offload, schedule_idle, stages
 from .accelerator import peak_flops
-from .columns import codes_in
+from .columns import codes_in, take_last
 from .layers import Cost
 from .placements import LayoutOf
 from .plan import Plan
@@ -132,6 +133,23 @@ class Group:
             return convergence.averaged(dp, variance, accuracy)
         period, second = exchanges.averaging(task, policy, self.plans)
         return convergence.cooperative(dp, variance, accuracy, period, second)
+
+    def take(self, which: Index, rows: Index) -> Group:
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        out = copy(self)
+        used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
+        out.plans, out.rows = self.plans.take(which), rows
+        out.stages = take_last(self.stages, used)
+        for name in ("sync", "update", "copies", "worst", "sends"):
+            if hasattr(self, name):
+                setattr(out, name, getattr(self, name)[..., used])
+        return out
+
+    def moved(self, start: int) -> Group:
+        """The same rows, standing further down in a longer table."""
+        out = copy(self)
+        out.rows = self.rows + start
+        return out
 
     def step(self) -> Value:
         s = self.stages

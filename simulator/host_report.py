@@ -5,11 +5,10 @@ For a few rows, never the hot path.
 
 from __future__ import annotations
 
+from .costs import Costs
 from .host import COPIED, STEPPED, copy_rate, node_gpus, update_rate
-from .step import Costs
-from .tables import Table
 from .task import Task
-from .units import GIB, format_bytes
+from .units import format_bytes
 
 
 def host_record(costs: Costs) -> dict[str, dict[str, float]]:
@@ -17,15 +16,6 @@ def host_record(costs: Costs) -> dict[str, dict[str, float]]:
     if not costs.uses_host:
         return {}
     return {"host_memory_bytes": {"total": costs.node_bytes, "capacity": costs.node_capacity}}
-
-
-def host_table(costs: Costs) -> Table:
-    """What the fullest node needs of its memory."""
-    capacity = costs.node_capacity
-    rows = [("total", costs.node_bytes), ("capacity", capacity)]
-    rows += [("margin", capacity - costs.node_bytes)]
-    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
-    return Table(headers=("host memory of a node", "GiB", "of node %"), rows=tuple(cells))
 
 
 def host_sentence(costs: Costs) -> str:

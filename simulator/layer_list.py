@@ -53,7 +53,7 @@ def lists_layers(path: Path) -> bool:
 
 
 def read_layer_list(path: str | Path) -> LayerList:
-    """Name, layers and source of a CSV file with the columns FIELDS, or of JSON {"name", "layers": [...]}.
+    """Name, layers and source of a CSV file with the columns FIELDS, or of JSON {"name", "layers"}.
 
     `repeat` says how many such layers follow one another, `efficiency` is the share of the peak
     that a layer's kernels reach. Raises InputError with file, layer and column where something is

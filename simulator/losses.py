@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .costs import Costs
 from .model import Network
 from .operators import causal_span, model_flops_per_token
-from .step import Costs, by_stage, simulate
+from .step import by_stage
 from .task import Task
 
 LABELS = {
@@ -51,13 +52,6 @@ class Loss:
     """The plan's MFU, as a fraction, if this alone took no time; None for the ideal itself."""
 
 
-def one(costs: Costs, row: int = 0) -> Costs:
-    """One row of a table as plain numbers."""
-    if costs.single:
-        return costs
-    return simulate(costs.task, costs.plans.take(slice(row, row + 1)), single=True)
-
-
 def losses(costs: Costs) -> dict[str, float]:
     """Seconds of one plan's step by LABELS; they add up to the step.
 
@@ -66,7 +60,7 @@ def losses(costs: Costs) -> dict[str, float]:
     and alike for attention. MFU counts attention over the whole window, so what a causal mask
     saves is a gain (`causal`, negative); stacks that materialise scores do not save it.
     """
-    costs = one(costs)
+    costs = costs.one()
     seconds, compute = dict(costs.seconds), costs.compute_seconds
     again, useful = compute["recompute"], seconds.pop("compute") - compute["recompute"]
     ranks = by_stage(costs)["seconds"]
@@ -108,7 +102,7 @@ def _skipped_flops(task: Task) -> float:
 
 def waterfall(costs: Costs) -> list[Loss]:
     """The bars from the ideal step to the predicted one; the first is the ideal itself."""
-    costs = one(costs)
+    costs = costs.one()
     step, parts = costs.step_seconds, losses(costs)
     ideal = parts["ideal"]
     return [

@@ -40,7 +40,7 @@ def read_json(path: str | Path) -> tuple[object, str]:
 
 
 def config_arguments(config: object, name: str) -> dict[str, Any]:
-    """What the Model of a parsed config.json is made of; of its text part when there are several."""
+    """What the Model of a parsed config.json is made of: of its text part, where it has others."""
     outer = JsonObject.of(config, name)
     nested = next((key for key in ("text_config", "llm_config") if outer.has(key)), "")
     text = JsonObject.of(outer.values[nested], name, f"$.{nested}") if nested else outer

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import schedules
+from .costs import Costs
 from .groups import COMMUNICATION
 from .placements import chunk_sizes
 from .plan import Plan, resolve
@@ -20,7 +21,7 @@ from .schedule_graph import graph
 from .schedule_idle import deferred
 from .schedule_names import Schedule
 from .stages import Stages, weight_seconds
-from .step import Costs, simulate
+from .step import simulate
 from .task import Task
 from .timeline import StageTimes, Timeline
 from .timeline import simulate as run

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .explain import number_format
-from .losses import KERNELS, Loss, one
+from .costs import EDGE, Costs
+from .costs_tables import number_format, summary
+from .losses import KERNELS, Loss
 from .palette import (
     BLACK,
     BLUE,
@@ -30,10 +31,9 @@ from .palette import (
     time_axis,
     written,
 )
-from .report import stage_records, summary
+from .report import stage_records
 from .roofline import gemm_points
 from .sensitivity import HELD, WIDE, Sensitivity, held
-from .step import EDGE, Costs
 from .units import GIB
 
 SHARE_DRAWN = 0.0005
@@ -137,7 +137,7 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
 def roofline(axes: Any, costs: Costs) -> Any:
     """The plan's GEMMs against peak and memory bandwidth; a point shows m x n x k."""
     points, machine = gemm_points(costs), costs.task.cluster.accelerator
-    peak = float(one(costs).peak_flops)
+    peak = float(costs.one().peak_flops)
     ridge = peak / machine.memory_bandwidth
     intensities = [p.intensity for p in points] or [ridge]
     x = np.geomspace(min(*intensities, ridge) / 3, max(*intensities, ridge) * 3, 200)
@@ -168,7 +168,7 @@ def roofline(axes: Any, costs: Costs) -> Any:
 
 def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     """Waterfall and memory of one plan side by side."""
-    costs, drawn = one(costs), figure(13, 4.6)
+    costs, drawn = costs.one(), figure(13, 4.6)
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity)
@@ -184,7 +184,7 @@ def explanation(
 
 def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity]) -> Any:
     """The figure of `explanation`."""
-    costs, page = one(costs), figure(16, 9.5)
+    costs, page = costs.one(), figure(16, 9.5)
     upper, lower = page.subplots(2, 2)
     waterfall(upper[0], bars, costs.mfu)
     memory_bars(upper[1], stage_records(costs), costs.capacity)

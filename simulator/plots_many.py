@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .costs import Costs
 from .palette import (
     BLACK,
     BLUE,
@@ -19,7 +20,6 @@ from .palette import (
     plain_logarithms,
     written,
 )
-from .step import Costs
 from .units import GIB
 
 MARKERS = "osD^vP*Xh<>d"

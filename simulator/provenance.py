@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernels, layer_tables, layers, schedules, segment_stages, stages
+from .costs import Costs
 from .gemm_tables import Origin
 from .hardware_profile import TableFile
 from .layer_kinds import Local, is_tabled, layer_kinds, layer_sizes, local_strategies, work_of
@@ -19,7 +20,7 @@ from .model import Network
 from .plan import Plan
 from .precision import RECIPES, Precision
 from .segment_rules import run_rows
-from .step import Costs, simulate
+from .step import simulate
 from .task import Task
 
 Value = NDArray[np.float64]

@@ -8,71 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from . import tables
-from .explain import assumptions, layers_per_rank, number_format, why
-from .groups import COMPUTE
-from .host_report import host_record, host_table
-from .losses import one
-from .plan import ZERO_IS_USUAL
-from .plan_values import spell
-from .policy import FIELDS, PLAIN
+from .costs import Costs
+from .costs_tables import number_format, plan_fields
+from .explain import assumptions, layers_per_rank
+from .host_report import host_record
 from .provenance import time_provenance
-from .step import Costs, by_stage
+from .step import by_stage
 from .tables import Table
-from .units import GIB, format_bytes
+from .units import GIB
 
-__all__ = [
-    "assumptions",
-    "breakdown",
-    "frame",
-    "html",
-    "number_format",
-    "plan_record",
-    "ranking",
-    "same_for_all",
-    "stage_records",
-    "stage_table",
-    "text",
-    "training_record",
-    "why",
-    "worth_saying",
-]
-
-SHORT = {
-    "virtual_stages": "virtual",
-    "micro_batch": "micro",
-    "micro_batches": "batches",
-    "sequence_parallel": "sp",
-    "overlap_grad_reduce": "o-grad",
-    "overlap_param_gather": "o-param",
-    "overlap_p2p": "o-p2p",
-    "overlap_tp": "o-tp",
-    "overlap_ep": "o-ep",
-    "expert_dispatch": "dispatch",
-    "first_stage_layers": "first",
-    "last_stage_layers": "last",
-    "offload_optimizer": "off-opt %",
-    "offload_activations": "off-act %",
-}
-"""Column headers of a ranking where the field's name is long."""
-ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
-"""Fields that a ranking shows even if all its rows agree."""
-SHOWN, STAGES_SHOWN, WIDEST = 10, 16, 60
-"""Rows of a ranking and of a stage table; characters of segments in a ranking."""
-NEGLIGIBLE = 1e-6
-"""Share of a step below which a breakdown leaves a part out."""
-
-
-def plan_fields(costs: Costs, row: int) -> dict[str, Any]:
-    """One plan as names and plain values, with its number of micro-batches."""
-    plan = costs.plans.take(row)
-    fields = plan.to_dict()
-    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
-    at = list(fields).index("micro_batch") + 1
-    items = list(fields.items())
-    return dict([*items[:at], ("micro_batches", batches), *items[at:]])
+STAGES_SHOWN = 16
+"""Rows of a stage table."""
 
 
 def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[str, Any]:
@@ -80,7 +26,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
 
     `limit` is the bytes it may use, the capacity when absent.
     """
-    costs, fields = one(costs, row), plan_fields(costs, row)
+    costs, fields = costs.one(row), plan_fields(costs, row)
     memory = {name: float(size) for name, size in costs.memory.items()}
     return {
         "plan": fields,
@@ -128,7 +74,7 @@ def training_record(
 
 def stage_records(costs: Costs) -> list[dict[str, Any]]:
     """One plan's pipeline ranks: layers, bytes by component, seconds of one micro-batch."""
-    columns, costs = by_stage(costs), one(costs)
+    columns, costs = by_stage(costs), costs.one()
     seconds = columns.pop("seconds")
     return [
         {
@@ -141,139 +87,10 @@ def stage_records(costs: Costs) -> list[dict[str, Any]]:
     ]
 
 
-def frame(costs: Costs | None) -> Any:
-    """A pandas DataFrame, one row a plan: fields, seconds by part, bytes by component."""
-    import pandas
-
-    if costs is None:
-        return pandas.DataFrame()
-    columns: dict[str, Any] = {}
-    for row in range(len(costs)):
-        for name, value in plan_fields(costs, row).items():
-            columns.setdefault(name, []).append(value)
-    numbers = {
-        "step_seconds": costs.step_seconds,
-        "mfu": costs.mfu,
-        "hfu": costs.hfu,
-        "tokens_per_second": costs.tokens_per_second,
-        "memory_bytes": costs.memory_bytes,
-        "fits": costs.fits,
-        **{f"seconds.{name}": column for name, column in costs.seconds.items()},
-        **{f"memory_bytes.{name}": column for name, column in costs.memory.items()},
-    }
-    return pandas.DataFrame({**columns, **numbers}, index=range(1, len(costs) + 1))
-
-
-def html(costs: Costs) -> str:
-    """A small HTML table: the breakdown of one plan, or a ranking of the first of several."""
-    return tables.html(breakdown(costs) if len(costs) == 1 else [ranking(costs, SHOWN)])
-
-
-def text(costs: Costs) -> str:
-    """The same as plain text."""
-    if len(costs) == 1:
-        return "\n\n".join([summary(costs), *map(tables.plain, breakdown(costs))])
-    return tables.plain(ranking(costs, SHOWN))
-
-
-def summary(costs: Costs) -> str:
-    """One line: the plan, its step, MFU with the peak, and whether it fits."""
-    costs = one(costs)
-    verdict = "fits, at the edge" if costs.verdict == "edge" else costs.verdict
-    return (
-        f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % of "
-        f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "
-        f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}: {verdict}"
-    )
-
-
 def bounds(costs: Costs) -> tuple[float, float]:
     """Seconds between which the step of one plan lies in about four of five published runs."""
-    low, high = one(costs).interval
+    low, high = costs.one().interval
     return low, high
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
-    """One plan's fields as a table shows them: its runs of layers as a text, cut where long."""
-    fields, plan = plan_fields(costs, row), costs.plans.take(row)
-    if plan.segments:
-        text = plan.segments_text
-        fields["segments"] = text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
-    return fields
-
-
-def same_for_all(costs: Costs) -> dict[str, str]:
-    """Fields on which all plans agree and which a ranking need not repeat."""
-    rows = [_cells_of(costs, row) for row in range(len(costs))]
-    hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
-    return {name: _cell(rows[0][name]) for name in hidden}
-
-
-def worth_saying(costs: Costs) -> dict[str, str]:
-    """The same without what few plans use and these leave at its default."""
-    usual = {**dict.fromkeys(ZERO_IS_USUAL, "0"), "tp_grid": "1d"}
-    usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
-    usual["offload_activations"] = "0"
-    return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
-
-
-def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
-    """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
-    rows = range(min(len(costs), most))
-    fields = [_cells_of(costs, row) for row in rows]
-    hidden = same_for_all(costs)
-    names = [name for name in fields[0] if name not in hidden]
-    mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)
-    more = extra or {}
-    cells = [
-        (
-            str(row + 1),
-            f"{costs.step[row]:.4g}",
-            f"{100 * mfu[row]:.1f}",
-            f"{costs.memory_total[row] / GIB:.1f}",
-            f"{tokens[row]:,.0f}",
-            *(column[row] for column in more.values()),
-            *(_cell(fields[row][name]) for name in names),
-        )
-        for row in rows
-    ]
-    head = ("rank", "step s", "MFU %", "mem GiB", "tokens/s", *more)
-    words = {len(head) + i for i, name in enumerate(names) if isinstance(fields[0][name], str)}
-    headers = (*head, *(SHORT.get(name, name) for name in names))
-    return Table(headers=headers, rows=tuple(cells), words=frozenset(words), marked=0)
-
-
-def breakdown(costs: Costs) -> list[Table]:
-    """Where one plan's step and memory go."""
-    costs = one(costs)
-    host = [host_table(costs)] if costs.uses_host else []
-    return [_time_table(costs), _memory_table(costs), *host]
-
-
-def _time_table(costs: Costs) -> Table:
-    step, rows = costs.step_seconds, []
-    for name, seconds in costs.seconds.items():
-        rows.append((name, seconds))
-        if name == "compute":
-            rows += [(f"  {part}", costs.compute_seconds[part]) for part in COMPUTE]
-    rows = [(name, s) for name, s in rows if s > NEGLIGIBLE * step]
-    cells = [(name, f"{s:.4g}", f"{100 * s / step:.1f}") for name, s in (*rows, ("step", step))]
-    return Table(headers=("part of a step", "s", "share %"), rows=tuple(cells))
-
-
-def _memory_table(costs: Costs) -> Table:
-    capacity = costs.capacity
-    rows = [(name, size) for name, size in costs.memory.items() if size > 0]
-    rows += [("total", costs.memory_bytes), ("capacity", capacity), ("margin", costs.margin)]
-    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
-    header = f"memory of worst rank ({costs.worst_rank})"
-    return Table(headers=(header, "GiB", "of GPU %"), rows=tuple(cells))
 
 
 def stage_table(costs: Costs) -> Table:

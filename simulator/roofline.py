@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from . import kernels, stages
 from .accelerator import peak_flops
+from .costs import Costs
 from .layer_kinds import layer_kinds, local_strategies, work_of
-from .losses import one
 from .model import Network
 from .plan import Plan
 from .precision import RECIPES, Precision, Recipe
 from .segment_rules import run_rows
-from .step import Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
     """
     if isinstance(costs.task.model, Network):
         return []
-    task, plan = costs.task, one(costs).plans.take(slice(0, 1))
+    task, plan = costs.task, costs.one().plans.take(slice(0, 1))
     recipe = RECIPES[Precision(int(plan.precision[0]))]
     rows = run_rows(plan, task)[0] if plan.segments else plan
     found: dict[tuple[int, ...], GemmPoint] = {}

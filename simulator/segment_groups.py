@@ -25,6 +25,10 @@ class SegmentGroup(Group):
         self.stages = self.segmented.stages
         self.sends = self._sends(plans)
 
+    def take(self, which: Index, rows: Index) -> Group:
+        """The chosen ones of its rows, costed again."""
+        return SegmentGroup(self.task, self.plans.take(which), rows)
+
     def memory_total(self) -> Value:
         total = sum(self.rank_bytes(0).values(), np.zeros(1))
         out: Value = total.max(axis=0)

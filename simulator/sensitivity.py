@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from .costs import Costs
 from .hardware import Accelerator, CollectiveTime, FastDomain
 from .host import host_of
-from .step import Costs, simulate
+from .step import simulate
 from .task import Task
 
 STEP = 0.05

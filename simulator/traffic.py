@@ -14,12 +14,13 @@ from . import exchanges
 from .collectives import Group as Ranks
 from .compression import METHODS, Compression, delta, omega
 from .convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
+from .costs import Costs
 from .groups import Group
 from .plan import Plan
 from .plan_names import Sync
 from .plan_values import spell
 from .policy import GOSSIP, SERVERS, Policy, policy_of
-from .step import Costs, simulate
+from .step import simulate
 from .task import Task
 from .topologies import Mixing
 from .units import format_bytes

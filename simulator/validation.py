@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import scores
+from .costs import EDGE, Costs
 from .plan import AXES, concat
 from .published_runs import Run
 from .run_questions import Question, questions
-from .step import EDGE, Costs, simulate
+from .step import simulate
 
 Value = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..costs import Costs
 from ..errors import CalibrationError, InputError
 from ..hardware import Cluster
 from ..model import Model
 from ..plan import Plan
 from ..software import Software
-from ..step import Costs, evaluate
+from ..step import evaluate
 from ..task import Task
 from ..validation import rank_memory
 from .layer_times import gated_block

@@ -18,11 +18,12 @@ import pytest
 from plan3d.cli import main
 from plan3d.cli_task import published_batch
 from plan3d.cli_views import peak_line
+from plan3d.simulator.groups import PARTS
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat
 from plan3d.simulator.software import SOFTWARE
-from plan3d.simulator.step import PARTS, evaluate
+from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
 
 TASK = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
@@ -594,7 +595,7 @@ def test_a_search_by_time_to_accuracy_shows_iterations():
 def test_a_report_is_one_page_that_loads_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    page, plot = tmp_path / "costs_tables.html", tmp_path / "frontier.png"
     words = ["--report", str(page), "--plot", str(plot), "--tokens", "1T", "--price", "2"]
     record = answer(capsys, *SEARCH, *words)
     text = page.read_text(encoding="utf-8")
@@ -609,7 +610,7 @@ def test_a_report_is_one_page_that_loads_nothing(
 
 
 def test_a_report_says_why_nothing_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    page, plot = tmp_path / "costs_tables.html", tmp_path / "frontier.png"
     words = ["--memory", "2GiB", "--report", str(page), "--plot", str(plot)]
     assert main([*SEARCH, *words]) == 3
     assert "No plan fits" in page.read_text(encoding="utf-8")

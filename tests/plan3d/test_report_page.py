@@ -45,7 +45,7 @@ frame.onload = () => {{
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("report") / "report.html"
+    file = tmp_path_factory.mktemp("report") / "costs_tables.html"
     assert main([*SEARCH.split(), str(file)]) == 0
     return file.read_text(encoding="utf-8")
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plan3d.search.space import Space
 from plan3d.simulator import collectives, kernels, memory, operators, schedules, stages
 from plan3d.simulator.collectives import place, wire_bytes
+from plan3d.simulator.groups import PARTS
 from plan3d.simulator.hardware import Cluster, profile_names
 from plan3d.simulator.in_flight import Sizes, in_flight
 from plan3d.simulator.layer_kinds import layer_kinds
@@ -22,7 +23,7 @@ from plan3d.simulator.plan import AXES, Plan, concat, resolve
 from plan3d.simulator.plan_names import Recompute
 from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.schedule_names import Schedule
-from plan3d.simulator.step import PARTS, by_stage, evaluate, simulate
+from plan3d.simulator.step import by_stage, evaluate, simulate
 from plan3d.simulator.task import Task
 
 TASKS = {

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator import offload
+from plan3d.simulator.costs_tables import breakdown
 from plan3d.simulator.explain import assumptions, why
 from plan3d.simulator.hardware import Cluster, profile_names
 from plan3d.simulator.host import COPIED, copy_rate, update_rate
@@ -17,7 +18,7 @@ from plan3d.simulator.losses import losses
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_timeline import timeline_of
-from plan3d.simulator.report import breakdown, plan_record
+from plan3d.simulator.report import plan_record
 from plan3d.simulator.rules import legal
 from plan3d.simulator.sensitivity import HOST_KNOBS, held, sensitivities
 from plan3d.simulator.software import software_profile

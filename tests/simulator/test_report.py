@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from plan3d.simulator import report
+from plan3d.simulator import costs_tables, explain, report
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.explain import layers_per_rank, loss_shares
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
 from plan3d.simulator.plan import Plan, concat
-from plan3d.simulator.step import Costs, evaluate
+from plan3d.simulator.step import evaluate
 from plan3d.simulator.tables import Table, html, plain
 from plan3d.simulator.task import Task
 
@@ -59,24 +60,24 @@ def test_a_row_of_a_table_reports_as_that_plan_alone() -> None:
 
 
 def test_why_names_what_the_plan_loses() -> None:
-    said = " ".join(report.why(costs_of("tp=8 pp=8 recompute=full")))
+    said = " ".join(explain.why(costs_of("tp=8 pp=8 recompute=full")))
     for words in ("MFU", "989 TFLOP/s (bf16, dense)", "Recompute (full)", "bubble", "GiB are left"):
         assert words in said
-    said = " ".join(report.why(costs_of("pp=8 ep=8 dp=8", EXPERTS)))
+    said = " ".join(explain.why(costs_of("pp=8 ep=8 dp=8", EXPERTS)))
     assert "all-to-all" in said
 
 
 def test_why_says_by_how_much_a_plan_does_not_fit() -> None:
-    assert "exceeds the GPU by" in report.why(costs_of("dp=64 zero=0"))[-1]
+    assert "exceeds the GPU by" in explain.why(costs_of("dp=64 zero=0"))[-1]
 
 
 def test_assumptions_name_profile_routing_and_padding() -> None:
-    said = " ".join(report.assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
+    said = " ".join(explain.assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
     for words in ("uncalibrated", "h100-sxm", "megatron-core", "evenly", "padded from 32,000"):
         assert words in said
     cluster = Cluster.profile("h100-sxm", gpus=64, inter_node_bandwidth=25e9)
     own = evaluate(replace(DENSE, cluster=cluster), Plan(tp=8))
-    assert "links.network.bandwidth given by the user" in " ".join(report.assumptions(own))
+    assert "links.network.bandwidth given by the user" in " ".join(explain.assumptions(own))
 
 
 @pytest.mark.parametrize("text", ["pp=5 dp=1", "tp=2 pp=4 virtual_stages=2", "pp=4 dp=1"])
@@ -109,12 +110,12 @@ def test_training_is_tokens_over_speed() -> None:
 
 def test_frames_hold_fields_and_parts() -> None:
     table = evaluate(DENSE, concat([Plan(tp=2, pp=4), Plan(tp=4, pp=2)]))
-    frame = report.frame(table)
+    frame = costs_tables.frame(table)
     assert list(frame["tp"]) == [2, 4]
     parts = frame[[name for name in frame if name.startswith("seconds.")]].sum(axis=1)
     assert list(parts) == pytest.approx(list(frame["step_seconds"]))
-    assert report.frame(None).empty
-    assert len(report.frame(costs_of("tp=2"))) == 1
+    assert costs_tables.frame(None).empty
+    assert len(costs_tables.frame(costs_of("tp=2"))) == 1
 
 
 def test_text_and_html_show_step_peak_and_verdict() -> None:

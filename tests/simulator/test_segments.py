@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from plan3d.simulator import hardware, model
 from plan3d.simulator.errors import InputError
+from plan3d.simulator.groups import PARTS
 from plan3d.simulator.memory import PARTS as MEMORY
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.report import plan_record, stage_records
 from plan3d.simulator.rules import legal, violated
-from plan3d.simulator.step import PARTS, by_stage, evaluate, simulate
+from plan3d.simulator.step import by_stage, evaluate, simulate
 from plan3d.simulator.task import Task
 
 

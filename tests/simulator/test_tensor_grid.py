@@ -13,6 +13,7 @@ from plan3d.search.finder import find_plans
 from plan3d.simulator import grid_traffic, stages, tensor_grid
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.footprint import stored_parameters
+from plan3d.simulator.groups import PARTS
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.layer_kinds import layer_kinds, local_strategies, work_of
 from plan3d.simulator.layers import Cost, layer_costs
@@ -22,7 +23,7 @@ from plan3d.simulator.plan_timeline import timeline_of
 from plan3d.simulator.precision import RECIPES, Precision
 from plan3d.simulator.provenance import time_provenance
 from plan3d.simulator.software import software_profile
-from plan3d.simulator.step import PARTS, evaluate, simulate
+from plan3d.simulator.step import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.tensor_grid import Grid, Kind, code_of, grid_of, grids, read, written
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from plan3d.simulator import scores
+from plan3d.simulator.costs import EDGE
 from plan3d.simulator.published_runs import Run, read_runs
 from plan3d.simulator.run_questions import Question, questions
-from plan3d.simulator.step import EDGE, by_stage, evaluate, simulate
+from plan3d.simulator.step import by_stage, evaluate, simulate
 from plan3d.simulator.units import GIB
 from plan3d.simulator.validation import (
     FEWEST_LAYOUTS,

@@ -26,12 +26,12 @@ from plan3d.simulator.calibration.cases_training import (
 )
 from plan3d.simulator.calibration.layer_times import gated_block
 from plan3d.simulator.calibration.whole_steps import step_costs
+from plan3d.simulator.costs import Costs
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.operators import block_work
 from plan3d.simulator.plan import Plan, resolve
 from plan3d.simulator.software import software_profile
 from plan3d.simulator.stages import strategy
-from plan3d.simulator.step import Costs
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
