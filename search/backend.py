@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.costs import Costs, joined
-from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan import DISTINCT, Plan
 from plan3d.simulator.stages import first_of_runs
 from plan3d.simulator.step import simulate
 from plan3d.simulator.task import Task
 
 from .objective import score
 from .pareto import beats_all, frontier
-from .space import DISTINCT
 
 Value = NDArray[np.float64]
 TIE = 0.05

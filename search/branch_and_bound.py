@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.costs import Costs
+from plan3d.simulator.plan import DISTINCT
 from plan3d.simulator.task import Task
 
 from .backend import Progress, SearchResult, Seen
 from .bounds import LOCAL, PLACEMENT, SIZES, Bounds, Relaxation
 from .objective import objective as objective_of
-from .space import DISTINCT, Level, Space, levels, table
 from .space import ORDER as SPACE_ORDER
+from .space import Level, Space, levels, table
 
 Value = NDArray[np.float64]
 Mask = NDArray[np.bool_]

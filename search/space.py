@@ -76,13 +76,6 @@ ORDER = (
 """Axes from the outermost in: what decides the stages comes before what synchronises them, and
 DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
 
-DISTINCT = (
-    *("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
-    *("sync", "topology", "sync_period", "compression"),
-)
-"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
-
 
 @dataclass
 class Space:

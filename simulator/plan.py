@@ -241,6 +241,12 @@ AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", 
 """The columns of a plan."""
 _STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
 """Defaults of the columns, 0 where they are AUTO."""
+DISTINCT = (
+    *("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
+    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
+    *("sync", "topology", "sync_period", "compression"),
+)
+"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
 HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
 """One line about every field; the command line shows the same."""
 

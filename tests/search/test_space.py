@@ -13,14 +13,14 @@ from plan3d.search.axes import divisors
 from plan3d.search.backend import Best, Frontier
 from plan3d.search.finder import find_plans
 from plan3d.search.pareto import beats_all, frontier
-from plan3d.search.space import DISTINCT, Space
+from plan3d.search.space import Space
 from plan3d.simulator.errors import InputError
 from plan3d.simulator.hardware import Cluster
 from plan3d.simulator.model import Model
-from plan3d.simulator.plan import AXES, Plan
+from plan3d.simulator.plan import AXES, DISTINCT, Plan
 from plan3d.simulator.plan_values import AUTO
 from plan3d.simulator.rules import legal
-from plan3d.simulator.step import simulate
+from plan3d.simulator.step import evaluate, simulate
 from plan3d.simulator.task import Task
 
 AXES_OF_8 = {
@@ -277,9 +277,9 @@ def test_beats_all(points, new):
 def test_an_empty_best_has_no_result():
     assert Best(3).result() is None
     best = Best(3)
-    best.add(Plan(tp=[1, 2]).table(), np.array([np.inf, np.inf]))
+    best.add(evaluate(task(SPACES["dense"][0]), Plan(pp=[1, 2])), np.array([np.inf, np.inf]))
     assert best.result() is None
-    assert Frontier().plans is None
+    assert Frontier().costs is None
 
 
 @given(number=st.integers(1, 5000))
