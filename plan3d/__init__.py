@@ -9,53 +9,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .search.advice import smallest_cluster
-    from .search.backend import SearchResult
-    from .search.explanation import Explanation, explain
-    from .search.finder import find_plans
-    from .search.sweep import Sweep
-    from .search.variation import sweep
-    from .simulator.costs import Costs
-    from .simulator.errors import InputError, NoFeasiblePlanError, Plan3dError
-    from .simulator.explain import why
-    from .simulator.goal import Goal
-    from .simulator.hardware import Accelerator, Cluster, profile_names
-    from .simulator.model import Model
-    from .simulator.plan import Plan
-    from .simulator.presets import preset_names
-    from .simulator.software import Software, software_profile
-    from .simulator.step import by_stage, evaluate
-    from .simulator.task import Task
-    from .simulator.topologies import Graph
+    from plan3d.search.find_plans import find_plans
+    from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.cluster_size import smallest_cluster
+    from plan3d.search.whatif.explanation import Explanation, explain
+    from plan3d.search.whatif.sweep import Sweep
+    from plan3d.search.whatif.variation import sweep
+    from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
+    from plan3d.simulator.hardware.cluster import Accelerator, Cluster, profile_names
+    from plan3d.simulator.hardware.software_stack import Software, software_profile
+    from plan3d.simulator.plan.goal import Goal
+    from plan3d.simulator.plan.gossip_graphs import Graph
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.reporting.why import why
+    from plan3d.simulator.step.costs import Costs
+    from plan3d.simulator.step.evaluate import by_stage, evaluate
+    from plan3d.simulator.task import Task
+    from plan3d.simulator.workload.model import Model
+    from plan3d.simulator.workload.presets import preset_names
 
     __version__: str
 
 _HOME = {
-    "Accelerator": "simulator.hardware",
-    "Cluster": "simulator.hardware",
-    "Costs": "simulator.costs",
-    "Explanation": "search.explanation",
-    "Goal": "simulator.goal",
-    "Graph": "simulator.topologies",
-    "InputError": "simulator.errors",
-    "Model": "simulator.model",
-    "NoFeasiblePlanError": "simulator.errors",
-    "Plan": "simulator.plan",
-    "Plan3dError": "simulator.errors",
-    "SearchResult": "search.backend",
-    "Software": "simulator.software",
-    "Sweep": "search.sweep",
+    "Accelerator": "simulator.hardware.cluster",
+    "Cluster": "simulator.hardware.cluster",
+    "Costs": "simulator.step.costs",
+    "Explanation": "search.whatif.explanation",
+    "Goal": "simulator.plan.goal",
+    "Graph": "simulator.plan.gossip_graphs",
+    "InputError": "simulator.base.errors",
+    "Model": "simulator.workload.model",
+    "NoFeasiblePlanError": "simulator.base.errors",
+    "Plan": "simulator.plan.plan",
+    "Plan3dError": "simulator.base.errors",
+    "SearchResult": "search.result.search_result",
+    "Software": "simulator.hardware.software_stack",
+    "Sweep": "search.whatif.sweep",
     "Task": "simulator.task",
-    "by_stage": "simulator.step",
-    "evaluate": "simulator.step",
-    "explain": "search.explanation",
-    "find_plans": "search.finder",
-    "preset_names": "simulator.presets",
-    "profile_names": "simulator.hardware",
-    "smallest_cluster": "search.advice",
-    "software_profile": "simulator.software",
-    "sweep": "search.variation",
-    "why": "simulator.explain",
+    "by_stage": "simulator.step.evaluate",
+    "evaluate": "simulator.step.evaluate",
+    "explain": "search.whatif.explanation",
+    "find_plans": "search.find_plans",
+    "preset_names": "simulator.workload.presets",
+    "profile_names": "simulator.hardware.cluster",
+    "smallest_cluster": "search.whatif.cluster_size",
+    "software_profile": "simulator.hardware.software_stack",
+    "sweep": "search.whatif.variation",
+    "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from .cli import main as run
+from .cli.main import main as run
 
 
 def main() -> int:

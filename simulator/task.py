@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .errors import InputError
-from .hardware import Cluster
-from .model import Model
-from .software import DEFAULT_SOFTWARE, Software, software_profile
+from .base.errors import InputError
+from .hardware.cluster import Cluster
+from .hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from .workload.model import Model
 
 if TYPE_CHECKING:
     # Rooms that load numpy, which a command line without a plan need not.
-    from .goal import Goal
-    from .topologies import Graph
+    from .plan.goal import Goal
+    from .plan.gossip_graphs import Graph
 
 _LARGEST = 2**31
 

@@ -27,7 +27,7 @@ SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>
 
 def printed(command: str) -> str:
     """What `plan3d COMMAND` writes to a pipe 100 columns wide."""
-    from plan3d.cli import main
+    from plan3d.cli.main import main
 
     out = io.StringIO()
     before = os.environ.get("COLUMNS")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from plan3d.cli import main
+from plan3d.cli.main import main
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 BROUGHT = {
-    "qwen2-7b.json": TESTS / "simulator" / "hf_configs" / "qwen2-7b.json",
-    "phi-4-mini.json": TESTS / "simulator" / "hf_configs" / "phi-4-mini.json",
+    "qwen2-7b.json": TESTS / "simulator" / "workload" / "hf_configs" / "qwen2-7b.json",
+    "phi-4-mini.json": TESTS / "simulator" / "workload" / "hf_configs" / "phi-4-mini.json",
     "pretrain.sh": DOCS / "examples" / "gpt_7b.sh",
 }
 """Files that the guide expects its reader to have."""

@@ -12,22 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plan3d.search import operator_graph
-from plan3d.search.finder import find_plans
-from plan3d.search.tensor_partition import partition
-from plan3d.simulator import convergence, sync_validation, textbook
-from plan3d.simulator.errors import InputError
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Sync
-from plan3d.simulator.policy import Policy
-from plan3d.simulator.precision import RECIPES, Optimizer, Precision
-from plan3d.simulator.software import software_profile
-from plan3d.simulator.step import by_stage, evaluate
+from plan3d.search.find_plans import find_plans
+from plan3d.search.layer_ilp import operator_graph
+from plan3d.search.layer_ilp.tensor_partition import partition
+from plan3d.simulator.analysis import closed_forms
+from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.gossip_graphs import Topology
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.sync_policy import Policy
+from plan3d.simulator.step import convergence
+from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.topologies import Topology
-from plan3d.simulator.traffic import traffic
+from plan3d.simulator.validation import synchronisation_runs
+from plan3d.simulator.workload.model import Model
 
 A100 = "a100-80gb-sxm"
 A100_PEAK = 312e12
@@ -87,7 +89,7 @@ def task(model: str, gpus: int, batch: int, **options: object) -> Task:
 @pytest.mark.parametrize("name", LLAMA)
 def test_m1_parameters_are_12_l_h2_plus_2_v_h(name: str) -> None:
     hidden, layers, count = LLAMA[name]
-    assert textbook.parameters(layers, hidden, 32_000) == count
+    assert closed_forms.parameters(layers, hidden, 32_000) == count
     assert Model.preset(name).parameters == pytest.approx(count, rel=0.015)
 
 
@@ -109,7 +111,7 @@ def test_m4_training_memory_term_by_term() -> None:
     states = 48 * layers * hidden**2
     scores = batch * layers * 2 * sequence**2 * heads
     rest = batch * layers * 14 * sequence * hidden
-    total = textbook.training_bytes(layers, hidden, heads, sequence, batch)
+    total = closed_forms.training_bytes(layers, hidden, heads, sequence, batch)
     assert total == 4 * (states + scores + rest)
 
 
@@ -122,7 +124,7 @@ def test_m5_gpt3_states_in_fp32() -> None:
 
 
 def test_m6_gpt3_activations() -> None:
-    one = 4 * textbook.activation_values(96, 12288, 96, 2048, 1)
+    one = 4 * closed_forms.activation_values(96, 12288, 96, 2048, 1)
     weights = 4 * 175e9
     assert one == pytest.approx(444e9, rel=0.005)
     assert one / weights == pytest.approx(0.63, abs=0.01)
@@ -130,7 +132,7 @@ def test_m6_gpt3_activations() -> None:
 
 
 def test_m7_data_parallelism_divides_only_activations() -> None:
-    assert textbook.data_parallel_bytes(100.0, 80.0, 8) == 2 * (4 * 100 + 10)
+    assert closed_forms.data_parallel_bytes(100.0, 80.0, 8) == 2 * (4 * 100 + 10)
     several = task("gpt3-1.3b", 8, 64)
     alone = task("gpt3-1.3b", 1, 8)
     plan = {"precision": "pure-bf16", "zero": 0}
@@ -143,12 +145,12 @@ def test_m7_data_parallelism_divides_only_activations() -> None:
 
 
 def test_m8_model_parallelism_divides_states() -> None:
-    assert textbook.model_parallel_bytes(175e9, 1024) == pytest.approx(16 * 175e9 / 1024)
+    assert closed_forms.model_parallel_bytes(175e9, 1024) == pytest.approx(16 * 175e9 / 1024)
     plan = {"precision": "fp32", "zero": 0, "recompute": "full"}
     for sizes in ({"tp": 8}, {"pp": 8}):
         stages = by_stage(evaluate(task("llama-65b", 8, 8), Plan(**sizes, **plan)))
         states = sum(stages[name].mean() for name in ("weights", "gradients", "optimizer"))
-        ideal = textbook.model_parallel_bytes(Model.preset("llama-65b").parameters, 8)
+        ideal = closed_forms.model_parallel_bytes(Model.preset("llama-65b").parameters, 8)
         assert states == pytest.approx(ideal, rel=0.01)
 
 
@@ -183,19 +185,19 @@ def test_m10_llama_table(name: str) -> None:
 
 def test_t1_train_time_factors() -> None:
     run = {"parameters": 1e9, "tokens": 1e9, "gpus": 1, "peak_flops": 1e12, "utilisation": 1.0}
-    assert textbook.train_seconds(**run) == 6e6
-    assert textbook.train_seconds(**run, full_recompute=True) == 8e6
+    assert closed_forms.train_seconds(**run) == 6e6
+    assert closed_forms.train_seconds(**run, full_recompute=True) == 8e6
 
 
 def test_t2_gpt3_utilisation() -> None:
-    reached = textbook.utilisation(175e9, 300e9, 1024, A100_PEAK, 35 * DAY, full_recompute=True)
+    reached = closed_forms.utilisation(175e9, 300e9, 1024, A100_PEAK, 35 * DAY, full_recompute=True)
     assert reached == pytest.approx(0.4347, abs=0.0005)
 
 
 def test_t3_llama_65b_utilisation_is_not_what_the_source_prints() -> None:
     run = (65e9, 1.4e12, 2048, A100_PEAK, 21 * DAY)
-    assert textbook.utilisation(*run, full_recompute=True) == pytest.approx(0.63, abs=0.005)
-    assert textbook.utilisation(*run) == pytest.approx(0.47, abs=0.005)
+    assert closed_forms.utilisation(*run, full_recompute=True) == pytest.approx(0.63, abs=0.005)
+    assert closed_forms.utilisation(*run) == pytest.approx(0.47, abs=0.005)
 
 
 @pytest.mark.parametrize("name", MEGATRON)
@@ -266,7 +268,7 @@ def test_t6_idle_over_useful_is_n_minus_1_over_m(stages: int, micro_batches: int
 
 @pytest.mark.parametrize("virtual", [1, 2, 5])
 def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(virtual: int) -> None:
-    from plan3d.simulator.schedule_idle import exposed_hops
+    from plan3d.simulator.pipeline.idle_time import exposed_hops
 
     p, v, m = np.float64(4), np.float64(virtual), np.float64(16)
     for overlapped in (0.0, 1.0):
@@ -340,9 +342,9 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
-    from plan3d.simulator.layers import Cost, layer_costs
-    from plan3d.simulator.precision import Precision
-    from plan3d.simulator.stages import strategy
+    from plan3d.simulator.hardware.precision import Precision
+    from plan3d.simulator.layers.layer_costs import Cost, layer_costs
+    from plan3d.simulator.step.stages import strategy
 
     question = task(name, 1, 1)
     plan = Plan(dp=1, sequence_parallel=0, zero=0).table()
@@ -401,7 +403,7 @@ def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
 
 
 def test_t16_chinchilla_tokens() -> None:
-    assert textbook.chinchilla_tokens(70e9) == 1.4e12
+    assert closed_forms.chinchilla_tokens(70e9) == 1.4e12
 
 
 def test_memory_of_the_worst_stage_is_reported() -> None:
@@ -424,7 +426,7 @@ RESNET_50 = 25.5e6
 
 def sync_time(policy: Policy, gpus: int, parameters: float = RESNET_50) -> float:
     cluster = Cluster.profile("v100-16gb-sxm", gpus=gpus)
-    return sync_validation.sync_seconds(policy, parameters, cluster)
+    return synchronisation_runs.sync_seconds(policy, parameters, cluster)
 
 
 def test_d1_a_parameter_server_costs_more_with_every_worker() -> None:
@@ -468,19 +470,19 @@ def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: Topol
 
 
 def test_d4_one_network_has_both_published_times() -> None:
-    network = sync_validation.fit_network()
+    network = synchronisation_runs.fit_network()
     cluster = network.cluster(256)
-    ring = sync_validation.sync_seconds(Policy(sync=Sync.RING), RESNET_50, cluster)
+    ring = synchronisation_runs.sync_seconds(Policy(sync=Sync.RING), RESNET_50, cluster)
     neighbours = Policy(sync=Sync.GOSSIP, topology=Topology.RING)
     assert ring == pytest.approx(0.278)
-    assert sync_validation.sync_seconds(neighbours, RESNET_50, cluster) == pytest.approx(0.150)
+    assert synchronisation_runs.sync_seconds(neighbours, RESNET_50, cluster) == pytest.approx(0.150)
     # Below the 25 Gb/s of a node, as TCP is.
     assert 5e9 < network.bandwidth * 0.85 * 8 * 8 < 25e9
     assert 0 < network.latency < 5e-3
 
 
 def test_d4_a_plan_of_the_layer_list_has_the_same_times() -> None:
-    model, cluster = Model.preset("resnet-50"), sync_validation.fit_network().cluster(256)
+    model, cluster = Model.preset("resnet-50"), synchronisation_runs.fit_network().cluster(256)
     question = Task(model, cluster, sequence=1, global_batch=8192)
     plan = {"precision": "fp32", "micro_batch": 32, "overlap_grad_reduce": 0}
     for way, wanted in (({"sync": "ring"}, 0.278), ({"sync": "gossip", "topology": "ring"}, 0.15)):
@@ -490,22 +492,22 @@ def test_d4_a_plan_of_the_layer_list_has_the_same_times() -> None:
 
 
 def test_d5_imagenet_hours_follow_from_that_network() -> None:
-    compared = sync_validation.imagenet_hours(sync_validation.fit_network())
+    compared = synchronisation_runs.imagenet_hours(synchronisation_runs.fit_network())
     assert len(compared) == 8
     assert max(abs(row.error) for row in compared) < 0.10
     # The epochs are not published with the hours; with 90 the row holds too.
-    fewer = sync_validation.imagenet_hours(sync_validation.fit_network(), epochs=90)
+    fewer = synchronisation_runs.imagenet_hours(synchronisation_runs.fit_network(), epochs=90)
     assert max(abs(row.error) for row in fewer) < 0.15
 
 
 def test_d6_bert_hours_are_missed_by_an_eighth() -> None:
-    row = sync_validation.bert_hours(sync_validation.fit_network())
+    row = synchronisation_runs.bert_hours(synchronisation_runs.fit_network())
     assert row.measured == 30.4
     assert row.error == pytest.approx(0.116, abs=0.01)
 
 
 def test_bluefog_rows_are_within_their_reported_error() -> None:
-    rows = sync_validation.bluefog(sync_validation.fit_network())
+    rows = synchronisation_runs.bluefog(synchronisation_runs.fit_network())
     errors = np.abs([row.error for _, row in rows])
     assert len(rows) == 12
     assert np.median(errors) < 0.12

@@ -1,1 +1,1 @@
-"""How fast is this machine really? Microbenchmarks, readers of logs, and fits with their errors."""
+"""Profiles from measurements: measured, read, fitted, written."""

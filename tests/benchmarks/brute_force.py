@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "search"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "search" / "stage_dp"))
 
 from test_dynamic_programming import SLOW, USUAL, every_plan, task
 
-from plan3d.search.dynamic_programming import best_plan
+from plan3d.search.stage_dp.dynamic_programming import best_plan
 
 FOUR = {"pp": (4,), "tp": (1, 2)}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {

@@ -13,16 +13,16 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from plan3d.search.backend import SearchResult
-from plan3d.search.dynamic_programming import best_plan
-from plan3d.search.finder import find_plans
-from plan3d.search.stage_search import Search
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_timeline import timeline_of
-from plan3d.simulator.software import software_profile
+from plan3d.search.find_plans import find_plans
+from plan3d.search.result.search_result import SearchResult
+from plan3d.search.stage_dp.dynamic_programming import best_plan
+from plan3d.search.stage_dp.stage_search import Search
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 HEADROOM = 0.1
 WIDE_VOCABULARY = 256_000

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 
-from plan3d.search import integer_programming
-from plan3d.search.finder import DEFAULT_HEADROOM, find_plans
-from plan3d.search.space import Space
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
+from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.search.layer_ilp import integer_programming
+from plan3d.search.space.space import Space
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 QUESTIONS = {
     # name: model, cluster, GPUs, sequence, batch

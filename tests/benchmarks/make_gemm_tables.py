@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.simulator.gemm_tables import STEPS
+from plan3d.simulator.hardware.gemm_tables import STEPS
 
 M = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
 """Rows kept: what training uses; odd ones (129, 257 ...) are left out."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.cross_validation import folds
-from plan3d.simulator.published_runs import read_runs
-from plan3d.simulator.run_questions import Question, questions
-from plan3d.simulator.units import GIB
-from plan3d.simulator.validation import predict
+from plan3d.simulator.base.units import GIB
+from plan3d.simulator.validation.cross_validation import folds
+from plan3d.simulator.validation.predict_runs import predict
+from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
 
 SOURCE = "bloom_prequel22"
 Value = NDArray[np.float64]

@@ -20,14 +20,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator import collectives, gemm_tables, kernels
-from plan3d.simulator.calibration.measurements import Measurements
-from plan3d.simulator.calibration.robust import unseen_seconds
-from plan3d.simulator.calibration.subjects_collective import fast_subjects
-from plan3d.simulator.hardware import Accelerator, Cluster
-from plan3d.simulator.operators import AttentionWork, Gemm
-from plan3d.simulator.precision import RECIPES, Precision
-from plan3d.simulator.software import software_profile
+from plan3d.simulator.calibration.fit.robust import unseen_seconds
+from plan3d.simulator.calibration.fit.subjects_collective import fast_subjects
+from plan3d.simulator.calibration.readers.measurements import Measurements
+from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware.cluster import Accelerator, Cluster
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.operators import collectives, kernel_times
+from plan3d.simulator.operators.layer_work import AttentionWork, Gemm
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/simulator/data"
@@ -92,7 +93,7 @@ def roofline(row: Row) -> float:
     gpu = accelerator(PROFILES[row["gpu"]])
     recipe = RECIPES[Precision.BF16 if row["width"] == "16bit" else Precision.FP8]
     gemm = Gemm(*(np.array([float(row[side])]) for side in "mnk"))
-    return float(kernels.gemm_seconds([gemm], 1, gpu, recipe, 1.0)[0, 0])
+    return float(kernel_times.gemm_seconds([gemm], 1, gpu, recipe, 1.0)[0, 0])
 
 
 def gemms(predict: Callable[[Row], float]) -> Iterator[tuple[str, float]]:
@@ -178,7 +179,9 @@ def attention() -> Iterator[tuple[str, float]]:
         b, s, a, d = (int(row[key]) for key in ("batch", "sequence", "heads", "width"))
         work = AttentionWork(rows=np.array([float(b * s * a)]), width=2 * d, span=s / 2, sequence=s)
         gpu = accelerator(row["profile"])
-        forward, backward = kernels.attention_seconds(work, gpu, RECIPES[Precision.BF16], stack)
+        forward, backward = kernel_times.attention_seconds(
+            work, gpu, RECIPES[Precision.BF16], stack
+        )
         seconds = forward if row["pass"] == "forward" else backward
         seen = "" if row["fitted"] == "yes" else ", not fitted"
         key = f"{row['profile']} {row['kernel']} {d} {row['pass']}{seen}"

@@ -18,19 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.search import sampling
-from plan3d.search.alike import AlikeProblem
-from plan3d.search.backend import SearchResult
-from plan3d.search.dynamic_programming import best_plan
-from plan3d.search.finder import DEFAULT_HEADROOM, SAMPLERS, find_plans, of_stages
-from plan3d.search.problem import Problem
-from plan3d.search.sampling import MakeSampler
-from plan3d.search.space import Space
-from plan3d.search.staged import StagedProblem
-from plan3d.search.uniform import UniformProblem
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
+from plan3d.search.find_plans import DEFAULT_HEADROOM, SAMPLERS, find_plans, of_stages
+from plan3d.search.result.search_result import SearchResult
+from plan3d.search.sampling import ask_tell
+from plan3d.search.sampling.ask_tell import MakeSampler
+from plan3d.search.sampling.two_phase import AlikeProblem
+from plan3d.search.space.problem import Problem
+from plan3d.search.space.space import Space
+from plan3d.search.space.staged import StagedProblem
+from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.stage_dp.dynamic_programming import best_plan
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 ALIKE = "random-alike"
 """Random search among the staged plans whose stages are alike."""
@@ -81,7 +81,7 @@ def limit_of(task: Task) -> float:
 
 def run(problem: Problem, name: str, make: MakeSampler, seed: int) -> SearchResult:
     options = {"objective": "step-time", "limit": limit_of(problem.task), "top": 1}
-    return sampling.search(problem, make, backend=name, budget=BUDGET, seed=seed, **options)
+    return ask_tell.search(problem, make, backend=name, budget=BUDGET, seed=seed, **options)
 
 
 def numbers(result: SearchResult, optimum: float) -> tuple[float, ...]:

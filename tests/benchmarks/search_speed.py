@@ -14,12 +14,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from plan3d.search.finder import find_plans
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.step import evaluate
+from plan3d.search.find_plans import find_plans
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 RUNS = 5
 SEARCH = (

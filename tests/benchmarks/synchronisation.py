@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from plan3d.simulator.sync_validation import bert_hours, bluefog, fit_network, imagenet_hours
+from plan3d.simulator.validation.synchronisation_runs import (
+    bert_hours,
+    bluefog,
+    fit_network,
+    imagenet_hours,
+)
 
 
 def main() -> None:

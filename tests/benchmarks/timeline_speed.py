@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from plan3d.simulator.plan_values import spell
-from plan3d.simulator.schedule_graph import graph
-from plan3d.simulator.schedule_names import Schedule
-from plan3d.simulator.timeline import StageTimes, simulate
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.values import spell
 
 CASES = (
     (Schedule.ONE_F_ONE_B, 64, 1, 512),

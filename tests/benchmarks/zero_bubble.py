@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.simulator.plan_names import NAMES
-from plan3d.simulator.schedule_graph import graph
-from plan3d.simulator.timeline import StageTimes, simulate
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.plan.codes import NAMES
 
 DATA = Path(__file__).parent / "data" / "zero_bubble.csv"
 """Measured steps and profiled passes, with their source."""

@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from plans import Case, expected, named_plans, random_plans
 
-from plan3d.search.export.exporter import written
-from plan3d.search.export.registry import EXPORTERS
+from plan3d.launch_files.exporter import written
+from plan3d.launch_files.registry import EXPORTERS
 
 READERS = {
     ("torchtitan", "0.2"): "torchtitan_02",

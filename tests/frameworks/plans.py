@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.search.export.exporter import refusals
-from plan3d.search.export.registry import EXPORTERS
-from plan3d.search.export.torchtitan_model import flavor_model
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.placements import chunk_sizes
-from plan3d.simulator.plan import Plan, resolve
-from plan3d.simulator.precision import Precision
-from plan3d.simulator.schedules import V_SHAPED
+from plan3d.launch_files.exporter import refusals
+from plan3d.launch_files.registry import EXPORTERS
+from plan3d.launch_files.torchtitan.model_flavors import flavor_model
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.pipeline.stage_placement import V_SHAPED
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 Case = tuple[Task, Plan]
 
@@ -84,7 +84,7 @@ def named_plans(framework: str, version: str) -> list[Case]:
 
 @cache
 def _round_trips() -> Any:
-    path = Path(__file__).parents[1] / "search" / "export" / "test_round_trips.py"
+    path = Path(__file__).parents[1] / "plan3d" / "launch_files" / "test_round_trips.py"
     spec = importlib.util.spec_from_file_location("round_trips", path)
     assert spec is not None
     assert spec.loader is not None

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plan3d.simulator import collectives, kernels
-from plan3d.simulator.calibration.build import build
-from plan3d.simulator.calibration.fit import Calibration, fit
-from plan3d.simulator.calibration.measurements import Measurements, as_rows
-from plan3d.simulator.errors import CalibrationError, InputError
-from plan3d.simulator.hardware import AttentionTime, Cluster, CollectiveTime, GemmTime
-from plan3d.simulator.operators import Gemm
-from plan3d.simulator.precision import RECIPES, Precision
+from plan3d.simulator.base.errors import CalibrationError, InputError
+from plan3d.simulator.calibration.fit.build import build
+from plan3d.simulator.calibration.fit.fit import Calibration, fit
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
+from plan3d.simulator.hardware.cluster import AttentionTime, Cluster, CollectiveTime, GemmTime
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.operators import collectives, kernel_times
+from plan3d.simulator.operators.layer_work import Gemm
 
 BASE = "a100-80gb-sxm"
 CLUSTER = Cluster.profile(BASE, nodes=1)
@@ -35,7 +35,7 @@ def gemm_seconds(m: Any, n: Any, k: Any, constants: GemmTime) -> Any:
     accelerator = replace(CLUSTER.accelerator, gemm={"16bit": constants}, gemm_tables={})
     gemms = [Gemm(m, n, k, np.ones_like(m))]
     recipe = RECIPES[Precision.BF16]
-    return kernels.gemm_seconds(gemms, m.size, accelerator, recipe, 1.0)[0]
+    return kernel_times.gemm_seconds(gemms, m.size, accelerator, recipe, 1.0)[0]
 
 
 def gemm_table(shapes: Any, noise: float = 0.0, outliers: float = 0.0) -> Measurements:

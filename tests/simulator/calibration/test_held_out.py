@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plan3d.simulator.calibration.fit import Calibration, fit
-from plan3d.simulator.calibration.measurements import Measurements, joined, read_csv
-from plan3d.simulator.calibration.robust import Fit, fit_subject
-from plan3d.simulator.calibration.subjects import gemm_subjects
-from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.calibration.fit.fit import Calibration, fit
+from plan3d.simulator.calibration.fit.robust import Fit, fit_subject
+from plan3d.simulator.calibration.fit.subjects import gemm_subjects
+from plan3d.simulator.calibration.readers.measurements import Measurements, joined, read_csv
+from plan3d.simulator.hardware.cluster import Cluster
 
 DATA = Path(__file__).parent / "data"
 SLACK = 1.25
@@ -125,7 +125,7 @@ def test_attention_backward():
 
 def test_network_of_two_nodes(tmp_path):
     """Four NICs of 100 Gb/s for eight GPUs: 50 Gb/s each, unlike the base."""
-    from plan3d.simulator.calibration.profile_text import base_tree, emit
+    from plan3d.simulator.calibration.fit.profile_text import base_tree, emit
 
     tree = base_tree(BASES["a100"])
     tree["links"]["network"]["bandwidth"]["value"] = 50

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plan3d.simulator import layer_tables
-from plan3d.simulator.calibration import layer_times
-from plan3d.simulator.calibration.build import Result, build
-from plan3d.simulator.calibration.comparison import compare
-from plan3d.simulator.calibration.fit import fit
-from plan3d.simulator.calibration.layer_times import LayerTimes, check_generalises
-from plan3d.simulator.calibration.measurements import Measurements, as_rows
-from plan3d.simulator.calibration.robust import Errors
-from plan3d.simulator.errors import CalibrationError
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.published_runs import read_runs
+from plan3d.simulator.base.errors import CalibrationError
+from plan3d.simulator.calibration.fit import layer_times
+from plan3d.simulator.calibration.fit.build import Result, build
+from plan3d.simulator.calibration.fit.comparison import compare
+from plan3d.simulator.calibration.fit.fit import fit
+from plan3d.simulator.calibration.fit.layer_times import LayerTimes, check_generalises
+from plan3d.simulator.calibration.fit.robust import Errors
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
+from plan3d.simulator.hardware import layer_tables
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.validation.published_runs import read_runs
 
 BASE = "h200-sxm"
 SHAPES = list(itertools.product((2048, 4096), (1, 4), ((1, 2048), (4, 2048), (1, 8192))))

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from plan3d.simulator.calibration import measure as module
-from plan3d.simulator.calibration.cases import Case
-from plan3d.simulator.calibration.columns import COLUMNS, IDENTITY
-from plan3d.simulator.calibration.fit import fit
-from plan3d.simulator.calibration.readers import read_all
-from plan3d.simulator.calibration.recording import open_files
-from plan3d.simulator.calibration.rowfile import RowFile
-from plan3d.simulator.calibration.suites import SUITES, suites
-from plan3d.simulator.calibration.timing import Bench, summary, time_call
+from plan3d.simulator.calibration.fit.fit import fit
+from plan3d.simulator.calibration.measure import measure as module
+from plan3d.simulator.calibration.measure.cases import Case
+from plan3d.simulator.calibration.measure.columns import COLUMNS, IDENTITY
+from plan3d.simulator.calibration.measure.recording import open_files
+from plan3d.simulator.calibration.measure.rowfile import RowFile
+from plan3d.simulator.calibration.measure.suites import SUITES, suites
+from plan3d.simulator.calibration.measure.timing import Bench, summary, time_call
+from plan3d.simulator.calibration.readers.files import read_all
 
 SCRIPT = Path(module.__file__)
 
@@ -130,7 +130,7 @@ def test_limits_and_wrong_names(tmp_path):
 
 def test_training_steps_are_measured_once_and_shown(tmp_path, capsys):
     pytest.importorskip("torch")
-    from plan3d.cli import main
+    from plan3d.cli.main import main
 
     options = ["measure", "--out", str(tmp_path), "--quick", "--device", "cpu", "--quiet"]
     measure = ["calibrate", *options, "--suite", "training"]

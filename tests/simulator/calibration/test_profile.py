@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plan3d.simulator.calibration.build import Step, build
-from plan3d.simulator.calibration.comparison import compare
-from plan3d.simulator.calibration.fit import Calibration, fit
-from plan3d.simulator.calibration.measurements import Measurements, as_rows, read_csv
-from plan3d.simulator.calibration.plots import figure, image
-from plan3d.simulator.calibration.profile_text import Changes, base_tree, emit, profile_text
-from plan3d.simulator.calibration.robust import Constant
-from plan3d.simulator.calibration.step_scale import remark, step_seconds, sustained_scale
-from plan3d.simulator.errors import CalibrationError
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.hardware_profile import profile_names, read_profile
-from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.profile_schema import QUANTITIES
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.base.errors import CalibrationError
+from plan3d.simulator.calibration.fit.build import Step, build
+from plan3d.simulator.calibration.fit.comparison import compare
+from plan3d.simulator.calibration.fit.fit import Calibration, fit
+from plan3d.simulator.calibration.fit.plots import figure, image
+from plan3d.simulator.calibration.fit.profile_text import Changes, base_tree, emit, profile_text
+from plan3d.simulator.calibration.fit.robust import Constant
+from plan3d.simulator.calibration.fit.step_scale import remark, step_seconds, sustained_scale
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows, read_csv
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.profile_file import profile_names, read_profile
+from plan3d.simulator.hardware.profile_schema import QUANTITIES
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 DATA = Path(__file__).parent / "data"
 NOTHING = Calibration(fits=(), numbers={})

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from plan3d.simulator.calibration.measurements import Measurements, read_csv, write_csv
-from plan3d.simulator.calibration.read_logs import Known
-from plan3d.simulator.calibration.read_trace import kernel_class
-from plan3d.simulator.calibration.readers import Hints, read
-from plan3d.simulator.errors import InputError
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.calibration.readers.files import Hints, read
+from plan3d.simulator.calibration.readers.measurements import Measurements, read_csv, write_csv
+from plan3d.simulator.calibration.readers.traces import kernel_class
+from plan3d.simulator.calibration.readers.training_logs import Known
 
 DEVICES = "\n".join(
     f"#  Rank {i:2d} Group  0 Pid   4711 on  {'node-a' if i < 4 else 'node-b'} device {i % 4:2d} "

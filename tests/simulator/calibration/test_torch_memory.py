@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-from plan3d.simulator.calibration.cases import Case
-from plan3d.simulator.calibration.cases_layer import layer_forward, layer_weights
-from plan3d.simulator.calibration.cases_training import (
+from plan3d.simulator.calibration.fit.layer_times import gated_block
+from plan3d.simulator.calibration.fit.whole_steps import step_costs
+from plan3d.simulator.calibration.measure.cases import Case
+from plan3d.simulator.calibration.measure.cases_layer import layer_forward, layer_weights
+from plan3d.simulator.calibration.measure.cases_training import (
     Step,
     mixed_precision,
     training,
     training_step,
 )
-from plan3d.simulator.calibration.layer_times import gated_block
-from plan3d.simulator.calibration.whole_steps import step_costs
-from plan3d.simulator.costs import Costs
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.operators import block_work
-from plan3d.simulator.plan import Plan, resolve
-from plan3d.simulator.software import software_profile
-from plan3d.simulator.stages import strategy
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.operators.layer_work import block_work
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.stages import strategy
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402

@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plan3d.simulator import kernels
-from plan3d.simulator.accelerator import TrainingTime
-from plan3d.simulator.calibration.build import build
-from plan3d.simulator.calibration.comparison import compare
-from plan3d.simulator.calibration.fit import fit
-from plan3d.simulator.calibration.measurements import Measurements, as_rows
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.model import Model
-from plan3d.simulator.operators import LOSS_BACKWARD, LOSS_BYTES, Gemm
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.precision import RECIPES, Precision
-from plan3d.simulator.software import software_profile
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.calibration.fit.build import build
+from plan3d.simulator.calibration.fit.comparison import compare
+from plan3d.simulator.calibration.fit.fit import fit
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
+from plan3d.simulator.hardware.accelerator import TrainingTime
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.operators import kernel_times
+from plan3d.simulator.operators.layer_work import LOSS_BACKWARD, LOSS_BYTES, Gemm
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 BASE = "h200-sxm"
 GPU = Cluster.profile(BASE, nodes=1).accelerator
@@ -61,7 +61,7 @@ def groups() -> list[Row]:
     rows: list[Row] = []
     for experts, m in itertools.product((8, 64), (4096, 16384, 65536)):
         gemm = Gemm(m / experts, 2048.0, 4096.0, np.array([float(experts)]))
-        alone = kernels.gemm_seconds([gemm], 1, GPU, RECIPES[Precision.BF16], 1.0)[0, 0]
+        alone = kernel_times.gemm_seconds([gemm], 1, GPU, RECIPES[Precision.BF16], 1.0)[0, 0]
         shape = {"dtype": "bf16", "m": m, "n": 2048, "k": 4096, "experts": experts}
         for op, passes in (("forward", 1), ("backward", 2)):
             seconds = passes * alone / TRUE.grouped_rate
@@ -197,5 +197,5 @@ def test_a_measured_field_slows_a_step(name: str) -> None:
 
 def test_defaults_are_what_stacks_assume() -> None:
     stack = software_profile("nanotron")
-    assert kernels.sustained_share(stack, GPU) == stack.sustained
-    assert kernels.gradient_rates(stack, GPU) == (1.0, stack.wgrad_rate)
+    assert kernel_times.sustained_share(stack, GPU) == stack.sustained
+    assert kernel_times.gradient_rates(stack, GPU) == (1.0, stack.wgrad_rate)

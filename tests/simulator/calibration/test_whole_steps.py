@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from plan3d import Model, Plan, Task, evaluate, software_profile
-from plan3d.simulator.blocks import Attention, Block, Mlp
-from plan3d.simulator.calibration.build import build
-from plan3d.simulator.calibration.cases_training import training
-from plan3d.simulator.calibration.comparison import compare
-from plan3d.simulator.calibration.fit import fit
-from plan3d.simulator.calibration.layer_times import modelled_layers
-from plan3d.simulator.calibration.measurements import Measurements, as_rows
-from plan3d.simulator.calibration.timing import FEWEST_BATCHES
-from plan3d.simulator.calibration.view import beside_csv, show_record
-from plan3d.simulator.calibration.whole_steps import predicted_steps
-from plan3d.simulator.errors import CalibrationError
-from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.base.errors import CalibrationError
+from plan3d.simulator.calibration.fit.build import build
+from plan3d.simulator.calibration.fit.comparison import compare
+from plan3d.simulator.calibration.fit.fit import fit
+from plan3d.simulator.calibration.fit.layer_times import modelled_layers
+from plan3d.simulator.calibration.fit.view import beside_csv, show_record
+from plan3d.simulator.calibration.fit.whole_steps import predicted_steps
+from plan3d.simulator.calibration.measure.cases_training import training
+from plan3d.simulator.calibration.measure.timing import FEWEST_BATCHES
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.workload.blocks import Attention, Block, Mlp
 
 GPU = Cluster.profile("h200-sxm", gpus=1)
 TORCH = software_profile("torch")

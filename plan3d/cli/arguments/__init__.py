@@ -1,0 +1,1 @@
+"""Options of all verbs, and what they mean: task, plan, goal, system."""

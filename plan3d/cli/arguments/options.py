@@ -1,0 +1,214 @@
+"""Which options are there? One table, shared by the verbs; it feeds parser, help and completion.
+
+Nothing here imports numpy, so that help is instant.
+"""
+
+from __future__ import annotations
+
+from plan3d.simulator.base import units
+
+from .launch_options import LAUNCH_OPTIONS
+from .parser import Option, positive, seconds, training_tokens, whole
+from .sweep_options import SWEEP_OPTIONS
+from .system_options import SYSTEM_OPTIONS
+from .task_options import (
+    CHOOSING,
+    COMPARE,
+    EVERY,
+    ONE,
+    RANKING,
+    SEARCH,
+    SPACE,
+    TASK_OPTIONS,
+    TRAINING,
+    VALIDATE,
+)
+
+OPTIONS = (
+    *TASK_OPTIONS,
+    Option(
+        flag="--plan",
+        value="PLAN",
+        required=True,
+        completes="file",
+        verbs=ONE,
+        help="'tp=8 pp=8 recompute=full', a file, or result.json#3 (third plan of a saved search)",
+    ),
+    Option(
+        flag="--fix",
+        value="F=V",
+        many=True,
+        verbs=CHOOSING,
+        help="keep plan field F at V; repeatable (fields: --help-fields)",
+    ),
+    Option(
+        flag="--choose",
+        value="F=V1,V2",
+        many=True,
+        verbs=CHOOSING,
+        help="try only these values of plan field F; repeatable",
+    ),
+    Option(
+        flag="--memory-headroom",
+        value="SHARE",
+        read=units.parse_fraction,
+        verbs=CHOOSING,
+        help="of a GPU's memory to leave free (default 10%%)",
+    ),
+    Option(
+        flag="--objective",
+        value="O",
+        verbs=RANKING,
+        help="step-time (default), memory, cost or time-to-accuracy",
+    ),
+    Option(
+        flag="--backend",
+        value="B",
+        verbs=SEARCH,
+        help="exhaustive (default), branch-and-bound, dynamic-programming, integer-programming, "
+        "random, annealing, spsa, cma-es or reinforcement-learning",
+    ),
+    Option(
+        flag="--space",
+        value="SPACE",
+        verbs=SPACE,
+        help="uniform (default): stages all alike; staged: each with its own layers, tp, dp, zero "
+        "and recompute, for backends that draw at random",
+    ),
+    Option(
+        flag="--backends",
+        value="B1,B2",
+        verbs=COMPARE,
+        help="what to compare (default: all backends that draw at random)",
+    ),
+    Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
+    Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),
+    Option(
+        flag="--budget",
+        value="N",
+        read=whole,
+        verbs=SPACE,
+        help="stop after N plans were costed (default 2000 where plans are drawn at random)",
+    ),
+    Option(flag="--time-limit", value="S", read=seconds, verbs=SEARCH, help="stop after S seconds"),
+    Option(
+        flag="--seed",
+        value="K",
+        read=whole,
+        verbs=SEARCH,
+        help="of backends that draw at random (0); the same seed gives the same plans",
+    ),
+    Option(
+        flag="--seeds",
+        value="K",
+        read=whole,
+        verbs=COMPARE,
+        help="runs of each backend, with seeds 0, 1, ... (5)",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=COMPARE,
+        help="draw regret against plans costed: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--trace",
+        value="FILE",
+        completes="file",
+        verbs=("timeline",),
+        help="write a trace for ui.perfetto.dev",
+    ),
+    Option(
+        flag="--gantt",
+        value="FILE",
+        completes="file",
+        verbs=("timeline",),
+        help="draw the timeline: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--against",
+        value="PLAN",
+        verbs=("explain",),
+        help="another plan, or one change of this plan: 'tp=4'",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=("explain",),
+        help="draw where time and memory go: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--tokens",
+        value="T",
+        verbs=TRAINING,
+        read=training_tokens,
+        help="training tokens, '300B' or 'chinchilla' (20 a parameter): adds time, energy, cost",
+    ),
+    Option(
+        flag="--price",
+        value="P",
+        read=positive,
+        verbs=TRAINING,
+        help="USD per GPU-hour; with --tokens adds cost",
+    ),
+    Option(
+        flag="--days",
+        value="D",
+        read=positive,
+        verbs=SEARCH,
+        help="instead of --gpus: the fewest GPUs that train --tokens in D days",
+    ),
+    Option(
+        flag="--budget-usd",
+        value="X",
+        read=positive,
+        verbs=SEARCH,
+        help="instead of --gpus: the fewest GPUs that train --tokens for X USD at --price",
+    ),
+    Option(
+        flag="--csv", value="FILE", completes="file", verbs=SEARCH, help="also write the plans here"
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="draw the frontier of time against memory: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--report",
+        value="FILE",
+        completes="file",
+        verbs=SEARCH,
+        help="write the answer as one HTML page that needs no network",
+    ),
+    Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
+    Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
+    Option(
+        flag="--cross-validate",
+        verbs=VALIDATE,
+        help="fit scalars of the profiles and predict the runs held out (minutes)",
+    ),
+    Option(
+        flag="--csv",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="also write every row here, measured and predicted",
+    ),
+    Option(
+        flag="--plot",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="also draw predicted against measured: .png, .pdf or .svg",
+    ),
+    *SYSTEM_OPTIONS,
+    *SWEEP_OPTIONS,
+    *LAUNCH_OPTIONS,
+    Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
+    Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
+)
+"""Every option of every verb, in the order of help."""

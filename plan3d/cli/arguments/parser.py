@@ -1,0 +1,140 @@
+"""What is an option? Its flag, help and how its text is read; and a parser that says what is wrong.
+
+Nothing here imports numpy, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from plan3d.simulator.base import units
+from plan3d.simulator.base.errors import InputError, did_you_mean
+
+TOP = ("--help", "--version", "--print-completion")
+"""Options before the verb."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError, one line, where argparse prints its usage and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message.replace("argument ", "", 1))
+
+    def parse(
+        self, arguments: Sequence[str], verb: str, options: Sequence[Option]
+    ) -> argparse.Namespace:
+        """Parse all arguments; an unknown option is answered with the nearest known."""
+        known = [o.flag for o in options if verb in o.verbs]
+        known += ["--help", "--help-fields"] if verb else [*TOP]
+        for word in arguments:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in (*known, *TOP, "--"):
+                raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
+        return args
+
+
+def whole(text: str, what: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{what} {text!r} must be a whole number") from None
+
+
+def positive(text: str, what: str) -> float:
+    """A finite number above zero."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise InputError(f"{what} {text!r} must be a number above 0")
+    return number
+
+
+def percents(text: str, what: str) -> str:
+    """Whole percents as plan fields have them: '50%' or '0,50,100'; or 'auto'."""
+    parts = [part.strip().removesuffix("%").strip() for part in text.split(",")]
+    if text != "auto" and not all(part.isdecimal() and int(part) <= 100 for part in parts):
+        raise InputError(f"{what} {text!r} must be whole percents up to 100, such as 50, or auto")
+    return ",".join(parts)
+
+
+def seconds(text: str, what: str) -> float:
+    """Seconds, with or without a unit: '30' or '500ms'."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = units.parse_seconds(text, what)
+    if not 0 < number < math.inf:
+        raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
+    return number
+
+
+def training_tokens(text: str, what: str) -> float | str:
+    """'300B', or 'chinchilla' for 20 tokens a parameter."""
+    if text.lower() == "chinchilla":
+        return "chinchilla"
+    tokens = units.parse_count(text, what)
+    if tokens <= 0:
+        raise InputError(f"{what} {text!r} must be above 0")
+    return tokens
+
+
+def _text(text: str, what: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of the command line."""
+
+    flag: str
+    help: str
+    value: str = ""
+    """What its value is called in help; '' for a switch."""
+    alone: str = ""
+    """The text it has where the value may be left out, and is."""
+    read: Callable[[str, str], Any] = _text
+    """Value from its text; the second argument names the option in errors."""
+    verbs: tuple[str, ...] = ("search", "estimate", "timeline", "compare")
+    default: Any = None
+    many: bool = False
+    required: bool = False
+    completes: str = ""
+    """What a shell completes: 'file', 'model', 'cluster', 'software'."""
+    short: str = ""
+    """Another name of one letter, '-o'."""
+
+    @property
+    def name(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Declare it on a parser."""
+        if not self.value:
+            parser.add_argument(self.flag, action="store_true", help=self.help)
+            return
+        action = parser.add_argument(
+            *filter(None, (self.short, self.flag)),
+            action="append" if self.many else "store",
+            type=partial(_read, self),
+            default=self.default,
+            required=self.required,
+            metavar=self.value,
+            help=self.help,
+            **({"nargs": "?", "const": self.alone} if self.alone else {}),
+        )
+        setattr(action, "completes", self.completes)  # noqa: B010
+
+
+def _read(option: Option, text: str) -> Any:
+    return option.read(text, option.flag)

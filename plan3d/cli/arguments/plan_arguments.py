@@ -1,0 +1,205 @@
+"""Which plan is meant? Fields written out, a text file, or a plan of a saved result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.task import Task
+
+from . import goal_arguments, system_arguments
+from .task_arguments import PLAN_FIELDS, layout_of, task_of
+
+if TYPE_CHECKING:
+    from plan3d.simulator.plan.plan import Plan
+
+ASKED = ("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch")
+"""What a saved result says about its task, by the names of the options."""
+MACHINE = (
+    "inter_node_bandwidth",
+    "intra_node_bandwidth",
+    "memory",
+    "network_latency",
+    "latency_per_node",
+    "expert_imbalance",
+)
+"""Options that a verb without prediction does not have."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A plan as it was given, and what came with it."""
+
+    plan: Plan
+    stated: frozenset[str]
+    """The fields that it states."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """The task of a saved result, by option."""
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """The plan of --plan, with what it leaves open to --system and to options of its fields."""
+    saved = read_plan(args.plan, "--plan")
+    of_system = system_arguments.plan_of(args, saved.plan, saved.stated)
+    plan = completed(replace(saved, plan=of_system), args)
+    goal_arguments.check_graph(args, [str(plan.to_dict()["topology"])])
+    return plan
+
+
+def completed(saved: Saved, args: argparse.Namespace) -> Plan:
+    """A plan with the options that name one of its fields, or give a layout."""
+    from plan3d.simulator.plan.values import code, spell
+
+    plan = saved.plan
+    for option, text in layout_of(args):
+        plan = _with_layout(plan, option, text)
+    for name in PLAN_FIELDS:
+        given = getattr(args, name, None)
+        wanted = None if given is None else code(name, given)
+        if name in saved.stated and wanted not in (None, getattr(plan, name)):
+            has = f"{name}={spell(name, getattr(plan, name))}"
+            option = f"--{name.replace('_', '-')} {given}"
+            raise InputError(f"{option} contradicts the plan, which has {has}")
+        if wanted is not None:
+            plan = replaced(plan, {name: wanted})
+    return plan
+
+
+def _with_layout(plan: Plan, option: str, text: str) -> Plan:
+    """The plan with the layout of an option, which may not contradict its own."""
+    out = replaced(plan, {"layers_per_stage": text})
+    if plan.layers_per_stage and plan.layers_per_stage != out.layers_per_stage:
+        has = ",".join(map(str, plan.layers_per_stage))
+        raise InputError(f"{option} {text} contradicts the plan, which has layers_per_stage={has}")
+    return out
+
+
+def replaced(plan: Plan, fields: Mapping[str, Any]) -> Plan:
+    """The plan with other values of some fields."""
+    return replace(plan, **fields)
+
+
+def fields_of(texts: list[str] | None, option: str) -> dict[str, Any]:
+    """Plan fields by value from 'FIELD=VALUE ...' of an option that may be repeated."""
+    from plan3d.simulator.plan.plan import Plan
+
+    words = " ".join(texts or [])
+    try:
+        plan = Plan.parse(words)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from None
+    names = [word.partition("=")[0].replace("-", "_") for word in words.split()]
+    return {name: getattr(plan, name) for name in names}
+
+
+def task_of_saved(args: argparse.Namespace, saved: Saved) -> Task:
+    """The task of the options, and of the saved result where they leave it open."""
+    filled = argparse.Namespace(**{**dict.fromkeys(MACHINE), **vars(args)})
+    sized = args.gpus is not None or args.nodes is not None
+    batched = args.global_batch is not None or args.global_batch_tokens is not None
+    given = {"gpus": sized, "gpus_per_node": sized, "global_batch": batched}
+    for name, value in saved.task.items():
+        if not given.get(name, getattr(args, name, None) is not None):
+            setattr(filled, name, value)
+    for name in ("model", "cluster"):
+        if getattr(filled, name) is None:
+            raise InputError(f"the following arguments are required: --{name}")
+    return task_of(filled)
+
+
+def is_file(name: str) -> bool:
+    """Whether a text is the name of a file; a plan may be longer than any name."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def read_plan(source: str, option: str) -> Saved:
+    """A plan written out, in a text file or in a saved result; `option` names it in errors."""
+    path, _, number = source.rpartition("#")
+    if not path or not is_file(path):
+        path, number = source, ""
+    if not is_file(path):
+        if "=" not in source:
+            raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file")
+        return _of_text(source)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{option} {path}: cannot be read as text") from None
+    if not text.lstrip().startswith(("{", "[")):
+        if number:
+            raise InputError(f"{option} {source}: #{number} needs a saved JSON result")
+        return _of_text(text)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{option} {path} is not JSON ({error})") from None
+    return _of_result(content, source, path, number, option)
+
+
+def _of_text(text: str) -> Saved:
+    from plan3d.simulator.plan.plan import Plan
+
+    stated = {word.partition("=")[0].replace("-", "_") for word in text.split()}
+    return Saved(Plan.parse(text), frozenset(stated))
+
+
+def _of_result(content: Any, source: str, path: str, number: str, option: str) -> Saved:
+    from plan3d.simulator.plan.plan import Plan, check_field
+
+    fields = _record(content, source, number, option)
+    fields = fields.get("plan", fields)
+    if not isinstance(fields, dict):
+        raise InputError(f"{option} {path}: 'plan' must be an object of fields")
+    values = {name: value for name, value in fields.items() if name != "micro_batches"}
+    for name, value in values.items():
+        check_field(name)
+        if name == "segments":
+            continue
+        layout = name == "layers_per_stage" and isinstance(value, list)
+        wanted = int if name == "layers_per_stage" else (int, str)
+        if not all(isinstance(part, wanted) for part in (value if layout else [value])):
+            raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
+        values[name] = tuple(value) if layout else value
+    return Saved(Plan(**values), frozenset(values), _task(content, path, option))
+
+
+def _record(content: Any, source: str, number: str, option: str) -> dict[str, Any]:
+    """The wanted record of a saved result; the file's only object where it is no result."""
+    if isinstance(content, dict) and isinstance(content.get("plans"), list):
+        plans = content["plans"]
+        try:
+            rank = int(number or 1)
+        except ValueError:
+            rank = 0
+        if not 1 <= rank <= len(plans):
+            raise InputError(f"{option} {source}: the result holds {len(plans)} plans")
+        content = plans[rank - 1]
+    elif number:
+        raise InputError(f"{option} {source}: the file is not a saved result with plans")
+    if not isinstance(content, dict):
+        raise InputError(f"{option} {source}: must hold a result or an object of plan fields")
+    return content
+
+
+def _task(content: Any, path: str, option: str) -> dict[str, Any]:
+    """What a saved result says about its task and software, by option."""
+    task = content.get("task", {}) if isinstance(content, dict) else {}
+    profile = content.get("profile", {}) if isinstance(content, dict) else {}
+    if not isinstance(task, dict) or not isinstance(profile, dict):
+        raise InputError(f"{option} {path}: 'task' and 'profile' must be objects")
+    found = {name: task[name] for name in ASKED if name in task}
+    if "software" in profile:
+        found["software"] = profile["software"]
+    for name, value in found.items():
+        words = name in ("model", "cluster", "software")
+        if type(value) is not (str if words else int):
+            raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
+    return found

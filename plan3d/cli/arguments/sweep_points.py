@@ -1,0 +1,186 @@
+"""Which questions does a sweep ask? The values of --over to points: a task and a plan each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plan3d.simulator.base.errors import InputError, did_you_mean
+
+from .options import OPTIONS
+from .sweep_options import SWEEP
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.sweep import Point
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.task import Task
+
+OF_TASK = (
+    *("model", "cluster", "gpus", "nodes", "gpus_per_node", "sequence", "global_batch"),
+    *("global_batch_tokens", "software", "inter_node_bandwidth", "intra_node_bandwidth"),
+    *("network_latency", "latency_per_node", "memory", "expert_imbalance"),
+)
+"""Options of the task that can be varied."""
+SIZES = ("gpus", "nodes")
+NOT_SWEPT = ("layers_per_stage", "segments")
+"""Plan fields that are no single number."""
+OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
+
+
+class Axis(NamedTuple):
+    """One varied field."""
+
+    name: str
+    texts: list[str]
+    """Values as they were written."""
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse options that contradict each other or have no effect."""
+    if args.best and args.plan is not None:
+        raise InputError("--best and --plan contradict each other: give one")
+    if args.plan is not None:
+        for name in OF_SEARCH:
+            if getattr(args, name) is not None:
+                flag = name.replace("_", "-")
+                raise InputError(f"--{flag} has no effect with --plan: nothing is searched")
+    if args.resume and args.csv is None:
+        raise InputError("--resume needs --csv FILE, the file to continue")
+    if not args.over:
+        raise InputError("say what to vary: --over gpus=64,128,256")
+    if len(args.over) > 2:
+        raise InputError(f"--over is given {len(args.over)} times; at most two fields are varied")
+
+
+def axes_of(args: argparse.Namespace) -> list[Axis]:
+    axes = [_axis(text) for text in args.over]
+    names = [axis.name for axis in axes]
+    if len(set(names)) < len(names):
+        raise InputError(f"--over varies {names[0]} twice")
+    for name in names:
+        if getattr(args, name, None) is not None:
+            flag = name.replace("_", "-")
+            raise InputError(f"--over {name} and --{flag} say the same: give one")
+    if args.weak and not set(names) & set(SIZES):
+        raise InputError("--weak needs --over gpus or nodes: the batch grows with them")
+    if args.weak and set(names) & {"global_batch", "global_batch_tokens"}:
+        raise InputError("--weak sets the global batch: leave it out of --over")
+    return axes
+
+
+def _axis(text: str) -> Axis:
+    from plan3d.simulator.plan.plan import HELP
+
+    name, equals, values = text.partition("=")
+    name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
+    known = [*OF_TASK, *(field for field in HELP if field not in NOT_SWEPT)]
+    if name in NOT_SWEPT:
+        raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
+    if name not in known:
+        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
+    if not equals or not all(texts):
+        raise InputError(f"--over {text!r} must be FIELD=VALUE,VALUE, for example gpus=64,128")
+    return Axis(name, list(dict.fromkeys(texts)))
+
+
+def points_of(args: argparse.Namespace, axes: list[Axis]) -> list[Point]:
+    grid = product(*(axis.texts for axis in axes))
+    base: list[float] = []
+    return [
+        _point(args, dict(zip((axis.name for axis in axes), texts, strict=True)), base)
+        for texts in grid
+    ]
+
+
+def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) -> Point:
+    """One combination of values; `base` receives the GPUs that the given batch belongs to."""
+    from plan3d.search.whatif import sweep
+
+    from . import task_arguments
+
+    own = argparse.Namespace(**vars(args))
+    settings, fields = _settings(own, varied)
+    for name in ("model", "cluster"):
+        if getattr(own, name) is None:
+            raise InputError(f"the following is required: --{name}")
+    task = task_arguments.task_of(own)
+    if args.weak:
+        task = _grown(task, base)
+    common: dict[str, Any] = {
+        "settings": settings,
+        "task": task,
+        "tokens": task_arguments.tokens_of(own, task.model),
+        "price": args.price,
+    }
+    if args.plan is not None:
+        return sweep.Point(**common, plan=_plan_at(own, task, fields))
+    return sweep.Point(**common, **_search_options(own, task, fields))
+
+
+def _settings(
+    own: argparse.Namespace, varied: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Values as rows hold them, and those of plan fields as codes; options go into `own`."""
+    from plan3d.simulator.plan.values import code, spell
+
+    settings: dict[str, Any] = {}
+    fields: dict[str, int] = {}
+    for name, text in varied.items():
+        if name in OF_TASK:
+            settings[name] = _read(name)(text, f"--over {name}")
+            setattr(own, name, settings[name])
+        else:
+            fields[name] = code(name, text)
+            value = spell(name, fields[name])
+            settings[name] = int(value) if isinstance(value, bool) else value
+    return settings, fields
+
+
+def _read(name: str) -> Callable[[str, str], Any]:
+    flag = f"--{name.replace('_', '-')}"
+    return next(o.read for o in OPTIONS if o.flag == flag and set(SWEEP) <= set(o.verbs))
+
+
+def _grown(task: Task, base: list[float]) -> Task:
+    """The task with a batch in proportion to its GPUs; the first point has the batch given."""
+    if not base:
+        base.append(task.gpus)
+    batch = task.global_batch * task.gpus / base[0]
+    if batch != int(batch):
+        raise InputError(
+            f"--weak: global batch {task.global_batch} x {task.gpus} / {base[0]} GPUs is no whole "
+            "number of sequences"
+        )
+    return replace(task, global_batch=int(batch))
+
+
+def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Plan:
+    """The plan of --plan with the varied fields; dp, and what follows, derived for the task."""
+    from plan3d.search.whatif.single_field_changes import edited
+
+    from . import plan_arguments
+
+    return edited(plan_arguments.plan_of(args), task, fields)
+
+
+def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> dict[str, Any]:
+    """Arguments of a point whose best plan is asked for; InputError for what no search takes."""
+    from plan3d.search.result.objective import objective
+    from plan3d.search.space.space import Space
+
+    from . import system_arguments, task_arguments
+
+    choose: dict[str, list[Any]] = dict(task_arguments.choices_of(args))
+    for name, value in fields.items():
+        if name in choose:
+            raise InputError(f"--over {name}: is constrained already")
+        choose[name] = [value]
+    choose = system_arguments.narrowed(args, task, choose)
+    Space.of(task, choose)
+    given = {"headroom": args.memory_headroom, "objective": args.objective}
+    if args.objective is not None:
+        objective(args.objective)
+    return {"choose": choose, **{n: value for n, value in given.items() if value is not None}}

@@ -1,0 +1,63 @@
+"""Which plans are left when a system is named? The option --system of several verbs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plan3d.search.systems.systems import System, check_gpus, system
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.task import Task
+
+if TYPE_CHECKING:
+    from plan3d.simulator.plan.plan import Plan
+
+
+def system_of(args: argparse.Namespace) -> System | None:
+    """The system of --system; None where there is none."""
+    name = getattr(args, "system", None)
+    return None if name is None else system(name)
+
+
+def narrowed(
+    args: argparse.Namespace, task: Task, choose: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """The user's constraints and those of --system, which they may not contradict."""
+    named = system_of(args)
+    if named is None:
+        return dict(choose)
+    check_gpus(named, task.gpus)
+    if getattr(args, "space", None) == "staged":
+        raise InputError(f"--system {named.name} has stages that are all alike: leave out --space")
+    from plan3d.search.systems.system_plans import constraints
+
+    return constraints(named, task, choose)
+
+
+def check_task(args: argparse.Namespace, task: Task) -> None:
+    """InputError where the task is none for --system."""
+    named = system_of(args)
+    if named:
+        check_gpus(named, task.gpus)
+
+
+def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
+    """A plan with what it leaves open to --system."""
+    named = system_of(args)
+    if named is None:
+        return plan
+    from plan3d.search.systems.system_plans import completed
+
+    return completed(named, plan, stated)
+
+
+def record(args: argparse.Namespace) -> dict[str, str]:
+    """What a JSON object says about --system."""
+    return {} if args.system is None else {"system": args.system}
+
+
+def line(args: argparse.Namespace) -> list[str]:
+    """What --system means, for the top of an answer."""
+    named = system_of(args)
+    return [f"system {named.name}: {named.meaning} ({named.source})"] if named else []

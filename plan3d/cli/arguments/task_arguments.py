@@ -1,0 +1,229 @@
+"""What do the arguments ask? Parsed options to a Task, to constraints and to a plan."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.layer_list import lists_layers
+from plan3d.simulator.workload.model import Model, Network, with_imbalance
+from plan3d.simulator.workload.presets import preset_names
+
+from . import goal_arguments
+
+ROUND = 0.05
+"""A published batch is a rounded number of tokens: by how much sequences may differ from it."""
+SHARES = ("offload_optimizer", "offload_activations")
+"""Fields in percent whose options take several values, or auto, in a search."""
+AUTO_SHARES = "0,25,50,75,100"
+PLAN_FIELDS = ("precision", "optimizer", "tp_grid", *SHARES)
+"""Fields of a plan that have an option of their own."""
+LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
+"""Options that give the layers of every stage, in two notations."""
+
+
+def model_of(name: str) -> Model:
+    """A preset, or the model of a config.json (or of a folder that holds one)."""
+    if name in preset_names():
+        return Model.preset(name)
+    path = Path(name)
+    if lists_layers(path):
+        return Network.read(path)
+    if path.is_dir():
+        return Model.from_config(path / "config.json")
+    if "/" in name or name.endswith(".json") or path.exists():
+        return Model.from_config(name)
+    return Model.preset(name)
+
+
+def cluster_of(args: argparse.Namespace) -> Cluster:
+    """The cluster, with the numbers that the user replaced; one node when its size is asked."""
+    size = {"gpus": args.gpus, "nodes": args.nodes}
+    if asks_for_gpus(args):
+        size = {"nodes": 1}
+    return Cluster.profile(
+        args.cluster,
+        **size,
+        gpus_per_node=args.gpus_per_node,
+        inter_node_bandwidth=args.inter_node_bandwidth,
+        intra_node_bandwidth=args.intra_node_bandwidth,
+        memory=args.memory,
+        network_latency=args.network_latency,
+        latency_per_node=args.latency_per_node,
+    )
+
+
+def asks_for_gpus(args: argparse.Namespace) -> bool:
+    """Whether the question is the inverse one: how many GPUs?"""
+    return getattr(args, "days", None) is not None or getattr(args, "budget_usd", None) is not None
+
+
+def check_question(args: argparse.Namespace) -> None:
+    """Refuse options that another option contradicts or leaves without effect."""
+    inverse = asks_for_gpus(args)
+    if inverse and (args.gpus is not None or args.nodes is not None):
+        raise InputError("--days and --budget-usd ask for the number of GPUs: leave out --gpus")
+    tokens, price = getattr(args, "tokens", None), getattr(args, "price", None)
+    if inverse and tokens is None:
+        raise InputError("--days and --budget-usd need --tokens, such as --tokens 300B")
+    if getattr(args, "budget_usd", None) is not None and price is None:
+        raise InputError("--budget-usd needs --price, USD per GPU-hour")
+    if price is not None and tokens is None:
+        raise InputError("--price needs --tokens, such as --tokens 300B")
+    if args.global_batch is not None and args.global_batch_tokens is not None:
+        raise InputError("--global-batch and --global-batch-tokens say the same: give one")
+
+
+def task_of(args: argparse.Namespace) -> Task:
+    """The question that search and estimate answer."""
+    check_question(args)
+    model = with_imbalance_of(model_of(args.model), args)
+    sequence = model.sequence if args.sequence is None else args.sequence
+    if args.sequence is None and not sequence:
+        raise InputError(f"{model.name} states no sequence length: give --sequence")
+    if sequence < 1:
+        raise InputError(f"--sequence {sequence} must be at least 1")
+    batch = _batch(args, model, sequence)
+    asked = question(model, cluster_of(args), sequence, batch, args.software)
+    return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
+
+
+def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
+    """The model with the load of experts that --expert-imbalance gives."""
+    if args.expert_imbalance is None:
+        return model
+    return with_imbalance(model, args.expert_imbalance)
+
+
+def question(
+    model: Model, cluster: Cluster, sequence: int, batch: int, software: str | None
+) -> Task:
+    """The task of a model, a machine and a batch under a named software profile."""
+    profile = software_profile(software or DEFAULT_SOFTWARE)
+    return Task(model, cluster, sequence=sequence, global_batch=batch, software=profile)
+
+
+def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:
+    stated = stated_batch(args, sequence)
+    return published_batch(model, sequence) if stated is None else stated
+
+
+def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
+    """Sequences of --global-batch or --global-batch-tokens; None when neither is given."""
+    if args.global_batch is not None:
+        return int(args.global_batch)
+    if args.global_batch_tokens is None:
+        return None
+    tokens = args.global_batch_tokens
+    batch, rest = divmod(tokens, sequence)
+    if rest or not batch:
+        near = sorted({max(int(batch), 1) * sequence, (int(batch) + 1) * sequence})
+        raise InputError(
+            f"--global-batch-tokens {tokens:g} is not a multiple of the sequence {sequence}; "
+            f"nearest: {', '.join(map(str, near))}"
+        )
+    return int(batch)
+
+
+def published_batch(model: Model, sequence: int) -> int:
+    """Sequences of the model's published batch.
+
+    Publications round tokens ('3.2 M'), which seldom divides into sequences: then the multiple
+    of the largest power of two within ROUND of it, which is how such batches are chosen.
+    """
+    if not model.batch_tokens:
+        raise InputError(f"{model.name} states no batch: give --global-batch (sequences)")
+    exact, rest = divmod(model.batch_tokens, sequence)
+    if not rest:
+        return exact
+    wanted, unit = model.batch_tokens / sequence, 1
+    while abs(round(wanted / (2 * unit)) * 2 * unit - wanted) <= ROUND * wanted:
+        unit *= 2
+    return max(round(wanted / unit) * unit, 1)
+
+
+def tokens_of(args: argparse.Namespace, model: Model) -> float | None:
+    """Training tokens; 'chinchilla' is worked out from the model."""
+    if args.tokens == "chinchilla":
+        return chinchilla_tokens(model.parameters)
+    return None if args.tokens is None else float(args.tokens)
+
+
+def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Values by plan field from --fix, --choose and the options that name a field."""
+    given = [("--fix", text) for text in args.fix or []]
+    given += [("--choose", text) for text in args.choose or []]
+    given += [
+        (f"--{name.replace('_', '-')}", f"{name}={getattr(args, name)}")
+        for name in PLAN_FIELDS
+        if getattr(args, name) is not None
+    ]
+    given += [(option, f"layers_per_stage={text}") for option, text in layout_of(args)]
+    out: dict[str, list[str]] = {}
+    origin: dict[str, str] = {}
+    for option, text in given:
+        name, values = _choice(option, text)
+        if name in out:
+            raise InputError(f"{option}: {name} is constrained by {origin[name]} already")
+        out[name], origin[name] = values, option
+    return out
+
+
+def layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The option that gives a layout, with its text; empty when none does."""
+    given = [
+        (f"--{name.replace('_', '-')}", getattr(args, name))
+        for name in LAYOUTS
+        if getattr(args, name, None) is not None
+    ]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(option for option, _ in given)} say the same: give one")
+    return given
+
+
+def _choice(option: str, text: str) -> tuple[str, list[str]]:
+    from plan3d.simulator.plan.plan import ALIASES
+
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    name = ALIASES.get(name, name)
+    if name in SHARES and value == "auto":
+        value = AUTO_SHARES
+    values = [v.strip() for v in value.split(",")]
+    if not equals or not all(values):
+        raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
+    if name == "layers_per_stage" and option == "--choose":
+        raise InputError(f"--choose {text}: one layout at a time, --fix layers_per_stage=11,12,...")
+    several = option != "--fix" and name in SHARES
+    if option != "--choose" and len(values) > 1 and name != "layers_per_stage" and not several:
+        raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
+    return name, values
+
+
+def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
+    """Refuse constraints that no plan can meet, in the words of the rule that they break."""
+    import numpy as np
+
+    from plan3d.simulator.plan.plan import Plan, check_field
+    from plan3d.simulator.plan.values import AUTO
+    from plan3d.simulator.rules.validity import RULES
+
+    for name in choose:
+        check_field(name)
+    fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
+    fixed.pop("layers_per_stage", None)
+    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
+        if name not in choose:
+            fixed[name] = usual
+    plan = Plan(**fixed)
+    known = {name for name in fixed if getattr(plan, name) != AUTO}
+    for rule in RULES:
+        if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
+            raise InputError(rule.message(plan, task))

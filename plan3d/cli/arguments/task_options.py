@@ -1,0 +1,194 @@
+"""Which options say what is asked: model, cluster, task, and numbers of the machine?
+
+Nothing here imports numpy, so that help is instant.
+"""
+
+from __future__ import annotations
+
+from plan3d.simulator.base import units
+from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, SOFTWARE
+
+from .launch_options import LAUNCH
+from .parser import Option, percents, positive, whole
+from .sweep_options import SWEEP
+
+ASKED = ("search", "estimate", "timeline", "explain", "compare")
+"""Verbs that need a model and a cluster."""
+TASK = (*ASKED, *SWEEP)
+ONE = ("estimate", "timeline", "explain")
+"""Verbs about one plan."""
+ASKING = (*TASK, *LAUNCH)
+"""Verbs about a task."""
+PREDICTING = (*TASK, "import")
+"""Verbs that a number of the machine matters to."""
+SEARCH = ("search",)
+CHOOSING = ("search", "compare", *SWEEP)
+"""Verbs about a space of plans."""
+RANKING = (*SEARCH, *SWEEP)
+"""Verbs that rank plans by more than one thing."""
+TRAINING = ("search", "estimate", *SWEEP)
+COMPARE = ("compare",)
+SPACE = ("search", "compare")
+REACHING = ("search", "estimate", "compare")
+"""Verbs that may ask for an accuracy."""
+VALIDATE = ("validate",)
+EVERY = (*ASKING, "validate", "models", "clusters", "systems")
+
+TASK_OPTIONS = (
+    Option(
+        flag="--model",
+        value="M",
+        required=True,
+        verbs=ASKED,
+        completes="model",
+        help="preset (see 'plan3d models') or path of a Hugging Face config.json",
+    ),
+    Option(
+        flag="--cluster",
+        value="C",
+        required=True,
+        verbs=ASKED,
+        completes="cluster",
+        help="hardware profile (see 'plan3d clusters') or path of a TOML file",
+    ),
+    Option(flag="--gpus", value="N", read=whole, verbs=ASKING, help="GPUs of the cluster"),
+    Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
+    Option(
+        flag="--gpus-per-node",
+        value="N",
+        read=whole,
+        verbs=ASKING,
+        help="GPUs a node (default: the profile's)",
+    ),
+    Option(
+        flag="--sequence",
+        value="S",
+        read=whole,
+        verbs=ASKING,
+        help="tokens of one sequence (default: the model's published one)",
+    ),
+    Option(
+        flag="--global-batch",
+        value="B",
+        read=whole,
+        verbs=ASKING,
+        help="sequences of one step (default: the model's published batch)",
+    ),
+    Option(
+        flag="--global-batch-tokens",
+        value="T",
+        read=units.parse_count,
+        verbs=ASKING,
+        help="the same in tokens; a multiple of the sequence",
+    ),
+    Option(
+        flag="--precision",
+        value="P",
+        verbs=(*TASK, "export"),
+        help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
+    ),
+    Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
+    *(
+        Option(
+            flag=f"--offload-{what}",
+            value="PERCENT",
+            alone="100",
+            read=percents,
+            verbs=(*TASK, "export"),
+            help=f"of {where} (100 when left out); a search takes several, or auto",
+        )
+        for what, where in (
+            ("optimizer", "the optimizer on the host's CPUs"),
+            ("activations", "the kept activations in host memory"),
+        )
+    ),
+    Option(
+        flag="--tp-grid",
+        value="G",
+        verbs=(*TASK, "export"),
+        help="grid of the tensor ranks: 1d (default), 4x4 (2d), 4x2x2 (3d: rows, columns, depth), "
+        "2.5d:4x4x2; auto in a search tries all",
+    ),
+    Option(
+        flag="--layers-per-stage",
+        value="LAYERS",
+        verbs=(*TASK, "export"),
+        help="layers of every stage: 11,12,12,11",
+    ),
+    Option(
+        flag="--pipeline-model-parallel-layout",
+        value="LAYOUT",
+        verbs=(*TASK, "export"),
+        help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
+    ),
+    Option(
+        flag="--software",
+        value="PROFILE",
+        verbs=ASKING,
+        completes="software",
+        help=f"training stack, default {DEFAULT_SOFTWARE}: {', '.join(SOFTWARE)}",
+    ),
+    Option(
+        flag="--inter-node-bandwidth",
+        value="RATE",
+        verbs=PREDICTING,
+        read=units.parse_bandwidth,
+        help="of the network, for one GPU in one direction, such as 200Gb/s",
+    ),
+    Option(
+        flag="--intra-node-bandwidth",
+        value="RATE",
+        verbs=PREDICTING,
+        read=units.parse_bandwidth,
+        help="of NVLink or xGMI, for one GPU in one direction, such as 300GB/s",
+    ),
+    Option(
+        flag="--network-latency",
+        value="TIME",
+        verbs=PREDICTING,
+        read=units.parse_seconds,
+        help="to cross the network once, such as 5us",
+    ),
+    Option(
+        flag="--expert-imbalance",
+        value="X",
+        verbs=PREDICTING,
+        read=positive,
+        help="tokens of the busiest rank of experts over their mean: 1 (default) or more",
+    ),
+    Option(
+        flag="--latency-per-node",
+        value="TIME",
+        verbs=PREDICTING,
+        read=units.parse_seconds,
+        help="of each further node of a collective",
+    ),
+    Option(
+        flag="--memory",
+        value="SIZE",
+        read=units.parse_bytes,
+        verbs=PREDICTING,
+        help="usable of one GPU: '80 GiB'",
+    ),
+    Option(
+        flag="--graph",
+        value="FILE",
+        completes="file",
+        help="graph of the replicas for topology=given: lines of two node numbers",
+    ),
+    Option(
+        flag="--accuracy",
+        value="E",
+        read=positive,
+        verbs=REACHING,
+        help="squared gradient norm to reach, where (loss to go) x smoothness = 1; with "
+        "--gradient-noise adds iterations and time to accuracy",
+    ),
+    Option(
+        flag="--gradient-noise",
+        value="V",
+        read=positive,
+        verbs=REACHING,
+        help="variance of the gradient of one sequence, in the units of --accuracy",
+    ),
+)

@@ -1,0 +1,1 @@
+"""How right predictions are: validate, calibrate."""

@@ -1,0 +1,241 @@
+"""What does `plan3d calibrate` do? Measure a machine, import what others measured, fit, show.
+
+Nothing here imports numpy before a sub-verb runs, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
+from plan3d.simulator.calibration.measure import measure as measuring
+
+from ..arguments.calibrate_options import IMAGES, options
+from ..arguments.options import OPTIONS
+from ..arguments.parser import Parser
+from ..screen.output import Screen, check_writable, warn, write_whole
+
+if TYPE_CHECKING:
+    from plan3d.simulator.calibration.fit.build import Result, Step
+    from plan3d.simulator.calibration.fit.fit import Calibration
+    from plan3d.simulator.calibration.readers.files import Hints
+    from plan3d.simulator.calibration.readers.measurements import Measurements
+
+SUMMARY = "measure a machine and fit a hardware profile to it"
+ABOUT = """Measure a machine and fit a hardware profile to it.
+
+  plan3d calibrate measure --out run/                      on the GPU; needs torch
+  plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
+  plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
+  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
+  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png --csv beside.csv
+
+Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
+stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
+support a fit."""
+SUBVERBS = {
+    "measure": "run microbenchmarks on this GPU, rows to a CSV",
+    "import": "nccl-tests output, torch traces and training logs to the same CSV",
+    "fit": "rows to a profile, with in-sample and held-out error",
+    "show": "measured against what a profile predicts",
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-verbs to the parser of `plan3d calibrate`."""
+    layout = argparse.RawDescriptionHelpFormatter
+    subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
+    for name, short in SUBVERBS.items():
+        sub = subs.add_parser(name, help=short, description=short, formatter_class=layout)
+        if name == "measure":
+            measuring.declare(sub)
+            continue
+        files = sub.add_argument("files", nargs="+", metavar="FILE", help="measurements or logs")
+        setattr(files, "completes", "file")  # noqa: B010
+        for option in options(name):
+            option.add_to(sub)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`plan3d calibrate ...`; returns the exit code."""
+    subverb = next((word for word in arguments if not word.startswith("-")), "")
+    if subverb and subverb not in SUBVERBS:
+        raise InputError(f"unknown sub-verb {subverb!r}{did_you_mean(subverb, SUBVERBS)}")
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="plan3d calibrate", description=ABOUT, formatter_class=layout)
+    declare(parser)
+    try:
+        args, unknown = parser.parse_known_args(list(arguments))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if unknown:
+        raise InputError(f"unknown argument {unknown[0]!r}; see plan3d calibrate {subverb} --help")
+    if not args.subverb:
+        raise InputError(f"say what to do: {', '.join(SUBVERBS)}; see plan3d calibrate --help")
+    actions = {"measure": _measure, "import": _import, "fit": _fit, "show": _show}
+    return actions[args.subverb](args)
+
+
+def _measure(args: argparse.Namespace) -> int:
+    try:
+        counts = measuring.measure(
+            Path(args.out),
+            suites=args.suite,
+            device=args.device,
+            quick=args.quick,
+            limit_seconds=args.limit_seconds,
+            say=(lambda text: None) if args.quiet else measuring.progress_line,
+        )
+    except ModuleNotFoundError as error:
+        raise InputError(f"calibrate measure needs {error.name}: pip install torch numpy") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"calibrate measure: {error}") from None
+    if counts:
+        print(measuring.result_line(counts, args.out))
+    return 0
+
+
+def _read(args: argparse.Namespace) -> Measurements:
+    from plan3d.simulator.calibration.readers.files import read_all
+
+    return read_all(args.files, _hints(args))
+
+
+def _hints(args: argparse.Namespace) -> Hints:
+    from plan3d.simulator.calibration.readers.files import Hints
+    from plan3d.simulator.calibration.readers.training_logs import Known
+
+    given = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
+    named = args.gpu if args.subverb == "import" else None
+    return Hints(op=args.op, gpu=named, known=Known(**given), nodes=getattr(args, "nodes", None))
+
+
+def _import(args: argparse.Namespace) -> int:
+    from plan3d.simulator.calibration.readers.measurements import write_csv
+
+    table = _read(args)
+    text = write_csv(table.rows)
+    if args.out is not None:
+        write_whole(args.out, "--out", text)
+    if args.json:
+        rows = [{k: v for k, v in row.items() if v not in ("", None)} for row in table.rows]
+        print(json.dumps({"rows": rows}))
+    elif args.out is None:
+        print(text, end="")
+    else:
+        suites = sorted(set(table.text("suite").tolist()))
+        print(f"{len(table)} rows ({', '.join(suites)}) in {args.out}")
+    return 0
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from plan3d.simulator.calibration.fit import build, fit
+    from plan3d.simulator.calibration.fit.view import fit_record, fit_tables
+    from plan3d.simulator.calibration.readers.files import split_runs
+    from plan3d.simulator.validation.published_runs import read_runs
+
+    if args.out is not None:
+        if not args.out.endswith(".toml"):
+            raise InputError(f"--out {args.out}: a profile's name ends in .toml")
+        check_writable(args.out, "--out")
+    args.files, runs = split_runs(args.files)
+    table = _read(args)
+    named = [run for path in runs for run in read_runs(path)]
+    links = tuple(args.link.split(",")) if args.link else ()
+    calibration = fit.fit(
+        table, args.base, gpu=args.gpu, runs=named, stack=args.software, links=links
+    )
+    step = _step(args, table)
+    if not calibration.numbers and not calibration.layers and not step:
+        raise CalibrationError("the files hold a step only: say which with --model and --plan")
+    out = Path(args.out or "profile.toml")
+    result = build.build(args.base, calibration, out, step)
+    if args.out is not None:
+        for name, text in result.tables.items():
+            write_whole(str(out.parent / name), "--out", text)
+        write_whole(args.out, "--out", result.profile)
+    _tell(args, calibration, result, step is None and len(table.where(suite="step")) > 0)
+    if args.json:
+        print(json.dumps(fit_record(args.base, args.out, calibration, result)))
+        return 0
+    screen = Screen()
+    for shown in fit_tables(calibration, result):
+        screen.table(shown)
+    if args.out is not None:
+        print(f"profile in {args.out}; use it as --cluster {args.out}")
+    return 0
+
+
+def _tell(
+    args: argparse.Namespace, calibration: Calibration, result: Result, unused_step: bool
+) -> None:
+    """Remarks on stderr."""
+    for note in (*calibration.notes, *result.notes):
+        warn(note, args.quiet)
+    if unused_step:
+        warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
+
+
+def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
+    """The measured step of the files and the task that it ran, when the user says which."""
+    rows = table.where(suite="step")
+    if args.model is None and args.plan is None:
+        return None
+    if not len(rows):
+        raise InputError("--model and --plan describe a measured step: no file holds one")
+    if args.model is None or args.plan is None:
+        raise InputError("a measured step needs both --model and --plan")
+    from plan3d.simulator.calibration.fit.build import Step
+    from plan3d.simulator.calibration.fit.step_scale import step_seconds
+
+    from ..arguments import plan_arguments, task_arguments
+
+    names = {option.name for option in OPTIONS}
+    given = {**dict.fromkeys(names), **vars(args)}
+
+    def task(profile: Path) -> Any:
+        return task_arguments.task_of(argparse.Namespace(**{**given, "cluster": str(profile)}))
+
+    plan = plan_arguments.plan_of(args)
+    if not plan.scalar:
+        raise InputError("--plan: a measured step ran one plan, not a table")
+    seconds, count = step_seconds(table)
+    source = ", ".join(dict.fromkeys(rows.text("source").tolist()))
+    several = f" (median of {count})" if count > 1 else ""
+    return Step(task=task, plan=plan, seconds=seconds, source=source + several)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from plan3d.simulator.calibration.fit.comparison import compare
+    from plan3d.simulator.calibration.fit.fit import remarks
+    from plan3d.simulator.calibration.fit.view import beside_csv, show_record, show_table
+    from plan3d.simulator.calibration.readers.measurements import usable
+
+    kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
+    if args.plot is not None:
+        if kind not in IMAGES:
+            raise InputError(f"--plot {args.plot}: the name must end in .{', .'.join(IMAGES)}")
+        check_writable(args.plot, "--plot")
+    if args.csv is not None:
+        if Path(args.csv).resolve() in [Path(name).resolve() for name in args.files]:
+            raise InputError(f"--csv {args.csv}: is a file that is read; give another name")
+        check_writable(args.csv, "--csv")
+    table = usable(_read(args), args.gpu)
+    fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
+    for note in remarks(table):
+        warn(note, args.quiet)
+    if args.plot is not None:
+        from plan3d.simulator.calibration.fit.plots import image
+
+        write_whole(args.plot, "--plot", image(fits, kind))
+    if args.csv is not None:
+        write_whole(args.csv, "--csv", beside_csv(args.profile, table, fits))
+    if args.json:
+        print(json.dumps(show_record(args.profile, fits)))
+    else:
+        Screen().table(show_table(args.profile, fits))
+    return 0

@@ -1,0 +1,117 @@
+"""The verb `export`: a plan as the launch file of a training framework."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+
+from ..screen.output import check_writable, warn, write_whole
+
+if TYPE_CHECKING:
+    from plan3d.search.result.search_result import SearchResult
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.task import Task
+
+    from ...launch_files.exporter import Form
+
+ABOUT = """Write a plan as the launch file of a training framework.
+
+  plan3d export "tp=2 pp=2 micro_batch=2" --to megatron -o plan.sh \\
+      --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512
+  plan3d export result.json#3 --to torchtitan     (third plan of a saved `search --json`)
+
+What a framework cannot run is refused by name; --with replaces a field of the plan."""
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write one plan."""
+    from ...launch_files.exporter import written
+    from ..arguments import plan_arguments
+
+    form = form_of(args.to, args.version)
+    if args.output is not None:
+        check_writable(args.output, "--output")
+    saved = plan_arguments.read_plan(args.plan, "PLAN")
+    task = plan_arguments.task_of_saved(args, saved)
+    plan = plan_arguments.completed(saved, args)
+    plan = plan_arguments.replaced(plan, plan_arguments.fields_of(getattr(args, "with"), "--with"))
+    deliver(args, record(task, plan, args.to, form, written(task, plan, form)), form)
+    return 0
+
+
+def form_of(name: str | None, version: str | None) -> Form:
+    """The format of --to and --version."""
+    from ...launch_files.registry import EXPORTERS, exporter
+
+    if name is None:
+        raise InputError(f"--to is needed: {', '.join(EXPORTERS)}")
+    return exporter(name).form(version or "")
+
+
+def record(task: Task, plan: Plan, name: str, form: Form, text: str) -> dict[str, Any]:
+    """The JSON object of an export; `plans` holds the plan, as in a saved search."""
+    from plan3d.simulator.plan.plan import resolve
+
+    from ..screen import views
+
+    return {
+        "plan3d": views.version(),
+        "task": views.task_record(task),
+        "profile": views.profile_record(task),
+        "framework": name,
+        "version": form.version,
+        "plans": [{"rank": 1, "plan": resolve(plan, task.gpus).to_dict()}],
+        "text": text,
+    }
+
+
+def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
+    """The file to --output, else to standard output."""
+    if args.output is not None:
+        write_whole(args.output, "--output", out["text"])
+        warn(f"{args.output}: {form.title}", args.quiet)
+    if args.json:
+        print(json.dumps(out, allow_nan=False, indent=1))
+    elif args.output is None:
+        print(out["text"], end="")
+
+
+def refusal_line(result: SearchResult) -> list[str]:
+    """Why Megatron-LM cannot run the best plan, where neither a system nor a stack was asked for
+    that is launched with something else."""
+    from ...launch_files.exporter import refusals
+    from ...launch_files.registry import exporter
+
+    assert result.costs is not None
+    stack = result.task.software.name.startswith(("megatron-core", "megatron-lm"))
+    if not stack or result.system not in (None, "megatron"):
+        return []
+    form = exporter("megatron").form()
+    refused = refusals(result.task, result.costs.plans.take(0), form)
+    if not refused:
+        return []
+    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return [f"plan 1 cannot be launched by Megatron-LM {form.version}: {refused[0]}{more}"]
+
+
+def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
+    """The command that writes the best plan for the first framework that can run it."""
+    from ...launch_files.exporter import refusals
+    from ...launch_files.registry import EXPORTERS
+
+    assert result.costs is not None
+    plan, task = result.costs.plans.take(0), result.task
+    fits = (e.name for e in EXPORTERS.values() if not refusals(task, plan, e.forms[0]))
+    name = next(fits, None)
+    if name is None:
+        return []
+    words = ["plan3d", "export", str(plan), "--to", name, "--model", args.model]
+    words += ["--cluster", args.cluster, "--gpus", str(task.gpus)]
+    words += ["--gpus-per-node", str(args.gpus_per_node)] if args.gpus_per_node else []
+    words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
+    words += ["--software", args.software] if args.software else []
+    return [f"Launch it: {shlex.join(words)}"]

@@ -1,0 +1,206 @@
+"""The verb `import`: the launch file of a training framework as a task and a plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+
+from ..screen.output import Screen, check_writable, warn
+
+if TYPE_CHECKING:
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.task import Task
+    from plan3d.simulator.workload.model import Model
+
+    from ...launch_files.launch_file import Launch
+
+LARGEST = 2_000_000
+"""Bytes of the largest launch file."""
+ABOUT = """Read a launch file of a training framework as task and plan.
+
+  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
+  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan --with recompute=full
+
+What the file does not say is asked for by name; flags that plan3d does not know are listed, and
+kept when the plan is written again for the same framework (--to)."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A launch file with everything that it left open."""
+
+    launch: Launch
+    task: Task
+    plan: Plan
+
+
+def read(args: argparse.Namespace) -> int:
+    """Read one file; predict or write its plan on request."""
+    if args.to is None:
+        for option in ("version", "output"):
+            if getattr(args, option) is not None:
+                raise InputError(f"--{option} needs --to FRAMEWORK")
+    elif args.estimate:
+        raise InputError("--to and --estimate are two answers: give one")
+    if args.output is not None:
+        check_writable(args.output, "--output")
+    found = imported(args)
+    if args.to is not None:
+        return _write_again(args, found)
+    if args.estimate:
+        return _estimate(args, found)
+    if args.json:
+        print(json.dumps(record(found), allow_nan=False, indent=1))
+    else:
+        _print(Screen(), found)
+    return 0
+
+
+def imported(args: argparse.Namespace) -> Imported:
+    """Task and plan of a file. Raises InputError naming what is missing or contradictory."""
+    from plan3d.simulator.plan.plan import resolve
+    from plan3d.simulator.rules.validity import check
+
+    from ...launch_files.launch_file import batch_of, gpus_of, plan_of, sequence_of, settled
+    from ..arguments import plan_arguments, task_arguments
+
+    overrides = plan_arguments.fields_of(getattr(args, "with"), "--with")
+    given = task_arguments.model_of(args.model) if args.model else None
+    launch = _launch(args, given)
+    plan = plan_of(launch, overrides)
+    if "shard" in overrides:
+        launch.replicas = 1
+    model = task_arguments.with_imbalance_of(_model(launch, given), args)
+    if args.cluster is None:
+        raise InputError("a launch file does not name the machine: give --cluster")
+    sizes = {"gpus": args.gpus}
+    if args.nodes is None:
+        sizes["gpus"] = gpus_of(launch, args.gpus)
+    cluster = task_arguments.cluster_of(argparse.Namespace(**{**vars(args), **sizes}))
+    gpus = gpus_of(launch, cluster.gpus)
+    sequence = sequence_of(launch, args.sequence, model)
+    batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
+    task = task_arguments.question(model, cluster, sequence, batch, args.software)
+    task = replace(task, software=replace(task.software, **launch.software))
+    plan = settled(launch, plan, gpus)
+    check(resolve(plan, gpus).take(0), task)
+    return Imported(launch, task, plan)
+
+
+def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
+    from ...launch_files.launch_file import Given
+    from ...launch_files.registry import reader
+
+    try:
+        content = Path(args.file).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot read {args.file!a}: {why}") from None
+    if len(content) > LARGEST:
+        raise InputError(f"{args.file}: is larger than a launch file ({LARGEST} bytes)")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{args.file}: is not text") from None
+    if args.vocabulary is not None and args.vocabulary < 1:
+        raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
+    wanted = getattr(args, "from")
+    return reader(text, args.file, wanted)(text, args.file, Given(model, args.vocabulary))
+
+
+def _model(launch: Launch, given: Model | None) -> Model:
+    """The model of the file, or of --model where the file describes none."""
+    from ...launch_files.shape import same_shape
+
+    if launch.model is None and given is None:
+        raise launch.refuse("does not describe the model: give --model")
+    if given is None or launch.model is None:
+        return given or launch.model  # type: ignore[return-value]
+    if not same_shape(given, launch.model):
+        raise launch.refuse(
+            f"describes a model of {launch.model.parameters:,} parameters; --model {given.name} "
+            f"has {given.parameters:,} or another shape: leave it out"
+        )
+    return given
+
+
+def _write_again(args: argparse.Namespace, found: Imported) -> int:
+    """The plan as a file of --to; what was kept goes into a file of the same framework."""
+    from ...launch_files.exporter import written
+    from . import export
+
+    form = export.form_of(args.to, args.version)
+    text = written(found.task, found.plan, form)
+    kept = found.launch.kept
+    if kept and args.to == found.launch.framework and form.merge is not None:
+        text = form.merge(text, kept)
+    else:
+        for part in kept:
+            warn(f"{args.file}: {part.where}: {part.text} is not in the new file", args.quiet)
+    out = export.record(found.task, found.plan, args.to, form, text)
+    export.deliver(args, out, form)
+    return 0
+
+
+def _estimate(args: argparse.Namespace, found: Imported) -> int:
+    """The file's plan costed, after what was read."""
+    from plan3d.simulator.step.evaluate import evaluate
+
+    from ..plans import search
+    from ..screen import views
+
+    costs = evaluate(found.task, found.plan)
+    if args.json:
+        predicted = views.estimate_record(costs, None, None)
+        print(json.dumps({**record(found), **predicted}, allow_nan=False, indent=1))
+        return 0
+    screen = Screen()
+    _print(screen, found)
+    screen.lines([views.peak_line(costs)])
+    search.print_costs(screen, costs)
+    return 0
+
+
+def kept_records(launch: Launch) -> list[dict[str, Any]]:
+    """The parts of the file that were not read, as JSON holds them."""
+    return [{"where": k.where, "text": k.text, "matters": k.matters} for k in launch.kept]
+
+
+def record(found: Imported) -> dict[str, Any]:
+    """The JSON object of an import; `plans` holds the plan, as in a saved search."""
+    from plan3d.simulator.plan.plan import resolve
+
+    from ..screen import views
+
+    launch = found.launch
+    return {
+        "plan3d": views.version(),
+        "task": views.task_record(found.task),
+        "profile": views.profile_record(found.task),
+        "file": launch.file,
+        "framework": launch.framework,
+        "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_dict()}],
+        "kept": kept_records(launch),
+    }
+
+
+def _print(screen: Screen, found: Imported) -> None:
+    from plan3d.simulator.plan.plan import resolve
+
+    from ..screen import views
+
+    launch, task = found.launch, found.task
+    screen.lines([f"{launch.file}, read as {launch.framework}"])
+    screen.lines(views.header(task))
+    screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
+    print()
+    ignored = [f"{k.where}: {k.text}" for k in launch.kept if k.matters]
+    screen.section("Not modelled, and able to change time or memory", ignored)
+    screen.section(
+        "Kept as they are", [f"{k.where}: {k.text}" for k in launch.kept if not k.matters]
+    )

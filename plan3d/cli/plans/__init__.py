@@ -1,0 +1,1 @@
+"""Questions about plans: search, estimate, explain, timeline."""

@@ -1,0 +1,152 @@
+"""The verb `explain`: why is a plan as fast as it is, what binds it, what would one change do?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB
+
+from ..screen.output import Screen
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.explanation import Explanation
+    from plan3d.simulator.plan.plan import Plan
+
+ABOUT = """Explain one plan: where its time and memory go, and what one change would do.
+
+  plan3d explain --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+      --plan "tp=2 pp=2" --against tp=4
+
+Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
+
+
+def explain(args: argparse.Namespace) -> int:
+    """Explain one plan; one that does not fit is still a valid question."""
+    from plan3d.search.whatif.explanation import explain as explained
+
+    from ..arguments import plan_arguments, task_arguments
+    from ..screen import plot_file
+
+    form = plot_file.form_of(args.plot)
+    task, plan = task_arguments.task_of(args), plan_arguments.plan_of(args)
+    found = explained(task, plan, None if args.against is None else _other(args))
+    if args.plot is not None:
+        from plan3d.simulator.reporting.plots import explanation
+
+        picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
+        plot_file.write(args.plot, picture)
+    if args.json:
+        print(json.dumps(record(found, args.against), allow_nan=False, indent=1))
+    else:
+        _print(found, args.against)
+    return 0
+
+
+def _other(args: argparse.Namespace) -> Plan | str:
+    """What --against says: one change of the plan, or another plan."""
+    from ..arguments import plan_arguments
+
+    asked: str = args.against
+    if len(asked.split()) == 1 and "=" in asked and not plan_arguments.is_file(asked):
+        return asked
+    return plan_arguments.completed(plan_arguments.read_plan(asked, "--against"), args)
+
+
+def record(found: Explanation, asked: str | None) -> dict[str, Any]:
+    """The JSON object of an explanation; seconds and bytes."""
+    from ..screen import views
+
+    out = {**views.estimate_record(found.costs, None, None), **found.to_dict()}
+    del out["seconds_searching"], out["counts"], out["complete"]
+    if asked is not None:
+        out["against"] = {"asked": asked, **out["against"]}
+    return out
+
+
+def _print(found: Explanation, asked: str | None) -> None:
+    from plan3d.simulator.reporting import report, why
+    from plan3d.simulator.step import costs_tables
+
+    from ..screen import views
+
+    costs, screen = found.costs, Screen()
+    screen.lines([*views.header(costs.task), views.peak_line(costs)])
+    print()
+    screen.lines([f"Plan: {costs_tables.summary(costs)}"])
+    print()
+    if found.against is not None:
+        screen.section(f"Why not {asked}?", list(found.against.sentences))
+    screen.table(_waterfall_table(found))
+    screen.table(report.stage_table(costs))
+    screen.lines([found.binding])
+    print()
+    if found.best_edits:
+        screen.table(_edit_table("The best single edits that fit", found.best_edits))
+    if found.larger_edits:
+        screen.table(_edit_table("Faster, but larger than a GPU", found.larger_edits))
+    screen.table(_sensitivity_table(found))
+    screen.table(_capacity_table(found))
+    screen.section("What matters", found.matters)
+    screen.section("Assumptions", why.assumptions(costs))
+
+
+def _waterfall_table(found: Explanation) -> Table:
+    costs = found.costs
+    rows = [
+        (
+            loss.label,
+            f"{loss.seconds:.4g}",
+            f"{loss.mfu_points:.1f}",
+            "" if loss.mfu_if_free is None else f"{100 * loss.mfu_if_free:.1f}",
+        )
+        for loss in found.waterfall
+        if abs(loss.mfu_points) >= 0.05
+    ]
+    step = ("predicted step", f"{costs.step_seconds:.4g}", "100.0", f"{100 * costs.mfu:.1f}")
+    headers = ("from ideal to predicted", "s", "MFU points", "MFU % if free")
+    return Table(headers=headers, rows=(*rows, step), marked=len(rows))
+
+
+def _edit_table(title: str, records: list[dict[str, Any]]) -> Table:
+    rows = tuple(
+        (
+            r["edit"],
+            f"{r['step_seconds']:.4g}",
+            f"{100 * r['step_change']:+.1f}",
+            f"{r['memory_bytes'] / GIB:.1f}",
+            f"{r['memory_change_bytes'] / GIB:+.1f}",
+            r["verdict"],
+        )
+        for r in records
+    )
+    headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "verdict")
+    return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 5}))
+
+
+def _sensitivity_table(found: Explanation) -> Table:
+    step = found.costs.step_seconds
+
+    def change(seconds: float) -> str:
+        return f"{100 * (seconds / step - 1):+.1f}"
+
+    rows = tuple(
+        (s.label, f"{s.elasticity:+.3f}", change(s.step_if_halved), change(s.step_if_doubled))
+        for s in found.sensitivities
+    )
+    headers = ("hardware number", "elasticity", "step % if halved", "step % if doubled")
+    return Table(headers=headers, rows=rows)
+
+
+def _capacity_table(found: Explanation) -> Table:
+    """Whether this plan fits, and which plan is best, with less and more memory."""
+    costs, rows = found.costs, []
+    for factor, best in found.capacities:
+        memory = factor * costs.capacity
+        fits = "fits" if costs.memory_bytes <= memory else "does not fit"
+        told = ("", "none fits") if best is None else (f"{best.step_seconds:.4g}", str(best.plans))
+        rows.append((f"{memory / GIB:.1f}", fits, *told))
+    headers = ("memory of a GPU GiB", "this plan", "best step s", "best plan")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({1, 3}))

@@ -1,0 +1,273 @@
+"""What does each verb do? Asks the search or the simulator and prints the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.task import Task
+
+from ..arguments import goal_arguments, plan_arguments, system_arguments, task_arguments
+from ..files import export
+from ..screen import plot_file
+from ..screen.output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
+
+if TYPE_CHECKING:
+    from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.unsearched_gains import Gain
+    from plan3d.simulator.step.costs import Costs
+
+
+def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+    """Rank plans; the exit code says whether there are any."""
+    from plan3d.search.whatif.unsearched_gains import gains
+
+    from ..screen import views
+
+    own = task_arguments.choices_of(args)
+    options = {"choose": own, **_options(args)}
+    task = task_arguments.task_of(args)
+    choose = system_arguments.narrowed(args, task, own)
+    tokens = task_arguments.tokens_of(args, task.model)
+    if not task_arguments.asks_for_gpus(args):
+        task_arguments.check_choices(task, choose)
+    goal_arguments.check_graph(args, choose.get("topology", []))
+    plot_file.form_of(args.plot)
+    for name in ("csv", "report"):
+        plot_file.check_file(getattr(args, name), f"--{name}")
+    try:
+        with ProgressBar(args.quiet, progress) as bar:
+            result = _find(args, task, tokens, {**options, "progress": bar})
+    except NoFeasiblePlanError as error:
+        if args.json:
+            _print_json(views.empty_record(task, tokens, [str(error)]))
+        raise
+    infeasible, beyond = _why_infeasible(result, own), gains(result, choose)
+    record: dict[str, Any] = {}
+    if args.json or args.csv is not None:
+        record = views.search_record(result, tokens, args.price, args.pareto)
+        record["beyond"] = [gain._asdict() for gain in beyond]
+        record |= {"infeasible": infeasible} if infeasible else {}
+        record |= system_arguments.record(args)
+    if args.csv is not None:
+        write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
+    _write_pages(result, args, tokens, infeasible)
+    if args.json:
+        _print_json(record)
+    else:
+        _print_search(result, args, tokens, infeasible, beyond)
+    return _exit_code(result, args)
+
+
+def _write_pages(
+    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
+) -> None:
+    """The picture of --plot, where there is a plan to draw, and the page of --report."""
+    if args.plot is not None and result.costs is not None and result.frontier is not None:
+        from plan3d.simulator.reporting.plots_many import frontier_picture
+
+        form = plot_file.form_of(args.plot)
+        picture = frontier_picture(result.frontier, result.costs, result.limit, form)
+        plot_file.write(args.plot, picture)
+    elif args.plot is not None:
+        warn(f"--plot {args.plot}: not written, there is no plan to draw", args.quiet)
+    if args.report is not None:
+        from ..screen.report_page import page
+
+        write_whole(args.report, "--report", page(result, tokens, args.price, infeasible))
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of find_plans; its own defaults where the user says nothing."""
+    given = {
+        "backend": args.backend,
+        "space": args.space,
+        "system": args.system,
+        "objective": args.objective,
+        "headroom": args.memory_headroom,
+        "top": args.top,
+        "budget": args.budget,
+        "time_limit": args.time_limit,
+        "seed": args.seed,
+    }
+    backend = args.backend or "exhaustive"
+    if args.pareto and backend != "exhaustive":
+        raise InputError(f"--pareto needs every plan costed: the {backend} search leaves plans out")
+    ends = args.budget is not None or args.time_limit is not None
+    if ends and task_arguments.asks_for_gpus(args):
+        raise InputError("--budget and --time-limit do not go with --days or --budget-usd")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _find(
+    args: argparse.Namespace, task: Task, tokens: float | None, options: dict[str, Any]
+) -> SearchResult:
+    from plan3d.search.find_plans import find_plans
+
+    if tokens is None or not task_arguments.asks_for_gpus(args):
+        return find_plans(task, **options)
+    from plan3d.search.whatif.cluster_size import smallest_cluster
+
+    limits = {"days": args.days, "budget_usd": args.budget_usd, "price": args.price}
+    return smallest_cluster(task, tokens=tokens, **limits, **options)
+
+
+def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[str]:
+    if result.plans:
+        return []
+    if not result.complete:
+        return ["no plan that fits was found before the search ended"]
+    from plan3d.search.whatif.cluster_size import why_infeasible
+
+    return why_infeasible(result, choose)
+
+
+def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
+    """Interrupted, a plan or none."""
+    if result.interrupted:
+        warn("interrupted: the best so far", args.quiet)
+        return INTERRUPTED
+    return 0 if result.plans else NoFeasiblePlanError.exit_code
+
+
+def _print_search(
+    result: SearchResult,
+    args: argparse.Namespace,
+    tokens: float | None,
+    infeasible: list[str],
+    beyond: list[Gain],
+) -> None:
+    from plan3d.search.whatif.unsearched_gains import sentence
+
+    from ..screen import views
+
+    screen = Screen()
+    screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
+    if result.costs is None:
+        print()
+        screen.lines(views.count_lines(result))
+        print()
+        screen.section("No plan fits:", infeasible)
+        return
+    screen.lines([views.peak_line(result.costs)])
+    print()
+    _print_ranking(screen, result.costs, args, tokens)
+    screen.lines([*export.refusal_line(result), *views.count_lines(result)])
+    if beyond:
+        screen.lines([sentence(beyond)])
+    if tokens is not None:
+        screen.lines([views.training_line(result.costs, tokens, args.price)])
+    screen.lines(views.accuracy_lines(result.costs))
+    print()
+    if args.pareto and result.frontier is not None:
+        print("Frontier of time against memory: no plan is both faster and smaller")
+        _print_ranking(screen, views.spread(result.frontier, args.top), args, tokens, False)
+    _print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
+    for line in export.launch_line(result, args):
+        print(line)
+
+
+def _print_ranking(
+    screen: Screen,
+    costs: Costs,
+    args: argparse.Namespace,
+    tokens: float | None,
+    winner: bool = True,
+) -> None:
+    from dataclasses import replace
+
+    from plan3d.simulator.step import costs_tables
+
+    from ..screen import views
+
+    rows = min(len(costs), args.top)
+    extra = views.training_columns(costs, rows, tokens, args.price)
+    table = costs_tables.ranking(costs, rows, extra)
+    screen.table(table if winner else replace(table, marked=-1))
+    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
+    star = "* best; " if winner else ""
+    screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
+    print()
+
+
+def _print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -> None:
+    """Where one plan's time and memory go, why, and what that rests on."""
+    from plan3d.simulator.reporting import report, why
+    from plan3d.simulator.step import costs_tables
+
+    low, high = report.bounds(costs)
+    screen.lines(
+        [f"{title}: {costs_tables.summary(costs)}; step between {low:.4g} and {high:.4g} s"]
+    )
+    print()
+    for table in costs_tables.breakdown(costs):
+        screen.table(table)
+    if stages and costs.plans.take(0).pp > 1:
+        screen.table(report.stage_table(costs))
+    screen.section("Why", why.why(costs))
+    screen.section("Assumptions", why.assumptions(costs))
+
+
+def estimate(args: argparse.Namespace) -> int:
+    """Predict one plan; one that does not fit is still a valid answer."""
+    task = task_arguments.task_of(args)
+    tokens = task_arguments.tokens_of(args, task.model)
+    system_arguments.check_task(args, task)
+    plan = plan_arguments.plan_of(args)
+    from plan3d.simulator.step.evaluate import evaluate
+
+    from ..screen import views
+
+    costs = evaluate(task, plan)
+    if args.json:
+        record = views.estimate_record(costs, tokens, args.price)
+        _print_json(record | system_arguments.record(args))
+        return 0
+    screen = Screen()
+    screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
+    if tokens is not None:
+        screen.lines([views.training_line(costs, tokens, args.price)])
+    screen.lines(views.accuracy_lines(costs))
+    print()
+    print_costs(screen, costs)
+    return 0
+
+
+def print_costs(screen: Screen, costs: Costs) -> None:
+    """Whether one plan fits, and where its time and memory go."""
+    from ..screen import views
+
+    screen.lines([views.verdict(costs)])
+    print()
+    _print_plan(screen, costs, "Plan", stages=True)
+
+
+def catalogue(args: argparse.Namespace) -> int:
+    """List models, clusters or systems, or show one."""
+    from ..catalogue import CATALOGUES
+
+    records, listing, show = CATALOGUES[args.verb]
+    if args.name is None:
+        if args.json:
+            _print_json({args.verb: records()})
+        else:
+            Screen().table(listing())
+        return 0
+    lines, tables, record = show(args.name)
+    if args.json:
+        _print_json(record)
+        return 0
+    screen = Screen()
+    screen.lines(lines[:1])
+    print()
+    for table in tables:
+        screen.table(table)
+    screen.lines(lines[1:])
+    return 0
+
+
+def _print_json(record: Any) -> None:
+    print(json.dumps(record, allow_nan=False, indent=1))

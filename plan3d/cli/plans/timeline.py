@@ -1,0 +1,171 @@
+"""The verb `timeline`: one plan simulated event by event, as a table, a trace and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, format_seconds
+
+from ..screen.output import Screen, check_writable, write_whole
+
+if TYPE_CHECKING:
+    from plan3d.simulator.step.plan_timeline import PlanTimeline
+
+PICTURES = ("png", "svg", "pdf")
+ABOUT = """Simulate the pipeline of one plan, operation by operation.
+
+  plan3d timeline --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+      --plan "pp=8 micro_batch=4 schedule=zb-h1" --trace step.json --gantt step.png
+
+Open the trace at https://ui.perfetto.dev."""
+
+
+def timeline(args: argparse.Namespace) -> int:
+    """Simulate one plan and write what was asked for."""
+    form = _picture_format(args.gantt)
+    if args.trace is not None:
+        check_writable(args.trace, "--trace")
+    from plan3d.simulator.step.plan_timeline import timeline_of
+
+    from ..arguments import plan_arguments, task_arguments
+
+    x = timeline_of(task_arguments.task_of(args), plan_arguments.plan_of(args))
+    if args.trace is not None:
+        from plan3d.simulator.reporting.trace import trace
+
+        text = json.dumps(trace(x), allow_nan=False, separators=(",", ":"))
+        write_whole(args.trace, "--trace", text)
+    if args.gantt is not None:
+        from plan3d.simulator.reporting.gantt import picture
+
+        write_whole(args.gantt, "--gantt", picture(x, form))
+    if args.json:
+        print(json.dumps(record(x), allow_nan=False, indent=1))
+    else:
+        _print(x)
+    return 0
+
+
+def _picture_format(name: str | None) -> str:
+    if name is None:
+        return ""
+    check_writable(name, "--gantt")
+    form = name.rpartition(".")[2].lower()
+    if form not in PICTURES:
+        raise InputError(f"--gantt {name}: must end in .{', .'.join(PICTURES)}")
+    return form
+
+
+def record(x: PlanTimeline) -> dict[str, Any]:
+    """The JSON object of a timeline; seconds and bytes."""
+    from plan3d.simulator.reporting import report
+
+    from ..screen import views
+
+    t = x.timeline
+    return {
+        "plan3d": views.version(),
+        "task": views.task_record(x.task),
+        "profile": views.profile_record(x.task),
+        "plan": report.plan_record(x.costs, 0)["plan"],
+        "step_seconds": x.step_seconds,
+        "closed_form_step_seconds": x.closed_form,
+        "seconds": {
+            "pipeline": x.pipeline_seconds,
+            "data_comm": x.data_comm,
+            "host_comm": x.host_comm,
+            "optimizer": x.optimizer,
+        },
+        "hop_seconds": float(x.times.hop),
+        "operations": t.graph.operations,
+        "idle_share": float(t.idle.mean() / t.step_seconds),
+        "ranks": ranks(x),
+        "critical_path": critical(x),
+    }
+
+
+def ranks(x: PlanTimeline) -> list[dict[str, Any]]:
+    """What every pipeline rank does."""
+    t = x.timeline
+    columns = (t.busy.tolist(), t.idle.tolist(), t.peak(x.kept, x.pending).tolist())
+    return [
+        {
+            "rank": rank,
+            "busy_seconds": busy,
+            "idle_seconds": idle,
+            "idle_share": idle / x.pipeline_seconds,
+            "activations_peak_bytes": peak,
+        }
+        for rank, (busy, idle, peak) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def critical(x: PlanTimeline) -> dict[str, Any]:
+    """What the longest chain of operations is made of."""
+    import numpy as np
+
+    from plan3d.simulator.reporting.trace import CATEGORIES
+
+    t, path = x.timeline, x.timeline.critical_path()
+    seconds = (t.end - t.start)[path]
+    kinds, own = t.graph.kind[path], t.graph.rank[path]
+    paired = np.isin(path + 1, t.graph.partner)
+    longest = int(np.bincount(own, seconds).argmax())
+    out: dict[str, Any] = {
+        name.replace(" ", "_"): float(seconds[(kinds == kind) & ~paired].sum())
+        for kind, name in enumerate(CATEGORIES)
+    }
+    out["forward_beside_backward"] = float(seconds[paired].sum())
+    out["sends_and_waits"] = float(t.makespan - seconds.sum())
+    return {"operations": int(path.size), "longest_on_rank": longest, "seconds": out}
+
+
+def _print(x: PlanTimeline) -> None:
+    from ..screen import views
+
+    screen = Screen()
+    screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
+    print()
+    screen.lines(_summary(x))
+    print()
+    rows = tuple(
+        (
+            str(r["rank"]),
+            f"{r['busy_seconds']:.4g}",
+            f"{r['idle_seconds']:.4g}",
+            f"{100 * r['idle_share']:.1f}",
+            f"{r['activations_peak_bytes'] / GIB:.2f}",
+        )
+        for r in ranks(x)
+    )
+    headers = ("rank", "busy s", "idle s", "idle %", "activations GiB")
+    screen.table(Table(headers=headers, rows=rows, words=frozenset()))
+
+
+def _summary(x: PlanTimeline) -> list[str]:
+    """The step, the closed form beside it, and what decides it."""
+    t, path = x.timeline, critical(x)
+    parts = (
+        f"{format_seconds(x.data_comm)} synchronisation, {format_seconds(x.optimizer)} optimizer"
+    )
+    if x.host_comm:
+        parts += f", {format_seconds(x.host_comm)} copies to and from the host"
+    lines = [
+        f"Step {x.step_seconds:.4g} s, simulated: pipeline {x.pipeline_seconds:.4g} s "
+        f"({x.micro_batches} micro-batches, {t.graph.operations:,} operations, "
+        f"{100 * float(t.idle.mean() / t.step_seconds):.1f} % idle), {parts}"
+    ]
+    difference = 100 * (x.step_seconds / x.closed_form - 1)
+    lines.append(f"Closed form {x.closed_form:.4g} s: the simulation differs {difference:+.2f} %")
+    seconds = ", ".join(
+        f"{name.replace('_', ' ')} {part:.4g} s" for name, part in path["seconds"].items() if part
+    )
+    lines.append(
+        f"Critical path: {path['operations']:,} operations, most of them on rank "
+        f"{path['longest_on_rank']}; {seconds}"
+    )
+    return lines

@@ -1,0 +1,1 @@
+"""What verbs print and write: tables, records, pages, pictures."""

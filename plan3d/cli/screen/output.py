@@ -1,0 +1,199 @@
+"""Where does output go? Tables and lines on stdout, progress on stderr, files all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.text_tables import Table, plain
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+PIPE_WIDTH = 100
+"""Columns at which sentences wrap where there is no terminal to ask."""
+WIDEST = 1000
+"""Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
+PATIENCE = 1.0
+"""Seconds before a progress bar appears."""
+
+
+class Screen:
+    """Standard output: rich tables in a terminal, aligned text in a pipe."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdout.isatty()
+
+    def table(self, table: Table) -> None:
+        """One table and an empty line."""
+        if not self.terminal:
+            print(plain(table), end="\n\n")
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        title = Text(table.title) if table.title else None
+        rich = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+        star = table.marked >= 0
+        if star:
+            rich.add_column("")
+        for i, header in enumerate(table.headers):
+            rich.add_column(Text(header), justify="left" if i in table.words else "right")
+        for i, row in enumerate(table.rows):
+            mark = [Text("*" if i == table.marked else "")] if star else []
+            style = "bold" if i == table.marked else None
+            rich.add_row(*mark, *map(Text, row), style=style)
+        console = Console(highlight=False)
+        needed = console.measure(rich, options=console.options.update(width=WIDEST)).maximum
+        console.width = max(console.width, needed)
+        console.print(rich)
+
+    def lines(self, texts: list[str], bullet: str = "") -> None:
+        """Sentences wrapped to the width, each on its own lines."""
+        for text in texts:
+            indent = " " * len(bullet)
+            wrapped = textwrap.wrap(
+                text,
+                _width(),
+                initial_indent=bullet,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            print("\n".join(wrapped) if wrapped else "")
+
+    def section(self, title: str, texts: list[str]) -> None:
+        """A heading and its sentences as a list, then an empty line."""
+        if texts:
+            print(title)
+            self.lines(texts, "- ")
+            print()
+
+
+def _width() -> int:
+    """COLUMNS, else the terminal's width, else PIPE_WIDTH."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return max(int(given), 20)
+    with contextlib.suppress(OSError, ValueError):
+        return max(os.get_terminal_size(sys.stdout.fileno()).columns, 20)
+    return PIPE_WIDTH
+
+
+class ProgressBar:
+    """What is done so far, on stderr: only in a terminal, and only once it takes a while.
+
+    Call it with the count; `also`, when given, is called with the same.
+    """
+
+    def __init__(
+        self,
+        quiet: bool,
+        also: Callable[[int], None] | None = None,
+        what: str = "plans costed",
+        total: int | None = None,
+    ) -> None:
+        self.what, self.total = what, total
+        self.began = time.perf_counter()
+        self.shown = not quiet and sys.stderr.isatty()
+        self.also = also
+        self.bar: Any = None
+        self.task: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def __call__(self, costed: int) -> None:
+        if self.also:
+            self.also(costed)
+        if self.shown and not self.bar and time.perf_counter() - self.began > PATIENCE:
+            self._start()
+        if self.bar:
+            self.bar.update(self.task, completed=costed, costed=f"{costed:,}")
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.fields[costed]} " + self.what), BarColumn())
+        console = Console(stderr=True)
+        self.bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+        self.task = self.bar.add_task("search", total=self.total, costed="0")
+        self.bar.start()
+
+
+def warn(text: str, quiet: bool = False) -> None:
+    """One line on stderr."""
+    if not quiet:
+        print(f"plan3d: {' '.join(text.split())}", file=sys.stderr)
+
+
+def check_writable(name: str, option: str) -> None:
+    """Raise InputError unless write_whole could write this file; leaves nothing behind.
+
+    A pipe is not tried: its reader would see the end of what it waits for.
+    """
+    try:
+        path, draft = _paths(name)
+        if draft == path:
+            return
+        if path.exists():
+            with path.open("a", encoding="utf-8"):
+                pass
+        with draft.open("x", encoding="utf-8"):
+            pass
+        draft.unlink()
+    except (OSError, ValueError) as error:
+        raise _cannot_write(name, option, error) from None
+
+
+def write_whole(name: str, option: str, content: str | bytes) -> None:
+    """Write a file all or nothing: a draft beside it replaces it once it is complete.
+
+    What is no regular file (a pipe, /dev/stdout) is written directly.
+    """
+    try:
+        path, draft = _paths(name)
+        try:
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            if draft != path:
+                if path.exists():
+                    shutil.copymode(path, draft)
+                os.replace(draft, path)
+        finally:
+            if draft != path:
+                draft.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise _cannot_write(name, option, error) from None
+
+
+def _paths(name: str) -> tuple[Path, Path]:
+    given = Path(name)
+    if given.exists() and not given.is_file() and not given.is_dir():
+        return given, given
+    path = given.resolve()
+    return path, path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _cannot_write(name: str, option: str, error: Exception) -> InputError:
+    why = getattr(error, "strerror", None) or str(error)
+    return InputError(f"{option} {name}: cannot be written ({why})")

@@ -1,0 +1,327 @@
+"""What is in the answer? Headers, counts, JSON objects and CSV of the verbs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting import report
+from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
+from plan3d.simulator.step import costs_tables
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.task import Task
+
+from . import proof
+
+if TYPE_CHECKING:
+    from plan3d.search.result.search_result import SearchResult
+
+RULES_SHOWN = 4
+MOST_COUNTED = 10**12
+"""Candidates that are printed in full."""
+DAY = 86400.0
+JOULES_PER_MWH = 3.6e9
+
+
+def version() -> str:
+    """The installed version."""
+    from ... import __version__
+
+    return __version__
+
+
+def task_record(task: Task) -> dict[str, Any]:
+    """The question as JSON holds it."""
+    return {
+        "model": task.model.name,
+        "parameters": task.model.parameters,
+        "active_parameters": task.model.active_parameters,
+        "cluster": task.cluster.name,
+        "accelerator": task.cluster.accelerator.name,
+        "gpus": task.gpus,
+        "gpus_per_node": task.cluster.gpus_per_node,
+        "nodes": task.cluster.nodes,
+        "sequence": task.sequence,
+        "global_batch": task.global_batch,
+        "tokens_per_step": task.tokens,
+    }
+
+
+def profile_record(task: Task) -> dict[str, Any]:
+    """Which numbers the answer rests on."""
+    return {
+        "hardware": task.cluster.name,
+        **provenance_counts(task.cluster),
+        "software": task.software.name,
+    }
+
+
+def header(task: Task, limit: float | None = None) -> list[str]:
+    """What was asked, and the peak and profiles behind every number."""
+    model, cluster = task.model, task.cluster
+    active = model.active_parameters
+    size = format_count(model.parameters)
+    size += f", {format_count(active)} active" if active != model.parameters else ""
+    capacity = cluster.accelerator.memory
+    memory = f"memory {capacity / GIB:.1f} GiB a GPU"
+    if limit is not None:
+        memory += f", limit {limit / GIB:.1f} GiB ({100 * (1 - limit / capacity):.3g} % headroom)"
+    return [
+        f"{model.name} ({size} parameters) on {task.gpus} x {cluster.accelerator.name} "
+        f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
+        f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
+        "a step",
+        f"{provenance_line(cluster)}; software {task.software.name}; {memory}",
+    ]
+
+
+def peak_line(costs: Costs) -> str:
+    """The MFU's denominator, always beside an MFU; one for each precision among the plans."""
+    peaks = np.atleast_1d(costs.peak_flops)
+    formats = [costs_tables.number_format(costs.plans, row) for row in range(len(costs))]
+    said = [
+        f"{format_flops(peak)} ({name}, dense)" for name, peak in zip(formats, peaks, strict=True)
+    ]
+    return f"MFU of {' or '.join(dict.fromkeys(said))} per GPU"
+
+
+def count_lines(result: SearchResult) -> list[str]:
+    """How many plans there were and what removed the others."""
+    counts = result.counts
+    largest = sorted(counts.removed.items(), key=lambda item: -item[1])
+    shown = [f"{name} {_large(n)}" for name, n in largest if n][:RULES_SHOWN]
+    sampled = result.trace is not None and not result.interrupted
+    state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
+    state = "" if result.complete else state
+    removed = f"; removed most: {', '.join(shown)}" if shown else ""
+    met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
+    found = (
+        f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
+        f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
+        f"{result.seconds_searching:.2f} s{state}"
+    )
+    return [found, *proof.lines(result), *_ties(result), *_events(result)]
+
+
+def _large(count: int) -> str:
+    """A count in full, or rounded where that would be longer than a reader counts."""
+    return f"{count:,}" if count < MOST_COUNTED else f"{Decimal(count):.2e}"
+
+
+def _events(result: SearchResult) -> list[str]:
+    """What the exact simulation of the first plans' pipelines says."""
+    if result.costs is None or not (result.costs.plans.pp > 1).any():
+        return []
+    seconds = result.event_seconds
+    times = ", ".join(f"{s:.4g}" for s in seconds)
+    longest = max(0.0, 100 * float((seconds / result.costs.step - 1).max()))
+    return [
+        f"with their pipelines simulated event by event these plans take {times} s a step: at most "
+        f"{longest:.1f} % more than the closed form that ranks them; the shortest is plan "
+        f"{int(seconds.argmin()) + 1}"
+    ]
+
+
+def _ties(result: SearchResult) -> list[str]:
+    """The short list: plans that the prediction cannot tell from the best."""
+    from plan3d.search.result.search_result import TIE
+
+    if result.ties < 2:
+        return []
+    return [
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: closer than a "
+        "prediction can tell, so try them all"
+    ]
+
+
+def training_columns(
+    costs: Costs, rows: int, tokens: float | None, price: float | None
+) -> dict[str, list[str]]:
+    """Columns of a ranking that tell what training takes."""
+    reached = _accuracy_columns(costs, rows)
+    if tokens is None:
+        return reached
+    each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
+    out = reached | {
+        "days": [f"{r['train_seconds'] / DAY:.1f}" for r in each],
+        "GPU-hours": [f"{r['gpu_hours']:,.0f}" for r in each],
+    }
+    return out if price is None else {**out, "USD": [f"{r['cost_usd']:,.0f}" for r in each]}
+
+
+def _accuracy_columns(costs: Costs, rows: int) -> dict[str, list[str]]:
+    """Columns that tell what reaching the task's goal takes."""
+    if not costs.task.goal:
+        return {}
+    iterations, seconds = np.atleast_1d(costs.iterations), np.atleast_1d(costs.accuracy_seconds)
+    return {
+        "iterations": [f"{n:,.0f}" for n in iterations[:rows]],
+        "to accuracy": [format_seconds(float(s)) for s in seconds[:rows]],
+    }
+
+
+def accuracy_lines(costs: Costs) -> list[str]:
+    """What reaching the task's goal takes with the first plan."""
+    goal = costs.task.goal
+    if not goal:
+        return []
+    terms = {name: float(column[0]) for name, column in costs.iterations_by_cause.items()}
+    parts = ", ".join(f"{name} {value:,.0f}" for name, value in terms.items())
+    total = float(np.atleast_1d(costs.accuracy_seconds)[0])
+    return [
+        f"accuracy {goal.accuracy:g} takes {sum(terms.values()):,.0f} iterations ({parts}), "
+        f"{format_seconds(total)}, by published rates without their constants: to compare plans"
+    ]
+
+
+def training_line(costs: Costs, tokens: float, price: float | None) -> str:
+    """What training on all tokens takes with the best plan."""
+    r = report.training_record(costs, 0, tokens, price)
+    cost = f", {r['cost_usd']:,.0f} USD at {price:g} USD per GPU-hour" if price else ""
+    return (
+        f"{format_count(tokens)} tokens take {format_seconds(r['train_seconds'])}, "
+        f"{r['gpu_hours']:,.0f} GPU-hours, about {r['energy_joules'] / JOULES_PER_MWH:,.3g} MWh "
+        f"(estimate: board power x time){cost}"
+    )
+
+
+def plan_records(
+    costs: Costs | None, limit: float | None, tokens: float | None, price: float | None
+) -> list[dict[str, Any]]:
+    """Ranked plans as JSON holds them."""
+    out = []
+    for row in range(len(costs) if costs is not None else 0):
+        assert costs is not None
+        record = {"rank": row + 1, **report.plan_record(costs, row, limit)}
+        if tokens is not None:
+            record |= report.training_record(costs, row, tokens, price)
+        out.append(record)
+    return out
+
+
+def search_record(
+    result: SearchResult, tokens: float | None, price: float | None, pareto: bool
+) -> dict[str, Any]:
+    """The JSON object of a search."""
+    counts = result.counts
+    plans = plan_records(result.costs, result.limit, tokens, price)
+    for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
+        record["event_step_seconds"] = seconds
+    out = {
+        "plan3d": version(),
+        "task": {**task_record(result.task), **({"tokens": tokens} if tokens is not None else {})},
+        "profile": profile_record(result.task),
+        "backend": result.backend,
+        "objective": result.objective,
+        "memory_limit_bytes": float(result.limit),
+        "ties": result.ties,
+        "counts": {
+            "candidates": counts.candidates,
+            "evaluated": counts.evaluated,
+            "feasible": counts.feasible,
+            "removed": dict(counts.removed),
+        },
+        "seconds_searching": result.seconds_searching,
+        "complete": result.complete,
+        **proof.record(result),
+        "plans": plans,
+    }
+    if pareto:
+        out["frontier"] = plan_records(result.frontier, result.limit, tokens, price)
+    return out
+
+
+def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dict[str, Any]:
+    """The JSON object of a question that no number of GPUs answers."""
+    asked = {**task_record(task), "tokens": tokens}
+    for unknown in ("gpus", "nodes"):
+        asked.pop(unknown)
+    return {
+        "plan3d": version(),
+        "task": asked,
+        "profile": profile_record(task),
+        "counts": {"candidates": 0, "evaluated": 0, "feasible": 0, "removed": {}},
+        "seconds_searching": 0.0,
+        "complete": True,
+        "plans": [],
+        "infeasible": infeasible,
+    }
+
+
+def verdict(costs: Costs) -> str:
+    """Whether one plan fits, said clearly."""
+    if costs.fits:
+        edge = " AT THE EDGE" if costs.verdict == "edge" else ""
+        return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+    if costs.margin >= 0:
+        return (
+            f"DOES NOT FIT ON THE HOST: a node needs {costs.node_bytes / GIB:,.1f} GiB of "
+            f"{costs.node_capacity / GIB:,.1f}"
+        )
+    return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
+
+
+def spread(costs: Costs, most: int) -> Costs:
+    """At most so many rows, evenly over the table, the first and last among them."""
+    if len(costs) <= most:
+        return costs
+    last = len(costs) - 1
+    rows = sorted({round(i * last / max(most - 1, 1)) for i in range(most)})
+    return costs.take(rows)
+
+
+def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> dict[str, Any]:
+    """The JSON object of one plan: that of a search with one plan, and its stages."""
+    (plan,) = plan_records(costs, None, tokens, price)
+    plan["shares"] = loss_shares(costs)
+    plan["synchronisation"] = traffic(costs).record()
+    return {
+        "plan3d": version(),
+        "task": {**task_record(costs.task), **({"tokens": tokens} if tokens is not None else {})},
+        "profile": profile_record(costs.task),
+        "counts": {"candidates": 1, "evaluated": 1, "feasible": int(costs.fits), "removed": {}},
+        "seconds_searching": 0.0,
+        "complete": True,
+        "plans": [plan],
+        "stages": report.stage_records(costs),
+    }
+
+
+def csv_text(records: list[dict[str, Any]]) -> str:
+    """Ranked plans as CSV: one row a plan, nested names joined by a dot."""
+    rows = [_flat(_as_text(record)) for record in records]
+    out = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _as_text(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose plan's segments are their text."""
+    fields = record["plan"]
+    if "segments" not in fields:
+        return record
+    own = {name: fields[name] for name in ("tp", "dp", "zero", "recompute", "segments")}
+    return {**record, "plan": {**fields, "segments": Plan(**own).segments_text}}
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in record.items():
+        key = prefix + name
+        if isinstance(value, dict):
+            out |= _flat(value, "" if name == "plan" else f"{key}.")
+        elif name == "step_seconds_interval":
+            out |= {"step_seconds_low": value[0], "step_seconds_high": value[1]}
+        elif name != "assumptions":
+            out[key] = " ".join(map(str, value)) if isinstance(value, list) else value
+    return out

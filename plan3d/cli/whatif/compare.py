@@ -1,0 +1,174 @@
+"""The verb `compare`: search backends beside each other, as a table, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.text_tables import Table
+
+from ..arguments import goal_arguments, task_arguments
+from ..screen.output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from . import compare_systems
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.backend_benchmark import Entry, Race
+
+PICTURES = ("png", "svg", "pdf")
+ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
+with --space staged a dynamic program does, for a set that has all these plans and more. Or run
+training systems against one device.
+
+  plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
+      --backends random,annealing,cma-es --seeds 10 --plot regret.png
+  plan3d compare --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --systems all"""
+OF_SYSTEMS = ("accuracy", "gradient_noise")
+"""Options that a comparison of backends would not use."""
+
+
+def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+    """Run the backends, or search the systems, and print what they found."""
+    if args.systems is not None:
+        return compare_systems.compare(args, progress)
+    for name in OF_SYSTEMS:
+        if getattr(args, name) is not None:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} has no effect on backends; it goes with --systems")
+    choose = task_arguments.choices_of(args)
+    task = task_arguments.task_of(args)
+    task_arguments.check_choices(task, choose)
+    goal_arguments.check_graph(args, choose.get("topology", []))
+    form = _picture_format(args.plot)
+    options = _options(args)
+    from plan3d.search.whatif.backend_benchmark import compare as run
+
+    with ProgressBar(args.quiet, progress) as bar:
+        race = run(task, choose=choose, progress=bar, **options)
+    if args.plot is not None and race.entries:
+        from plan3d.search.whatif.backend_plot import picture
+
+        write_whole(args.plot, "--plot", picture(race, form))
+    if args.json:
+        print(json.dumps(record(race), allow_nan=False, indent=1))
+    else:
+        _print(race)
+    if race.complete:
+        return 0
+    warn("interrupted: the backends that came to their end", args.quiet)
+    return INTERRUPTED
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of race.compare; its own defaults where the user says nothing."""
+    names = None if args.backends is None else [n.strip() for n in args.backends.split(",")]
+    if names is not None and len(set(names)) < len(names):
+        raise InputError(f"--backends {args.backends}: names a backend twice")
+    given = {
+        "backends": names,
+        "space": args.space,
+        "headroom": args.memory_headroom,
+        "budget": args.budget,
+        "seeds": args.seeds,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _picture_format(name: str | None) -> str:
+    if name is None:
+        return ""
+    check_writable(name, "--plot")
+    form = name.rpartition(".")[2].lower()
+    if form not in PICTURES:
+        raise InputError(f"--plot {name}: must end in .{', .'.join(PICTURES)}")
+    return form
+
+
+def record(race: Race) -> dict[str, Any]:
+    """The JSON object of a comparison; medians over the seeds, null where most found nothing."""
+    from ..screen import views
+
+    best = race.optimum.best
+    optimum: dict[str, Any] = {"backend": race.optimum.backend}
+    if best is not None:
+        optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_dict()}
+    optimum |= {
+        "evaluations": race.optimum.counts.evaluated,
+        "seconds": race.optimum.seconds_searching,
+    }
+    return {
+        "plan3d": views.version(),
+        "task": views.task_record(race.task),
+        "profile": views.profile_record(race.task),
+        "memory_limit_bytes": float(race.optimum.limit),
+        "space": race.space,
+        "budget": race.budget,
+        "complete": race.complete,
+        "optimum": optimum,
+        "backends": [_entry(entry) for entry in race.entries],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    near = [count for count in entry.to_near.tolist() if math.isfinite(count)]
+    return {
+        "backend": entry.backend,
+        "best_step_seconds": _median(entry.best),
+        "regret": _median(entry.regret),
+        "evaluations": _median(entry.evaluations),
+        "seconds": _median(entry.seconds),
+        "evaluations_to_1_percent": _median(entry.to_near),
+        "seeds": len(entry.best),
+        "seeds_within_1_percent": len(near),
+    }
+
+
+def _median(values: Any) -> float | None:
+    """The lower median, so that it is a value some run had; None where that is infinite."""
+    middle = sorted(values.tolist())[(len(values) - 1) // 2]
+    return middle if math.isfinite(middle) else None
+
+
+def _print(race: Race) -> None:
+    from ..screen import views
+
+    screen = Screen()
+    screen.lines(views.header(race.task, race.optimum.limit))
+    print()
+    screen.table(_table(race))
+    screen.lines(
+        [
+            "medians over the seeds; what draws at random may cost "
+            f"{race.budget:,} plans, where one costed before is free; regret: best step over the "
+            "optimum, less one; to 1 %: plans costed until the regret was at most 1 %, - where "
+            "most seeds never got there"
+        ]
+    )
+
+
+def _table(race: Race) -> Table:
+    headers = ("backend", "step s", "regret %", "plans costed", "s", "to 1 %", "seeds within 1 %")
+    done, best = race.optimum, race.optimum.best
+    step = "-" if best is None else f"{best.step_seconds:.4g}"
+    optimum = (done.backend, step, "0", f"{done.counts.evaluated:,}")
+    rows = [(*optimum, f"{done.seconds_searching:.2f}", "", "certified")]
+    for e in (_entry(entry) for entry in race.entries):
+        rows.append(
+            (
+                e["backend"],
+                _cell(e["best_step_seconds"], ".4g"),
+                "-" if e["regret"] is None else f"{100 * e['regret']:.2f}",
+                _cell(e["evaluations"], ",.0f"),
+                _cell(e["seconds"], ".2f"),
+                _cell(e["evaluations_to_1_percent"], ",.0f"),
+                f"{e['seeds_within_1_percent']} of {e['seeds']}",
+            )
+        )
+    return Table(headers=headers, rows=tuple(rows))
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

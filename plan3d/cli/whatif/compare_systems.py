@@ -1,0 +1,209 @@
+"""How do training systems compare on one task? `compare --systems`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, format_seconds
+
+from ..arguments import goal_arguments, task_arguments
+from ..screen.output import INTERRUPTED, ProgressBar, Screen, warn
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.compare_systems import BySystem, Entry
+    from plan3d.simulator.plan.plan import Plan
+
+OF_BACKENDS = ("backends", "budget", "seeds", "plot")
+"""Options of a comparison of backends."""
+
+
+def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+    """Search the best plan of every system and print them side by side."""
+    for name in OF_BACKENDS:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} has no effect with --systems: no backends are compared")
+    choose = task_arguments.choices_of(args)
+    task = task_arguments.task_of(args)
+    goal_arguments.check_graph(args, choose.get("topology", []))
+    systems = _systems(args.systems)
+    from plan3d.search.whatif import compare_systems
+
+    headroom = {} if args.memory_headroom is None else {"headroom": args.memory_headroom}
+    with ProgressBar(args.quiet, progress) as bar:
+        found = compare_systems.compare(task, systems, choose=choose, progress=bar, **headroom)
+    if args.json:
+        print(json.dumps(record(found), allow_nan=False, indent=1))
+    else:
+        _print(found)
+    if not found.complete:
+        warn("interrupted: the systems that came to their end", args.quiet)
+        return INTERRUPTED
+    return 0 if any(entry.best for entry in found.entries) else NoFeasiblePlanError.exit_code
+
+
+def _systems(text: str) -> list[System]:
+    if text == "all":
+        return list(SYSTEMS.values())
+    named = [system(name.strip()) for name in text.split(",")]
+    if len({s.name for s in named}) < len(named):
+        raise InputError(f"--systems {text}: names a system twice")
+    return named
+
+
+def record(found: BySystem) -> dict[str, Any]:
+    """The JSON object of a comparison of systems."""
+    from ..screen import views
+
+    return {
+        "plan3d": views.version(),
+        "task": views.task_record(found.task),
+        "profile": views.profile_record(found.task),
+        "objective": found.objective,
+        "memory_limit_bytes": float(found.limit),
+        "complete": found.complete,
+        "one_device_step_seconds": None if found.alone is None else found.alone.step_seconds,
+        "fastest": found.first.system.name if found.first else None,
+        "systems": [_entry(found, entry) for entry in found.entries],
+    }
+
+
+def _entry(found: BySystem, entry: Entry) -> dict[str, Any]:
+    """One system: its best plan as a search has it, or null and why."""
+    from plan3d.simulator.reporting.report import plan_record
+
+    best, smallest = entry.best, entry.found.smallest
+    return {
+        "system": entry.system.name,
+        "meaning": entry.system.meaning,
+        "source": entry.system.source,
+        "exact": entry.system.exact,
+        "gpus": entry.found.task.gpus,
+        "evaluated": entry.found.counts.evaluated,
+        "feasible": entry.found.counts.feasible,
+        "speed_up": None if best is None else found.speed_up(best),
+        "least_memory_bytes": None if smallest is None else smallest.memory_bytes,
+        "infeasible": entry.obstacle or None,
+        "best": None if best is None else plan_record(best, 0, found.limit),
+    }
+
+
+def _print(found: BySystem) -> None:
+    from ..screen import views
+
+    screen = Screen()
+    screen.lines(views.header(found.task, found.limit))
+    best = [costs for entry in found.entries if (costs := entry.best)]
+    screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
+    print()
+    screen.table(_table(found))
+    screen.lines(_notes(found))
+    print()
+    screen.section("No legal plan", _illegal(found))
+    screen.section("Iterations, to compare systems, from published rates", _rates(found))
+
+
+def _table(found: BySystem) -> Table:
+    goal = found.task.goal is not None
+    extra = ("iterations", "to accuracy") if goal else ()
+    headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", *extra)
+    rows = [(*_cells(found, entry, goal), _plan(entry)) for entry in found.entries]
+    first = found.entries.index(found.first) if found.first else -1
+    return Table(
+        headers=(*headers, "plan"),
+        rows=tuple(rows),
+        words=frozenset({0, len(headers)}),
+        marked=first,
+    )
+
+
+def _cells(found: BySystem, entry: Entry, goal: bool) -> tuple[str, ...]:
+    """Numbers of one system's best plan; its smallest memory where none fits."""
+    costs, smallest = entry.best, entry.found.smallest
+    name, gpus = entry.system.name, str(entry.found.task.gpus)
+    if costs is None:
+        least = "-" if smallest is None else f"{smallest.memory_bytes / GIB:.1f}"
+        return (name, gpus, "-", "-", "-", "-", least, *(("-", "-") if goal else ()))
+    gain = found.speed_up(costs)
+    reached = (f"{costs.iterations:,.0f}", format_seconds(costs.accuracy_seconds)) if goal else ()
+    return (
+        name,
+        gpus,
+        f"{costs.step_seconds:.4g}",
+        "-" if gain is None else f"{gain:.1f}",
+        f"{costs.tokens_per_second:,.0f}",
+        f"{100 * costs.mfu:.1f}",
+        f"{costs.memory_bytes / GIB:.1f}",
+        *reached,
+    )
+
+
+def _plan(entry: Entry) -> str:
+    """What `estimate --system` needs to be told of the plan; or why there is none."""
+    best, smallest = entry.best, entry.found.smallest
+    if best is not None:
+        return open_fields(entry.system, best.plans.take(0))
+    if smallest is None:
+        return "no legal plan"
+    part, size = max(smallest.memory.items(), key=lambda item: item[1])
+    return (
+        f"does not fit in {entry.found.limit / GIB:.1f} GiB: {size / GIB:.1f} GiB are {part} with "
+        f"{open_fields(entry.system, smallest.plans)}"
+    )
+
+
+def open_fields(system: System, plan: Plan) -> str:
+    """A plan without what its system leaves no choice of."""
+    held = {field for field, values in system.usual.items() if is_single(values)}
+    words = [word for word in str(plan).split() if word.partition("=")[0] not in held]
+    return " ".join(words) or f"micro_batch={plan.micro_batch}"
+
+
+def _notes(found: BySystem) -> list[str]:
+    """What the columns mean."""
+    goal, alone = found.task.goal, found.alone
+    worth = "" if goal else " of the systems whose steps are worth the same"
+    base = "" if alone is None else f", {alone.step_seconds:.4g} s"
+    if alone is not None and alone.memory_bytes > found.limit:
+        base += " were its memory enough"
+    out = [
+        f"* fastest{worth}; every system with the best of its own plans; speed-up: step of one "
+        f"device over the step{base}; mem: GiB = 2^30 bytes of the fullest rank, the least that a "
+        "plan needs where none fits"
+    ]
+    changed = [e.system.name for e in found.entries if not e.system.exact]
+    if changed and not goal:
+        out.append(
+            f"{', '.join(changed)}: a step is worth less than one of the others; --accuracy with "
+            "--gradient-noise says by how much"
+        )
+    return out
+
+
+def _illegal(found: BySystem) -> list[str]:
+    """Why rules leave no plan of some systems."""
+    names: dict[str, list[str]] = {}
+    for entry in found.entries:
+        if entry.found.smallest is None:
+            names.setdefault(entry.obstacle, []).append(entry.system.name)
+    return [f"{', '.join(systems)}: {reason}" for reason, systems in names.items()]
+
+
+def _rates(found: BySystem) -> list[str]:
+    """The published rate behind the iterations, and the systems that it is of."""
+    if not found.task.goal:
+        return []
+    from plan3d.simulator.analysis.traffic import rate_of
+    from plan3d.simulator.plan.sync_policy import policy_of
+
+    names: dict[str, list[str]] = {}
+    for entry in found.entries:
+        if entry.best is not None:
+            rate = str(rate_of(policy_of(entry.best.plans)))
+            names.setdefault(rate, []).append(entry.system.name)
+    return [f"{', '.join(systems)}: {rate}" for rate, systems in names.items()]

@@ -1,0 +1,201 @@
+"""The verb `sweep`: the same question over one or two numbers, scaling, what-if and cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import NoFeasiblePlanError
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, format_flops
+
+from ..arguments import sweep_points
+from ..arguments.sweep_points import SIZES, Axis
+from ..screen import plot_file
+from ..screen.output import INTERRUPTED, ProgressBar, Screen, check_writable, warn
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.sweep import Point, Row, Sweep
+
+ABOUT = """Ask the same question over one or two numbers: scaling, what-if, cost.
+
+  plan3d sweep --model llama-3.1-70b --cluster h100-sxm --global-batch 1024 \\
+      --over gpus=128,256,512,1024 --tokens 2T --price 2.5 --plot scaling.png
+
+F of --over is an option of the task (gpus, sequence, inter-node-bandwidth, model ...) or a plan
+field (tp, precision ...)."""
+UNITS = {
+    "inter_node_bandwidth": ("GB/s", 1e9),
+    "intra_node_bandwidth": ("GB/s", 1e9),
+    "network_latency": ("us", 1e-6),
+    "latency_per_node": ("us", 1e-6),
+    "memory": ("GiB", GIB),
+}
+"""Units in which varied numbers are shown, in SI."""
+AXIS_NAMES = {
+    "gpus": "GPUs",
+    "sequence": "sequence / tokens",
+    "global_batch": "global batch / sequences",
+    "global_batch_tokens": "global batch / tokens",
+    "gpus_per_node": "GPUs a node",
+    "micro_batch": "micro-batch / sequences",
+}
+"""What a picture's axis is called, where it is not the field with its unit."""
+DAY, MWH = 86400.0, 3.6e9
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Run all points and print the table; the exit code says whether any has a plan."""
+    from plan3d.search.whatif.sweep import OK, run_points
+
+    sweep_points.check(args)
+    form = plot_file.form_of(args.plot)
+    axes = sweep_points.axes_of(args)
+    points = sweep_points.points_of(args, axes)
+    if args.csv is not None:
+        _prepare_csv(args)
+    with ProgressBar(args.quiet, None, f"of {len(points)} points", len(points)) as bar:
+        done = run_points(points, scheduler=args.scheduler, resume=args.csv, each=bar)
+    rows = _scaled(done, axes)
+    if args.plot is not None:
+        plot_file.write(args.plot, _picture(args, rows, axes, form))
+    if args.json:
+        print(json.dumps(_record(args, rows, axes, done), allow_nan=False, indent=1))
+    else:
+        _print(args, rows, axes, points)
+    if not done.complete:
+        warn(f"interrupted: {len(rows)} of {len(points)} points are done", args.quiet)
+        return INTERRUPTED
+    return 0 if any(row["status"] == OK for row in rows) else NoFeasiblePlanError.exit_code
+
+
+def _prepare_csv(args: argparse.Namespace) -> None:
+    """A file of points is continued only when asked for."""
+    from plan3d.search.whatif.sweep_file import own_file
+
+    path = own_file(args.csv)
+    check_writable(args.csv, "--csv")
+    if not args.resume:
+        path.unlink(missing_ok=True)
+
+
+def _scaled(done: Sweep, axes: list[Axis]) -> list[Row]:
+    """Rows with their scaling efficiency, where GPUs are varied."""
+    from plan3d.search.whatif.sweep import with_scaling
+
+    if not {axis.name for axis in axes} & set(SIZES):
+        return done.rows
+    others = [axis.name for axis in axes if axis.name not in SIZES]
+    return with_scaling(done.rows, others[0] if others else None)
+
+
+def _record(
+    args: argparse.Namespace, rows: list[Row], axes: list[Axis], done: Sweep
+) -> dict[str, Any]:
+    from ..screen import views
+
+    return {
+        "plan3d": views.version(),
+        "over": [{"field": axis.name, "values": axis.texts} for axis in axes],
+        "plans": "best" if args.plan is None else "given",
+        "weak": bool(args.weak),
+        "complete": done.complete,
+        "points": rows,
+    }
+
+
+def _print(
+    args: argparse.Namespace, rows: list[Row], axes: list[Axis], points: list[Point]
+) -> None:
+    from ..screen import views
+
+    screen = Screen()
+    told = " and ".join(f"{axis.name} ({len(axis.texts)} values)" for axis in axes)
+    how = "its best plan" if args.plan is None else f"the plan {args.plan}"
+    batch = "; the global batch grows with the GPUs" if args.weak else ""
+    screen.lines([f"Sweep over {told}, each point with {how}{batch}"])
+    screen.lines([f"first point: {line}" for line in views.header(points[0].task)[:1]])
+    peaks = {f"{format_flops(r['peak_flops'])} ({r['number_format']}, dense)": 0 for r in rows
+             if "peak_flops" in r}  # fmt: skip
+    screen.lines([f"MFU of {' or '.join(peaks)} per GPU"] if peaks else [])
+    print()
+    screen.table(_table(rows, axes))
+    notes = [f"{_setting(row, axes)}: {row['detail']}" for row in rows if row.get("detail")]
+    screen.section("Not possible", notes)
+    if any("scaling_efficiency" in row for row in rows):
+        screen.lines(["scaling %: tokens/s a GPU over that of the first point (of its series)"])
+    if args.tokens is not None:
+        screen.lines(["energy: board power x time, an estimate"])
+
+
+def _setting(row: Row, axes: list[Axis]) -> str:
+    return ", ".join(f"{axis.name}={_with_unit(axis.name, row[axis.name])}" for axis in axes)
+
+
+def _shown(name: str, value: Any) -> str:
+    return f"{value / UNITS[name][1]:.4g}" if name in UNITS else str(value)
+
+
+def _with_unit(name: str, value: Any) -> str:
+    return f"{_shown(name, value)} {UNITS[name][0]}" if name in UNITS else str(value)
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("step_seconds", "step s", lambda x: f"{x:.4g}"),
+    ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
+    ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
+    ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
+    ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
+    ("train_seconds", "days", lambda x: f"{x / DAY:.1f}"),
+    ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),
+    ("cost_usd", "USD", lambda x: f"{x:,.0f}"),
+    ("energy_joules", "MWh", lambda x: f"{x / MWH:,.0f}"),
+)
+"""Columns of the table where a row has them: key, header with unit, how it is written."""
+
+
+def _table(rows: list[Row], axes: list[Axis]) -> Table:
+    shown = [column for column in COLUMNS if any(column[0] in row for row in rows)]
+    heads = [f"{a.name} {UNITS[a.name][0]}" if a.name in UNITS else a.name for a in axes]
+    cells = tuple(
+        (
+            *(_shown(axis.name, row[axis.name]) for axis in axes),
+            *(write(row[key]) if key in row else "" for key, _, write in shown),
+            _verdict(row),
+        )
+        for row in rows
+    )
+    headers = (*heads, *(head for _, head, _ in shown), "plan")
+    return Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1}))
+
+
+def _verdict(row: Row) -> str:
+    """The plan, or why there is none."""
+    if "plan" not in row:
+        return str(row["status"])
+    large = " (does not fit)" if row["verdict"] == "does not fit" else ""
+    return f"{row['plan']}{large}"
+
+
+def _picture(args: argparse.Namespace, rows: list[Row], axes: list[Axis], form: str) -> bytes:
+    from plan3d.simulator.reporting.plots_many import scaling
+
+    first, *rest = axes
+    unit, factor = UNITS.get(first.name, ("", 1))
+    second = rest[0].name if rest else None
+    drawn = [
+        {
+            **row,
+            first.name: row[first.name] / factor if unit else row[first.name],
+            **({second: _with_unit(second, row[second])} if second else {}),
+        }
+        for row in rows
+    ]
+    name = first.name.replace("_", " ")
+    label = AXIS_NAMES.get(first.name, f"{name} / {unit}" if unit else name)
+    asked = ", ".join(str(text) for text in (args.model, args.cluster) if text is not None)
+    how = "best plan at every point" if args.plan is None else f"plan {args.plan}"
+    kind = "weak scaling, " if args.weak else ""
+    return scaling(drawn, first.name, label, second, f"{asked}: {kind}{how}", form)

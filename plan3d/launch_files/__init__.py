@@ -1,0 +1,1 @@
+"""Launch files of frameworks: written from a plan, read back as one."""

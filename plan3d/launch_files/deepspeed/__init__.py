@@ -1,0 +1,1 @@
+"""Megatron-DeepSpeed scripts and DeepSpeed configurations."""

@@ -1,0 +1,234 @@
+"""What is an exporter? A framework's own rules, and a function from a task and a plan to text.
+
+An exporter writes every field of a plan, or refuses by name what its framework cannot run: what
+is implied by a framework (it always overlaps, it always shards) is a rule too. So a plan that is
+written and read again is the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.layer_runs import FIELDS
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.sync_policy import PLAIN
+from plan3d.simulator.plan.values import spell
+from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.task import Task
+
+from .launch_file import Kept
+from .shape import blocks, features
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One file format of one version of a framework."""
+
+    version: str
+    title: str
+    """What is written, and for what."""
+    rules: tuple[Rule, ...]
+    """What this version refuses, beyond the rules that every framework has."""
+    write: Callable[[Task, Plan], str]
+    """The file of a task and a resolved plan that breaks no rule."""
+    merge: Callable[[str, Sequence[Kept]], str] | None = None
+    """The file with what an imported one also said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """One framework and the formats it reads."""
+
+    name: str
+    forms: tuple[Form, ...]
+    """By version; the first is the default."""
+
+    def form(self, version: str = "") -> Form:
+        """The format of a version: '0.3' finds 0.3.0. Raises InputError for an unknown one."""
+        if not version:
+            return self.forms[0]
+        for form in self.forms:
+            if form.version == version or form.version.startswith(f"{version}."):
+                return form
+        known = ", ".join(form.version for form in self.forms)
+        raise InputError(f"--version {version}: files are written for {self.name} {known}")
+
+
+def written(task: Task, plan: Plan, form: Form) -> str:
+    """The file of one plan. Raises InputError with every rule that it breaks."""
+    plan = resolve(plan, task.gpus).take(0)
+    refused = refusals(task, plan, form)
+    if refused:
+        raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
+    return form.write(task, with_layers(plan))
+
+
+def differing(plan: Plan) -> str:
+    """What differs between the runs of one plan; '' where they only divide the layers."""
+    if not plan.segments:
+        return ""
+    runs = plan.segments
+    for name in FIELDS:
+        values = sorted({int(value) for value in getattr(runs, name)[runs.present]})
+        if len(values) > 1:
+            return f"layers with {' and '.join(shown(name, value) for value in values)} in one plan"
+    return ""
+
+
+def with_layers(plan: Plan) -> Plan:
+    """A plan whose runs all have one strategy, as layers of its stages."""
+    if not plan.segments:
+        return plan
+    runs = plan.segments
+    counts = tuple(sum(run["layers"] for run in stage) for stage in runs.stages())
+    own = {name: int(getattr(runs, name)[0, 0]) for name in FIELDS}
+    return replace(plan, segments=None, layers_per_stage=counts, **own)
+
+
+WAYS = {
+    "sync": PLAIN.sync,
+    "topology": PLAIN.topology,
+    "sync_period": PLAIN.period,
+    "compression": PLAIN.compression,
+    "levels": PLAIN.levels,
+    "kept_per_thousand": PLAIN.kept_per_thousand,
+}
+"""Fields of how replicas are kept together, and what every framework does; buckets, shards and
+host memory each framework has in its own way."""
+
+
+def _plainly_reduced(p: Any, task: Task) -> Any:
+    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in WAYS.items()])
+
+
+def _other_ways(p: Plan) -> list[str]:
+    """The fields of WAYS that do not keep their defaults."""
+    own = {name: getattr(p, name) for name in WAYS}
+    return [shown(name, value) for name, value in own.items() if value != WAYS[name]]
+
+
+ALL_REDUCED = Rule(
+    "all-reduced-gradients",
+    tuple(WAYS),
+    _plainly_reduced,
+    lambda p, t: (
+        "launch files are written for gradients that are all-reduced every step in full, without "
+        f"{' '.join(_other_ways(p))}"
+    ),
+)
+"""The rule of every framework about how replicas are kept together."""
+
+
+def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
+    """Why a framework cannot run a resolved plan, a sentence a rule."""
+    uneven = differing(plan)
+    if uneven:
+        return [f"{uneven} (uniform-strategy)"]
+    plan = with_layers(plan)
+    general = violated(plan, task)
+    if general:
+        return [text for _, text in general]
+    return [
+        f"{rule.message(plan, task)} ({rule.name})"
+        for rule in (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+        if not np.all(rule.ok(plan, task))
+    ]
+
+
+def only(name: str, field: str, values: Iterable[int], why: str) -> Rule:
+    """The rule that a field has one of these values; the last of them is the nearest."""
+    allowed = tuple(int(value) for value in values)
+
+    def ok(p: Any, task: Task) -> Any:
+        out: Any = False
+        for value in allowed:
+            out = out | (getattr(p, field) == value)
+        return out
+
+    return Rule(
+        name,
+        (field,),
+        ok,
+        lambda p, t: f"{said(p, field)}: {why}; nearest: {shown(field, allowed[-1])}",
+    )
+
+
+ONE_DIMENSIONAL = only(
+    "one-dimensional-tensor-parallelism",
+    "tp_grid",
+    (0,),
+    "launch files are written for frameworks that split matrices by rows or columns only",
+)
+"""The rule of every framework about tensor ranks."""
+
+
+def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
+    """The rule that a model has no feature besides those that a framework has."""
+    table = frozenset(known)
+
+    def lacking(task: Task) -> list[str]:
+        return [feature for feature in features(task.model) if feature not in table]
+
+    return Rule(
+        name,
+        (),
+        lambda p, t: (p.tp > 0) & (not lacking(t)),
+        lambda p, t: f"{framework} cannot express {' or '.join(lacking(t))} of {t.model.name}",
+    )
+
+
+def whole_key_heads(name: str, framework: str) -> Rule:
+    """The rule that every tensor rank holds whole key/value heads of its own."""
+
+    def counts(task: Task) -> set[int]:
+        return {layer.attention.kv_heads for layer in blocks(task.model)}
+
+    def ok(p: Any, task: Task) -> Any:
+        out: Any = p.tp > 0
+        for heads in counts(task):
+            out = out & (heads % p.tp == 0)
+        return out
+
+    return Rule(
+        name,
+        ("tp",),
+        ok,
+        lambda p, t: (
+            f"tp={p.tp}: {framework} does not copy key/value heads to several ranks; nearest: "
+            f"tp={min(gcd(heads, int(p.tp)) for heads in counts(t))}"
+        ),
+    )
+
+
+def said(plan: Plan, field: str) -> str:
+    """One field of one plan as people write it."""
+    return shown(field, int(getattr(plan, field)))
+
+
+def shown(field: str, code: int) -> str:
+    """FIELD=VALUE, truth as 1 and 0."""
+    value = spell(field, code)
+    return f"{field}={int(value) if isinstance(value, bool) else value}"
+
+
+def micro_batches(task: Task, plan: Plan) -> int:
+    """Micro-batches of one step on one data-parallel rank."""
+    return int(task.global_batch // (plan.micro_batch * plan.dp))
+
+
+def heading(task: Task, plan: Plan, title: str, mark: str = "#") -> list[str]:
+    """The comment at the top of a file: what it is for, and the plan it holds."""
+    cluster = task.cluster
+    return [
+        f"{mark} {title}, written by plan3d",
+        f"{mark} {task.model.name} on {task.gpus} x {cluster.accelerator.name} "
+        f"({cluster.nodes} x {cluster.gpus_per_node})",
+        f"{mark} plan: {plan}",
+    ]

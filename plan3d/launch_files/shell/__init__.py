@@ -1,0 +1,1 @@
+"""Shell scripts: words, conditions and flags, read and written."""

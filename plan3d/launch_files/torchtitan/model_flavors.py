@@ -1,0 +1,75 @@
+"""Which models does torchtitan have? Named flavors, and others of the shape of Llama 3.
+
+Source: torchtitan 0.2.2 and 0.3.0, torchtitan/models/llama3 and deepseek_v3: the flavors, and how
+the width of the MLP follows from dim, ffn_dim_multiplier and multiple_of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from plan3d.simulator.workload.model import Model
+
+from .. import shape
+from ..shape import features, same_shape, shape_of
+
+FLAVORS = {
+    ("llama3", "8B"): "llama-3.1-8b",
+    ("llama3", "70B"): "llama-3.1-70b",
+    ("llama3", "405B"): "llama-3.1-405b",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+}
+"""Presets of plan3d by torchtitan's model and flavor."""
+FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
+"""Flavors whose attn_type is flex in 0.2."""
+LLAMA = frozenset((shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED))
+"""Features that a new flavor of llama3 can have."""
+
+
+@cache
+def flavor_model(name: str, flavor: str) -> Model | None:
+    """The model of a flavor, which has no multi-token prediction; None for an unknown one."""
+    preset = FLAVORS.get((name, flavor))
+    return replace(Model.preset(preset), mtp_layers=0) if preset else None
+
+
+def flavor_of(model: Model) -> tuple[str, str]:
+    """torchtitan's model and flavor; ('llama3', the model's name) where it has none."""
+    for name, flavor in FLAVORS:
+        known = flavor_model(name, flavor)
+        if known is not None and same_shape(model, known):
+            return name, flavor
+    return "llama3", model.name
+
+
+def is_flavor(model: Model) -> bool:
+    """Whether torchtitan ships the model."""
+    return flavor_of(model) in FLAVORS
+
+
+def is_flexible(model: Model) -> bool:
+    """Whether the model's attention is flex_attention in 0.2."""
+    return flavor_of(model) in FLEXIBLE
+
+
+def missing(model: Model) -> list[str]:
+    """Features that neither a flavor nor a new flavor of llama3 has."""
+    return [] if is_flavor(model) else [f for f in features(model) if f not in LLAMA]
+
+
+def registration(model: Model) -> list[str]:
+    """Comments that say how 0.2 learns a flavor it does not ship."""
+    if is_flavor(model):
+        return []
+    a, mlp = shape_of(model).attention, shape_of(model).mlp
+    assert mlp is not None
+    usual = 8 * model.hidden // 3
+    factor = f", ffn_dim_multiplier={mlp.ffn / usual!r}" if mlp.ffn < usual else ""
+    return [
+        "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
+        f'#     "{model.name}": TransformerModelArgs(',
+        f"#         dim={model.hidden}, n_layers={model.layers}, n_heads={a.heads}, "
+        f"n_kv_heads={a.kv_heads},",
+        f"#         vocab_size={model.vocabulary}, multiple_of={mlp.ffn}{factor}),",
+    ]

@@ -1,0 +1,246 @@
+"""What does torchtitan refuse? Rules of 0.2, and those that it shares with 0.3.
+
+Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
+distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.rules.rule import Rule
+
+from ..exporter import only, said, whole_key_heads
+from .model_flavors import is_flexible, missing
+
+VERSION = "0.2.2"
+TITLE = f"torchtitan {VERSION}"
+SCHEDULES: dict[int, str] = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.BREADTH_FIRST: "LoopedBFS",
+    Schedule.ZB_V: "ZBVZeroBubble",
+    Schedule.DUALPIPE_V: "DualPipeV",
+    Schedule.INTERLEAVED: "Interleaved1F1B",
+    Schedule.ONE_F_ONE_B: "1F1B",
+}
+"""torch.distributed.pipelining's name of each schedule that it has."""
+PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
+ROTATIONS: dict[int, str] = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
+"""context_parallel_rotate_method by cp_comm."""
+FLOAT8 = "quantize.linear.float8"
+"""The converter of linear layers to float8; `float8` alone was its name before 0.2."""
+
+
+def common_rules(title: str) -> tuple[Rule, ...]:
+    """What 0.2 and 0.3 both refuse."""
+    return (*_model_rules(title), *_recipe_rules(title), *_overlap_rules(title))
+
+
+def _model_rules(title: str) -> tuple[Rule, ...]:
+    """What cannot be split or scheduled."""
+    return (
+        Rule(
+            "torchtitan-model",
+            (),
+            lambda p, t: (p.tp > 0) & (not missing(t.model)),
+            lambda p, t: (
+                f"{title} has no model with {' or '.join(missing(t.model))} like {t.model.name}"
+            ),
+        ),
+        only(
+            "torchtitan-schedule",
+            "schedule",
+            SCHEDULES,
+            f"torch.distributed.pipelining has {', '.join(SCHEDULES.values())}",
+        ),
+        whole_key_heads("torchtitan-key-heads", title),
+        Rule(
+            "torchtitan-compiled-schedule",
+            ("schedule", "precision", "overlap_tp"),
+            lambda p, t: (
+                ((p.schedule != Schedule.ZB_V) & (p.schedule != Schedule.DUALPIPE_V))
+                | ((p.precision != Precision.FP8) & (p.overlap_tp == 0))
+            ),
+            lambda p, t: (
+                f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
+                "overlap_tp need; nearest: schedule=interleaved"
+            ),
+        ),
+        Rule(
+            "torchtitan-group",
+            ("micro_batch_group", "pp"),
+            lambda p, t: (p.micro_batch_group == 0) | (p.micro_batch_group == p.pp),
+            lambda p, t: (
+                f"{said(p, 'micro_batch_group')}: Interleaved1F1B runs groups of pp micro-batches; "
+                "nearest: micro_batch_group=0"
+            ),
+        ),
+    )
+
+
+def _recipe_rules(title: str) -> tuple[Rule, ...]:
+    """Formats, optimizer, recompute and sharding."""
+    return (
+        only("torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"),
+        only("torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"),
+        only(
+            "torchtitan-recompute",
+            "recompute",
+            (Recompute.NONE, Recompute.FULL),
+            "torchtitan's own selective recompute drops every second GEMM, which a plan cannot say",
+        ),
+        only(
+            "torchtitan-sharding",
+            "zero",
+            (0, 3, 2),
+            "FSDP2 shards weights, gradients and optimizer together",
+        ),
+        only(
+            "torchtitan-offloaded-optimizer",
+            "offload_optimizer",
+            (0,),
+            "FSDP2 offloads weights and gradients with the optimizer, and all of them",
+        ),
+        only(
+            "torchtitan-offloaded-activations",
+            "offload_activations",
+            (0,),
+            f"{title} keeps activations on GPUs",
+        ),
+        Rule(
+            "torchtitan-hybrid",
+            ("shard", "cp"),
+            lambda p, t: p.shard % p.cp == 0,
+            lambda p, t: (
+                f"{said(p, 'shard')}: FSDP shards over whole groups of cp = {p.cp} ranks; nearest: "
+                f"shard={max(p.shard // p.cp, 1) * p.cp}"
+            ),
+        ),
+        only(
+            "torchtitan-buckets",
+            "bucket_parameters",
+            (0,),
+            "FSDP2 reduces layer by layer, and the buckets of its DDP are fixed",
+        ),
+    )
+
+
+def _several(p: Any) -> Any:
+    """Whether ranks hold the same weights."""
+    return p.dp * p.cp > 1
+
+
+def _overlap_rules(title: str) -> tuple[Rule, ...]:
+    """FSDP2 and the pipeline runtime always overlap."""
+    return (
+        Rule(
+            "torchtitan-gradient-overlap",
+            ("overlap_grad_reduce", "dp", "cp"),
+            lambda p, t: p.overlap_grad_reduce == _several(p),
+            lambda p, t: (
+                f"{said(p, 'overlap_grad_reduce')}: {title} always overlaps gradient reduction; "
+                "nearest: overlap_grad_reduce=1"
+            ),
+        ),
+        Rule(
+            "torchtitan-gather-overlap",
+            ("overlap_param_gather", "zero", "dp", "cp"),
+            lambda p, t: (p.zero == 1) | (p.overlap_param_gather == (_several(p) & (p.zero > 1))),
+            lambda p, t: (
+                f"{said(p, 'overlap_param_gather')}: FSDP2 always prefetches, DDP has nothing to; "
+                f"nearest: overlap_param_gather={int(p.zero > 1)}"
+            ),
+        ),
+        Rule(
+            "torchtitan-p2p-overlap",
+            ("overlap_p2p", "virtual_stages"),
+            lambda p, t: p.overlap_p2p == (p.virtual_stages > 1),
+            lambda p, t: (
+                f"{said(p, 'overlap_p2p')}: the pipeline runtime overlaps the sends of several "
+                f"chunks; nearest: overlap_p2p={int(p.virtual_stages > 1)}"
+            ),
+        ),
+    )
+
+
+RULES = (
+    *common_rules(TITLE),
+    only("torchtitan-context", "cp_comm", ROTATIONS, "torch rotates or gathers keys and values"),
+    Rule(
+        "torchtitan-context-flavor",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (not is_flexible(t.model)),
+        lambda p, t: (
+            f"{said(p, 'cp')}: 0.2 does not split the sequences of flex_attention, which "
+            f"{t.model.name} has; nearest: cp=1"
+        ),
+    ),
+    Rule(
+        "torchtitan-expert-overlap",
+        ("overlap_ep", "schedule", "recompute"),
+        lambda p, t: (
+            (p.overlap_ep == 0)
+            | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
+        ),
+        lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
+    ),
+    Rule(
+        "torchtitan-expert-sharding",
+        ("ep", "zero", "dp", "cp"),
+        lambda p, t: (p.ep == 1) | ((p.zero > 0) & _several(p)),
+        lambda p, t: (
+            f"{said(p, 'ep')} {said(p, 'zero')} on dp x cp = {p.dp * p.cp} ranks: 0.2 shards the "
+            "rest of a model with experts by FSDP; nearest: ep=1, or zero=2 and dp x cp > 1"
+        ),
+    ),
+    Rule(
+        "torchtitan-ddp-alone",
+        ("zero", "dp", "tp", "pp", "cp"),
+        lambda p, t: (p.zero > 0) | (p.dp * p.cp == 1) | (p.tp * p.pp * p.cp == 1),
+        lambda p, t: (
+            "zero=0 is DDP, which 0.2 does not combine with other axes; nearest: zero=2 "
+            "overlap_param_gather=1"
+        ),
+    ),
+    Rule(
+        "torchtitan-mixed-precision",
+        ("precision", "dp", "tp", "pp", "cp"),
+        lambda p, t: (
+            (p.dp * p.cp > 1)
+            | (p.tp * p.pp == 1)
+            | ((p.precision != Precision.BF16) & (p.precision != Precision.FP8))
+        ),
+        lambda p, t: (
+            f"{said(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp > 1; "
+            "nearest: precision=pure-bf16"
+        ),
+    ),
+    Rule(
+        "torchtitan-sequence-parallel",
+        ("sequence_parallel", "tp"),
+        lambda p, t: p.sequence_parallel == (p.tp > 1),
+        lambda p, t: "0.2 always shards the sequence with tp; nearest: sequence_parallel=1",
+    ),
+    Rule(
+        "torchtitan-sequence-divides",
+        ("tp", "cp"),
+        lambda p, t: t.sequence % (2 * p.tp * p.cp) == 0,
+        lambda p, t: f"sequence {t.sequence} is not a multiple of 2 tp cp = {2 * p.tp * p.cp}",
+    ),
+    Rule(
+        "torchtitan-expert-tensor",
+        ("ep", "etp", "tp"),
+        lambda p, t: (p.etp == 1) | ((p.ep > 1) & (p.etp == p.tp)),
+        lambda p, t: f"etp={p.etp} must be 1, or tp = {p.tp} with ep > 1; nearest: etp=1",
+    ),
+    Rule(
+        "torchtitan-deepep-experts",
+        ("etp", "expert_dispatch"),
+        lambda p, t: (p.etp == 1) | (p.expert_dispatch == Dispatch.ALLTOALL),
+        lambda p, t: f"etp={p.etp}: DeepEP does not split experts; nearest: etp=1",
+    ),
+)
+"""Rules of 0.2."""

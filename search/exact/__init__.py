@@ -1,0 +1,1 @@
+"""Exact searches of uniform plans: exhaustive, branch-and-bound."""

@@ -1,0 +1,264 @@
+"""How fast, and how small, can any completion of a partial plan be? Admissible lower bounds.
+
+A partial plan knows some fields; the others may take any value of their axes, legal together or
+not. Its bounds are those of an ideal plan costed by the simulator's own functions: what an open
+field changes takes its least value, entry by entry (layer costs), or is left out.
+
+    compute        m (t - collectives) of the busiest rank, and the optimizer step
+    pipeline       that, filling and draining, and boundary tensors on the way up and down
+    communication  that, with collectives of tensors, sequence and experts, and data parallelism
+    memory         bytes of the worst rank
+
+m micro-batches, t seconds of a rank per micro-batch; each bound contains the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
+from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
+from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.pipeline import idle_time, stage_placement
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.validity import supported_precisions
+from plan3d.simulator.step import data_parallel, memory, stages
+from plan3d.simulator.step.plan_groups import optimizer_seconds
+from plan3d.simulator.step.stages import Stages
+
+from ..space.space import Space
+
+Value = NDArray[np.float64]
+
+SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
+"""Fields that must be known for any bound."""
+ENDS = ("first_stage_layers", "last_stage_layers")
+PLACEMENT = (*ENDS, "mtp_stage", "virtual_stages", "schedule", "micro_batch_group")
+"""Fields that decide which layers a rank holds and how long it idles."""
+LOCAL = tuple(name for name in stages.STRATEGY if name not in SIZES)
+"""The other fields that one layer can see."""
+COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
+"""Parts of a micro-batch that are communication."""
+ROUNDING = 1e-9
+"""Relative slack of a bound: sums in another order round differently."""
+DEFERRING = tuple(code for code in Schedule if code >= Schedule.ZB_H1)
+"""Schedules whose idle time falls when some passes take longer: no bound on it here."""
+
+
+class Bounds(NamedTuple):
+    """Lower bounds of the completions of each partial plan: seconds, and bytes."""
+
+    compute: Value
+    pipeline: Value
+    communication: Value
+    memory: Value
+
+
+def ideal_layout(cut: stage_placement.Cut) -> stage_placement.Layout:
+    """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
+    return _ideal(cut.order, cut.kinds, cut.pp, (0, 0, 0))
+
+
+def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.Layout:
+    """The same where the layers of the end ranks are known, for a model with one kind of block.
+
+    The cut has one chunk a rank. More chunks leave some rank between the ends
+    with no less than the most here, and an end that holds more was asked for.
+    """
+    between = max(cut.chunks[1:-1], default=0)
+    first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
+    return _ideal(cut.order, cut.kinds, cut.pp, (first, between, last))
+
+
+@lru_cache(maxsize=65536)
+def _ideal(
+    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, least: tuple[int, int, int]
+) -> stage_placement.Layout:
+    """Some rank holds no less than the mean; of n layers of a kind some rank holds ceil(n / pp);
+    the last holds the head. `least` is what the first rank, one between and the last hold.
+
+    They count as last ranks, which keep fewest micro-batches in flight.
+    """
+    first, between, last = least
+    even = stage_placement.Cut(order, kinds, pp, stage_placement.balanced_layers(len(order), pp))
+    total = stage_placement.rank_counts(even).sum(axis=0)
+    block = np.array([name.startswith("block") for name in kinds])
+    ends = total * np.array(["head" in name or "mtp" in name for name in kinds])
+    shares = np.ceil(np.diag(total)[block] / pp)
+    counts = np.vstack([total / pp, shares, first * block, between * block, last * block + ends])
+    alike = np.zeros(len(counts))
+    alike[0] = pp
+    rank = np.full(len(counts), pp - 1.0)
+    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(even).paths
+    return stage_placement.Layout(counts, rank, rank, alike, before, total, paths)
+
+
+@dataclass(frozen=True)
+class _Cheapest:
+    """Layer costs that are the least, entry by entry, over every value of some fields."""
+
+    values: Mapping[str, tuple[int, ...]]
+    """The open fields of a strategy."""
+    placed: bool
+    """Whether it is known which kinds of layers a rank holds."""
+
+    def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
+        every = [
+            stages.costs_of(task.model)(task, recipe, replace(s, **self._columns(s, values)))
+            for values in product(*self.values.values())
+        ]
+        table = np.minimum.reduce([costs.table for costs in every])
+        working = np.minimum.reduce([costs.working for costs in every])
+        units = np.minimum.reduce([costs.unit_parameters for costs in every])
+        boundary = np.minimum.reduce([costs.boundary for costs in every])
+        if not self.placed:
+            # What is not added up over layers is at least that of the smallest.
+            working, units, boundary = (
+                np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
+                for of_kind in (working, units, boundary)
+            )
+        return LayerCosts(table, working, units, boundary)
+
+    def _columns(self, s: Strategy, values: tuple[int, ...]) -> dict[str, Value]:
+        return {
+            name: np.full_like(s.tp, value) for name, value in zip(self.values, values, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Bounds of the partial plans of a space that know the same fields."""
+
+    space: Space
+    known: frozenset[str]
+
+    @cached_property
+    def possible(self) -> bool:
+        """Whether enough is known for a bound: before a placement is, it must be a looped one."""
+        axes = self.space.axes
+        looped = max(axes["schedule"]) < Schedule.ZB_V and axes["mtp_stage"] == (0,)
+        return self.known >= set(SIZES) and (looped or self.placed)
+
+    @cached_property
+    def placed(self) -> bool:
+        """Whether the layers and the order of work of every rank are known."""
+        return self.known >= set(PLACEMENT)
+
+    @cached_property
+    def open(self) -> dict[str, tuple[int, ...]]:
+        """Values of the fields that a layer can see and that are not known."""
+        names = [name for name in LOCAL if name not in self.known]
+        return {name: self._values(name) for name in names}
+
+    def _values(self, name: str) -> tuple[int, ...]:
+        """The values of an axis; of one that follows from others, those it may come to have."""
+        values = self.space.axes[name]
+        return (0, 1) if AUTO in values else values
+
+    @cached_property
+    def ends(self) -> bool:
+        """Whether the layers of the end ranks are known, in a model with one kind of block."""
+        task, explicit = self.space.task, self.space.layers_per_stage
+        cut = bool(explicit) or task.software.cut_by_parameters
+        return self.known >= set(ENDS) and len(task.model.kinds) == 1 and not cut
+
+    @property
+    def exact(self) -> bool:
+        """Whether stages are known in full; what synchronises them may not be."""
+        return self.placed and not self.open
+
+    def bounds(self, columns: Mapping[str, Any], length: int) -> Bounds:
+        """Bounds of each row, the best over the precisions and optimizers that it may have."""
+        plans = self._plans(columns, length)
+        codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
+        each = [self._of(plans, RECIPES[Precision(code)]) for code in sorted(codes)]
+        least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
+        return Bounds(*least)
+
+    def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
+        """The rows as a table; open fields are 0, one chunk a rank."""
+        names = [*SIZES, *LOCAL, *(PLACEMENT if self.placed else ENDS if self.ends else ())]
+        full = {
+            name: np.broadcast_to(np.asarray(columns[name], np.int64), (length,))
+            for name in names
+            if name in self.known
+        }
+        for name in set(names) | set(PLACEMENT):
+            full.setdefault(name, np.full(length, int(name == "virtual_stages"), np.int64))
+        return from_columns(full, self.space.layers_per_stage)
+
+    def _of(self, plans: Plan, recipe: Recipe) -> Bounds:
+        task, axes = self.space.task, self.space.axes
+        layout_of = ideal_between_ends if self.ends else ideal_layout
+        layout_of = stage_placement.layout if self.placed else layout_of
+        s = stages.build(task, recipe, plans, layout_of, _Cheapest(self.open, self.placed))
+        update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
+        work = np.delete(s.parts, COLLECTIVES, axis=0).sum(axis=0)
+        ends = self._idle(plans, s) + self._sends(plans, s)
+        compute = s.micro_batches * work + update
+        run = s.micro_batches * s.slowest + ends + update
+        held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
+        return Bounds(compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held))
+
+    def _idle(self, plans: Plan, s: Stages) -> Value:
+        """Least seconds in which the busiest rank waits for the others."""
+        schedule = self.space.axes["schedule"] if not self.placed else ()
+        chunks = 1 if self.placed else max(self.space.axes["virtual_stages"])
+        known = 1.0 if self.exact else 1.0 - np.isin(plans.schedule, DEFERRING)
+        known = known * (not set(schedule) & set(DEFERRING))
+        out: Value = np.maximum(s.idle, 0.0) * known / chunks
+        return out
+
+    def _sends(self, plans: Plan, s: Stages) -> Value:
+        """Least seconds of boundary tensors; each passes every boundary up and down once."""
+        if not self.placed:
+            once: Value = 2 * (s.ranks - 1) * s.hop
+            return once
+        hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}
+        overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
+        contention = self.space.task.software.contention
+        hops = idle_time.sends(
+            plans.schedule,
+            s.ranks,
+            s.virtual,
+            stages.micro_batch_groups(plans),
+            s.micro_batches,
+            overlapped,
+            contention,
+        )
+        return hops * s.hop
+
+    def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
+        seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)
+        out: Value = seconds[[min(zero, 1) for zero in self.space.axes["zero"]]].min(axis=0)
+        return out
+
+    def _data(self, recipe: Recipe, s: Stages) -> Value | float:
+        """Least exposed seconds of data parallelism; known once the stages are."""
+        if not self.exact:
+            return 0.0
+        zeros = list(self.space.axes["zero"])
+        sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
+        table = data_parallel.seconds(self.space.task, sync, s, zeros)
+        overlaps = [
+            list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
+        ]
+        out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(0, 1, 2))
+        return out
+
+    def _memory(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
+        task, zeros = self.space.task, list(self.space.axes["zero"])
+        if not self.placed:
+            # A bucket is bounded, so that the mean rank may hold more of one than the worst.
+            task = replace(task, software=replace(task.software, bucket_parameters=0.0))
+        out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
+        return out

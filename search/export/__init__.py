@@ -1,1 +1,0 @@
-"""Launch configurations: plans written for training frameworks, and read from their files."""

@@ -1,0 +1,1 @@
+"""Integer programming over layers and operators."""

@@ -1,0 +1,209 @@
+"""What does it cost to split the operators of a graph over ranks, each in its own way?
+
+Operators are nodes of a networkx DAG, edges say whose output they read. A partition of an
+operator reads its inputs in one layout and leaves its output in another; between two operators
+that disagree a collective changes the layout. A tensor is brought into a layout once, however
+many operators read it there; gradients take the same way back.
+
+    rows        a rank holds rows of the weight (W x): reads x whole, leaves its features of y
+    columns     columns: reads its features of x, leaves a partial sum of y
+    replicated  the whole weight: reads x whole, leaves y whole, n times the work
+
+Rows are Megatron's column-parallel, columns its row-parallel layers (it writes x W).
+Source: Shoeybi et al. 2019, section 3; Zheng et al. 2022 (Alpa), section 4.
+Neglected: overlap, and collectives that are cheaper in two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.operators import collectives
+
+Graph = Any
+"""A networkx.DiGraph; nodes carry `size` and `partitions`."""
+Choice = Mapping[str, int]
+"""The partition of each operator, by index."""
+
+
+class Layout(Enum):
+    """How the ranks hold a tensor."""
+
+    WHOLE = "whole"
+    """Every rank has all of it."""
+    PARTIAL = "partial"
+    """Every rank has a summand of all of it."""
+    FEATURES = "features"
+    """A rank has some of the features (or heads) of every token."""
+    TOKENS = "tokens"
+    """A rank has some tokens."""
+
+
+class Partition(NamedTuple):
+    """One way to split an operator."""
+
+    name: str
+    reads: Layout
+    """Of every input: any but PARTIAL."""
+    leaves: Layout
+    seconds: float = 0.0
+    """Of its own work on a rank."""
+    bytes: float = 0.0
+    """What a rank keeps for it: weights and their states."""
+
+    @property
+    def gradient(self) -> Layout:
+        """Layout of the gradient it leaves of its inputs: a rank that reads all of an input and
+        makes a share of the output knows a summand of the gradient."""
+        shares = self.reads is Layout.WHOLE and self.leaves is not Layout.WHOLE
+        return Layout.PARTIAL if shares else self.reads
+
+    @property
+    def wants(self) -> Layout:
+        """Layout in which it needs the gradient of its output."""
+        return Layout.WHOLE if self.leaves is Layout.PARTIAL else self.leaves
+
+
+class Prices(NamedTuple):
+    """What a collective costs; each takes the size of the whole tensor."""
+
+    all_reduce: Callable[[float], float]
+    all_gather: Callable[[float], float]
+    reduce_scatter: Callable[[float], float]
+    all_to_all: Callable[[float], float]
+
+
+def ring_units(ranks: int) -> Prices:
+    """Units of (n-1)/n sizes sent by a rank of a ring: an all-reduce is 2, its halves 1 each."""
+    return Prices(lambda x: 2 * x, lambda x: x, lambda x: x, lambda x: x / ranks)
+
+
+def naive_units(ranks: int) -> Prices:
+    """The same where sums are always all-reduced, and sliced afterwards."""
+    return ring_units(ranks)._replace(reduce_scatter=lambda x: 2 * x)
+
+
+def on_cluster(cluster: Cluster, ranks: int, stride: int = 1) -> Prices:
+    """Seconds on a cluster between `ranks` ranks, `stride` apart; sizes are bytes."""
+    group = collectives.place(ranks, stride, cluster)
+    return Prices(
+        lambda x: float(collectives.all_reduce(x, group, cluster)),
+        lambda x: float(collectives.all_gather(x, group, cluster)),
+        lambda x: float(collectives.reduce_scatter(x, group, cluster)),
+        lambda x: float(collectives.all_to_all(x / ranks, group, cluster)),
+    )
+
+
+def matmul(ranks: int, seconds: float = 0.0, weight: float = 0.0) -> tuple[Partition, ...]:
+    """Partitions of W x: `seconds` of the whole product, `weight` bytes of the whole matrix."""
+    share, part = seconds / ranks, weight / ranks
+    return (
+        Partition("rows", Layout.WHOLE, Layout.FEATURES, share, part),
+        Partition("columns", Layout.FEATURES, Layout.PARTIAL, share, part),
+        Partition("replicated", Layout.WHOLE, Layout.WHOLE, seconds, weight),
+    )
+
+
+def keeps_layout(
+    ranks: int, layouts: Sequence[Layout], seconds: float = 0.0
+) -> tuple[Partition, ...]:
+    """Partitions of an operator that leaves what it reads: activations, norms, attention cores.
+
+    `layouts` are those in which it can work on shares alone: FEATURES for an attention core (a
+    head sees all tokens), TOKENS for a norm (it sees all features).
+    """
+    split = {layout: seconds / (1 if layout is Layout.WHOLE else ranks) for layout in layouts}
+    return tuple(Partition(layout.value, layout, layout, split[layout]) for layout in layouts)
+
+
+def empty_graph() -> Graph:
+    """A graph without operators."""
+    import networkx
+
+    return networkx.DiGraph()
+
+
+def add_operator(
+    graph: Graph, name: str, inputs: Sequence[str], size: float, partitions: Sequence[Partition]
+) -> None:
+    """Add an operator that reads the outputs of others; `size` is that of its whole output.
+
+    Raises InputError for a name that is taken, an input that is not there yet, and partitions
+    that cannot be priced.
+    """
+    if name in graph:
+        raise InputError(f"operator {name!r} is in the graph already")
+    missing = [other for other in inputs if other not in graph]
+    if missing:
+        raise InputError(f"operator {name!r} reads {missing[0]!r}, which is not in the graph")
+    if not partitions:
+        raise InputError(f"operator {name!r} needs at least one partition")
+    summed = [p.name for p in partitions if p.reads is Layout.PARTIAL]
+    if summed:
+        raise InputError(f"operator {name!r}: {summed[0]} cannot read a partial sum")
+    if not size >= 0 or any(not (p.seconds >= 0 and p.bytes >= 0) for p in partitions):
+        raise InputError(f"operator {name!r}: sizes, seconds and bytes must not be negative")
+    graph.add_node(name, size=size, partitions=tuple(partitions))
+    graph.add_edges_from((other, name) for other in dict.fromkeys(inputs))
+
+
+def given(graph: Graph, name: str, size: float, layout: Layout = Layout.WHOLE) -> None:
+    """Add a tensor that comes from outside in one layout."""
+    add_operator(graph, name, (), size, [Partition("given", Layout.WHOLE, layout)])
+
+
+def wanted(graph: Graph, name: str, inputs: Sequence[str], layout: Layout = Layout.WHOLE) -> None:
+    """Ask for tensors in one layout."""
+    add_operator(graph, name, inputs, 0.0, [Partition("wanted", layout, layout)])
+
+
+def reshard(prices: Prices, have: Layout, want: Layout, size: float) -> tuple[str, float]:
+    """The collective that changes a layout, and its cost; a slice of what a rank has is free."""
+    if have is want:
+        return "", 0.0
+    if have is Layout.WHOLE:
+        return "slice", 0.0
+    if have is Layout.PARTIAL:
+        name = "all_reduce" if want is Layout.WHOLE else "reduce_scatter"
+    else:
+        name = "all_gather" if want is Layout.WHOLE else "all_to_all"
+    return name, getattr(prices, name)(size)
+
+
+class Change(NamedTuple):
+    """A tensor, or its gradient, on its way from one layout to another."""
+
+    tensor: str
+    backward: bool
+    collective: str
+    cost: float
+
+
+def changes(graph: Graph, prices: Prices, choice: Choice, training: bool) -> Iterator[Change]:
+    """Every change of layout that a choice of partitions needs, each once."""
+    for name, node in graph.nodes(data=True):
+        own = node["partitions"][choice[name]]
+        readers = [graph.nodes[r]["partitions"][choice[r]] for r in graph.successors(name)]
+        ways = [(False, own.leaves, want) for want in dict.fromkeys(r.reads for r in readers)]
+        if training:
+            back = dict.fromkeys(r.gradient for r in readers)
+            ways += [(True, have, own.wants) for have in back]
+        for backward, have, want in ways:
+            collective, cost = reshard(prices, have, want, node["size"])
+            if collective:
+                yield Change(name, backward, collective, cost)
+
+
+def cost(graph: Graph, prices: Prices, choice: Choice, training: bool = False) -> float:
+    """Work and collectives of a choice of partitions, in the unit of the prices."""
+    work = sum(n["partitions"][choice[name]].seconds for name, n in graph.nodes(data=True))
+    return float(work + sum(c.cost for c in changes(graph, prices, choice, training)))
+
+
+def held(graph: Graph, choice: Choice) -> float:
+    """Bytes that a rank keeps."""
+    return float(sum(n["partitions"][choice[name]].bytes for name, n in graph.nodes(data=True)))

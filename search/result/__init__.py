@@ -1,0 +1,1 @@
+"""What a search returns: ranked plans, objectives, the frontier."""

@@ -1,0 +1,148 @@
+"""How is a backend run? It asks for points, is told their scores, until the budget is spent.
+
+The budget counts plans costed: a point asked for again is answered from what is known, free of
+charge. What happened is kept as a trace: the best score against the plans costed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ..result.objective import BARRIER, guided
+from ..result.search_result import Progress, SearchResult, Seen, Trace
+from ..space.problem import Points, Problem, Value, draw
+
+BUDGET = 2000
+"""Plans costed unless asked for more or fewer."""
+STALE = 200
+"""Tables in a row without a new plan after which a search has nothing more to say; more than the
+backends need to start afresh."""
+
+
+class Sampler(Protocol):
+    """A backend that only sees points and scores."""
+
+    def ask(self, spent: float) -> Points:
+        """Points to cost next, as many as it likes; `spent` is the share of the budget used."""
+        ...
+
+    def tell(self, points: Points, scores: Value) -> None:
+        """The scores of the points just asked for, lower is better (objective.guided)."""
+        ...
+
+
+MakeSampler = Callable[..., Sampler]
+"""Of a problem, a random generator and, if any are known, points to begin with, best first."""
+
+
+@dataclass
+class Known:
+    """Scores of the points costed so far."""
+
+    scores: dict[bytes, float] = field(default_factory=dict)
+
+    def new(self, points: Points) -> Points:
+        """The distinct points that are not known yet, in lexicographic order."""
+        distinct: Points = np.unique(points, axis=0)
+        fresh = [row.tobytes() not in self.scores for row in distinct]
+        out: Points = distinct[np.array(fresh, bool)]
+        return out
+
+    def add(self, points: Points, scores: Value) -> None:
+        keys = (row.tobytes() for row in points)
+        self.scores.update(zip(keys, scores.tolist(), strict=True))
+
+    def look_up(self, points: Points) -> Value:
+        return np.array([self.scores[row.tobytes()] for row in points])
+
+
+@dataclass
+class _Improvements:
+    """The trace under construction, in logarithms."""
+
+    evaluations: list[int] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+
+    def add(self, before: int, scores: Value) -> None:
+        """Scores of plans costed one after another, after so many others."""
+        for number, value in enumerate(scores.tolist(), before + 1):
+            if value < min(BARRIER, self.best[-1] if self.best else BARRIER):
+                self.evaluations.append(number)
+                self.best.append(value)
+
+    def trace(self) -> Trace:
+        return Trace(np.array(self.evaluations, np.intp), np.exp(np.array(self.best, float)))
+
+
+class Run:
+    """One backend on one problem, from the first table to the result."""
+
+    def __init__(self, problem: Problem, seen: Seen, budget: int) -> None:
+        self.problem, self.seen, self.known = problem, seen, Known()
+        self.budget = min(budget, problem.size)
+        self.improvements = _Improvements()
+        self.stale = 0
+
+    @property
+    def left(self) -> int:
+        """Plans that may still be costed."""
+        return self.budget - self.seen.counts.evaluated
+
+    def cost(self, points: Points) -> Value | None:
+        """Scores of the points; None when the budget does not cover all that are new."""
+        new = self.known.new(points)
+        within, done = new[: self.left], self.seen.counts.evaluated
+        self.stale = 0 if len(new) else self.stale + 1
+        if len(within):
+            costs = self.seen.add(self.problem.plans(within))
+            scores = guided(costs, self.seen.objective, self.seen.limit)
+            self.known.add(within, scores)
+            self.improvements.add(done, scores)
+        return self.known.look_up(points) if len(within) == len(new) else None
+
+    def go(self, sampler: Sampler, time_limit: float, progress: Progress | None) -> None:
+        """Ask, cost and tell until plans, seconds or news run out."""
+        while self.left and self.stale < STALE and self.seen.seconds < time_limit:
+            points = sampler.ask(1 - self.left / self.budget)
+            scores = self.cost(points)
+            if progress:
+                progress(self.seen.counts.evaluated)
+            if scores is not None:
+                sampler.tell(points, scores)
+
+
+def search(
+    problem: Problem,
+    make: MakeSampler,
+    *,
+    backend: str,
+    objective: str,
+    limit: float,
+    top: int,
+    budget: int | None = None,
+    time_limit: float | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """The best plans that a sampler finds within `budget` plans (BUDGET when None).
+
+    The same seed (0 when None) gives the same plans. Complete when every legal plan was costed;
+    an interrupt or the end of the time limit (seconds) returns the best so far.
+    """
+    seen = Seen(problem.task, objective, limit, top)
+    run = Run(problem, seen, BUDGET if budget is None else budget)
+    random = np.random.default_rng(seed or 0)
+    try:
+        if problem.size == 1:
+            run.cost(draw(problem, 1, random))
+        elif problem.size:
+            run.go(make(problem, random), np.inf if time_limit is None else time_limit, progress)
+    except KeyboardInterrupt:
+        seen.interrupted = True
+    seen.complete = seen.counts.evaluated == problem.size
+    removed = {"rules": problem.candidates - problem.size}
+    return seen.result(backend, problem.candidates, removed, run.improvements.trace())

@@ -1,0 +1,183 @@
+"""Can a policy learn which plans are fast? REINFORCE over one decision after another.
+
+The policy is a product of categorical distributions, one a variable in the problem's order, masked
+to the values that can still become a legal plan: every sample is legal. The logits of a variable
+are sums of tables by what was chosen before, so they are conditioned on the prefix without a
+network. Reward: minus the score, -ln(T / T_ref); T_ref cancels
+against the baseline, the mean reward of the other samples (leave-one-out: Kool, van Hoof and
+Welling, 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..result.objective import BARRIER
+from ..space.problem import (
+    NOTHING,
+    Index,
+    Mask,
+    Points,
+    Problem,
+    Random,
+    Repeats,
+    Start,
+    Value,
+    construct,
+)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One variable of a batch: how likely each legal value was, and what was taken."""
+
+    variable: int
+    chances: Value
+    """[row, value]; 0 where it would be illegal."""
+    taken: Index
+
+    @property
+    def score_function(self) -> Value:
+        """[row, value]: gradient of the logarithm of the chance of what was taken."""
+        out: Value = (self.taken[:, None] == np.arange(self.chances.shape[1])) - self.chances
+        return out
+
+    @property
+    def entropy_slope(self) -> Value:
+        """[row, value]: gradient of the entropy with the logits."""
+        logs = np.log(np.maximum(self.chances, np.finfo(float).tiny))
+        entropy = -(self.chances * logs).sum(axis=1, keepdims=True)
+        out: Value = -self.chances * (logs + entropy)
+        return out
+
+
+class Policy:
+    """Masked categorical distributions whose logits are sums of tables.
+
+    A variable has a logit for each value, and for each earlier variable that it is `given` a table
+    [earlier value, value]. Variables of one `role` (tp of stage 1, tp of stage 2) share tables.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.widths = [len(variable.values) for variable in problem.variables]
+        self.logits = [np.zeros(width) for width in self.widths]
+        self.tables: dict[tuple[str, int], Value] = {}
+        for i, variable in enumerate(problem.variables):
+            for slot, other in self.given(i):
+                shape = self.widths[other], self.widths[i]
+                self.tables.setdefault((variable.role, slot), np.zeros(shape))
+
+    def given(self, variable: int) -> list[tuple[int, int]]:
+        """Slots and earlier variables that a variable is conditioned on."""
+        given = self.problem.variables[variable].given
+        earlier = range(variable) if given is None else given
+        return [(slot, other) for slot, other in enumerate(earlier) if other != NOTHING]
+
+    def sample(self, rows: int, random: Random) -> tuple[Points, list[Decision]]:
+        """Points, and the decisions that led to them: of the variables that left a choice."""
+        decisions: list[Decision] = []
+
+        def choose(variable: int, prefix: Points, legal: Mask) -> Index:
+            logits = np.where(legal, self._logits(variable, prefix), -np.inf)
+            chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+            chances /= chances.sum(axis=1, keepdims=True)
+            taken: Index = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
+            decisions.append(Decision(variable, chances, taken))
+            return taken
+
+        return construct(self.problem, rows, choose), decisions
+
+    def _logits(self, variable: int, prefix: Points) -> Value:
+        """[row, value] before masking."""
+        role = self.problem.variables[variable].role
+        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.given(variable))
+        return sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
+
+    def centre(self, point: Index, slope: float) -> None:
+        """Make the values of one point [variable] likeliest, and others less so by `slope` for
+        every step away from them."""
+        for i, index in enumerate(point.tolist()):
+            away = np.abs(np.arange(self.widths[i]) - index)
+            ordered = self.problem.variables[i].ordered
+            self.logits[i] -= slope * (away if ordered else away > 0)
+
+    def ascend(
+        self, points: Points, decisions: list[Decision], advantage: Value, rate: float, bonus: float
+    ) -> None:
+        """One step up the expected reward and `bonus` times the entropy."""
+        for decision in decisions:
+            variable = decision.variable
+            slope = advantage[:, None] * decision.score_function + bonus * decision.entropy_slope
+            slope *= rate / len(advantage)
+            self.logits[variable] += slope.sum(axis=0)
+            role = self.problem.variables[variable].role
+            for slot, other in self.given(variable):
+                np.add.at(self.tables[role, slot], points[:, other], slope)
+
+
+class PolicyGradient:
+    """REINFORCE with a leave-one-out baseline and an entropy bonus that falls with the budget.
+
+    Rewards are divided by their spread in the batch. A policy that only repeats what is known
+    starts afresh. `first` are points to begin with, best first.
+    """
+
+    BATCH = 8
+    RATE = 2.0
+    """Step size: logits per standardised reward."""
+    ENTROPY = 0.3, 0.03
+    """Weight of the entropy at the start and at the end of the budget."""
+    LOWEST = -0.5
+    """Advantages are cut here: how bad the bad ones are teaches little."""
+    PATIENCE = 8
+    """Batches without a new point after which the policy starts afresh."""
+    SLOPE = 4.0
+    """Logits by which values one step away from a point to begin with are less likely."""
+
+    def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
+        self.problem, self.random = problem, random
+        self.start = Start(problem, random, first)
+        self.policy = self._fresh()
+        self.decisions: list[Decision] = []
+        self.repeats = Repeats()
+        self.bonus, self.worst = self.ENTROPY[0], -np.inf
+
+    def _fresh(self) -> Policy:
+        """A policy without experience, around a point to begin with if there is one."""
+        policy = Policy(self.problem)
+        if self.start.first is not None:
+            policy.centre(self.start.again(1)[0], self.SLOPE)
+        return policy
+
+    def ask(self, spent: float) -> Points:
+        first, last = self.ENTROPY
+        self.bonus = first + (last - first) * spent
+        points, self.decisions = self.policy.sample(self.BATCH, self.random)
+        return points
+
+    def tell(self, points: Points, scores: Value) -> None:
+        self.start.add(points, scores)
+        advantage = self.advantage(self.rewards(scores))
+        self.policy.ascend(points, self.decisions, advantage, self.RATE, self.bonus)
+        if self.repeats.add(points) >= self.PATIENCE:
+            self.policy, self.repeats.tables = self._fresh(), 0
+
+    def rewards(self, scores: Value) -> Value:
+        """Minus the scores; what does not fit comes right below the worst that did so far."""
+        fits = scores < BARRIER
+        self.worst = max(self.worst, scores[fits].max(initial=-np.inf))
+        floor = self.worst if np.isfinite(self.worst) else 0.0
+        return np.where(fits, -scores, BARRIER - scores - floor)
+
+    def advantage(self, rewards: Value) -> Value:
+        """Reward above the mean of the others, in standard deviations, from LOWEST up."""
+        spread = rewards.std()
+        if spread == 0:
+            return np.zeros_like(rewards)
+        rest = len(rewards) - 1
+        others = (rewards.sum() - rewards) / rest
+        out: Value = np.maximum((rewards - others) / spread, self.LOWEST)
+        return out

@@ -1,0 +1,139 @@
+"""Which plan is best if all stages are alike, and which are good ones to change stage by stage?
+
+A staged problem has too many variables to begin with all of them. A share of the budget goes to
+its plans whose stages are alike; from the best of those the same backend goes on stage by stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+
+from ..space.problem import Mask, Points, Random, Repeats, Value, Variable, encode, nearest, step
+from ..space.stage_variables import (
+    EACH,
+    FIRST,
+    MICRO_BATCHES,
+    PP,
+    RECOMPUTE,
+    TP,
+    WINDOW,
+    ZERO,
+    place_of,
+)
+from ..space.staged import StagedProblem
+from .ask_tell import MakeSampler, Sampler
+
+OF_STAGES = (TP, ZERO, RECOMPUTE)
+"""Variables of a stage that all stages share; cuts are even."""
+
+
+@dataclass(frozen=True)
+class AlikeProblem:
+    """The plans of a staged problem whose stages are alike."""
+
+    staged: StagedProblem
+
+    @property
+    def task(self) -> Task:
+        return self.staged.task
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        whole = [Variable(v.name, v.values, role=v.role) for v in self.staged.variables]
+        return (*whole[:FIRST], *(whole[place_of(0, field)] for field in OF_STAGES))
+
+    @cached_property
+    def candidates(self) -> int:
+        return int(np.prod([len(variable.values) for variable in self.variables]))
+
+    @cached_property
+    def size(self) -> int:
+        stages, batches, sizes, zeros = self.staged.strategies.nonzero()
+        points = np.column_stack([stages, batches, sizes, zeros])
+        return int(self.legal(points).sum())
+
+    def legal(self, prefix: Points) -> Mask:
+        """[row, value] of the next variable."""
+        variable = prefix.shape[1]
+        if variable < FIRST:
+            return self.staged.legal(prefix)
+        if variable == FIRST + OF_STAGES.index(RECOMPUTE):
+            longest = self.staged.even[0, prefix[:, PP]]
+            shares: Mask = self.staged.shares[longest]
+            return shares
+        chosen = self.staged.strategies[tuple(prefix.T)]
+        mask: Mask = chosen.any(axis=2) if chosen.ndim == 3 else chosen
+        return mask
+
+    def lift(self, points: Points) -> Points:
+        """The same plans as points of the staged problem."""
+        wanted = np.full((len(points), len(self.staged.variables)), WINDOW)
+        wanted[:, :FIRST] = points[:, :FIRST]
+        for i, field in enumerate(OF_STAGES, FIRST):
+            wanted[:, FIRST + field :: EACH] = points[:, [i]]
+        return nearest(self.staged, encode(self.staged, wanted))
+
+    def plans(self, points: Points) -> Plan:
+        """One row a point."""
+        return self.staged.plans(self.lift(points))
+
+    def neighbours(self, points: Points, random: Random) -> Points:
+        """One variable to its next legal value; a rank keeps the sequences of a micro-batch."""
+        variable, index = step(self, points, random)
+        wanted = points.copy()
+        wanted[np.arange(len(points)), variable] = index
+        tp = FIRST + OF_STAGES.index(TP)
+        wanted[:, MICRO_BATCHES] = self.staged.same_share(self.lift(points), wanted, wanted[:, tp])
+        return nearest(self, encode(self, wanted))
+
+
+class Refined:
+    """A backend that begins with plans whose stages are alike."""
+
+    SHARE = 0.25
+    """Of the budget, at most, for those plans."""
+    PATIENCE = 20
+    """Tables of known points after which it goes on earlier."""
+    KEPT = 8
+    """Plans with which it goes on, each the best one with its pp and tp."""
+
+    def __init__(self, make: MakeSampler, problem: StagedProblem, random: Random) -> None:
+        self.make, self.problem, self.random = make, problem, random
+        self.alike, self.repeats = AlikeProblem(problem), Repeats()
+        self.first = make(self.alike, random)
+        self.second: Sampler | None = None
+        self.began = 0.0
+        self.asked = self.best = np.zeros((0, len(self.alike.variables)), np.intp)
+        self.scores: Value = np.zeros(0)
+
+    def ask(self, spent: float) -> Points:
+        enough = spent >= self.SHARE or self.repeats.tables >= self.PATIENCE
+        if self.second is None and enough:
+            self.second, self.began = self._second(), spent
+        if self.second is not None:
+            return self.second.ask((spent - self.began) / (1 - self.began))
+        self.asked = self.first.ask(spent / self.SHARE)
+        return self.alike.lift(self.asked)
+
+    def _second(self) -> Sampler:
+        return self.make(self.problem, self.random, self.alike.lift(self.best))
+
+    def tell(self, points: Points, scores: Value) -> None:
+        if self.second is not None:
+            self.second.tell(points, scores)
+            return
+        self.first.tell(self.asked, scores)
+        self.repeats.add(points)
+        seen, rows = np.unique(np.concatenate([self.best, self.asked]), axis=0, return_index=True)
+        known = np.concatenate([self.scores, scores])[rows]
+        order = np.argsort(known, kind="stable")
+        kinds = seen[order][:, [PP, FIRST + OF_STAGES.index(TP)]]
+        _, best = np.unique(kinds, axis=0, return_index=True)
+        order = order[np.sort(best)][: self.KEPT]
+        self.best, self.scores = seen[order], known[order]

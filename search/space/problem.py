@@ -1,0 +1,234 @@
+"""What does a sampling search choose? Discrete variables in a fixed order, legal by construction.
+
+A point is a row of indices, one for each variable. A problem says which values of the next
+variable can still become a legal plan after a prefix; whoever chooses one variable after another
+among those values gets a legal point, and never a dead end. Variables that a point does not need
+(the stages that a shorter pipeline lacks) have one legal value there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+Value = NDArray[np.float64]
+Points = Index
+"""[row, variable]: indices of values."""
+Random = np.random.Generator
+Choose = Callable[[int, Points, Mask], Index]
+"""Variable, prefixes [row, variables before it] and legal values [row, value] -> one each."""
+
+NOTHING = -1
+"""In place of a variable that is not there."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One decision: a name, its values, and whether neighbours in the list are alike."""
+
+    name: str
+    values: tuple[int, ...]
+    ordered: bool = True
+    role: str = ""
+    """What it is wherever it occurs: 'tp' for the tp of stage 3."""
+    given: tuple[int, ...] | None = None
+    """Earlier variables that a good choice depends on, in the same order for all of one role, or
+    NOTHING where there is none; None: all of them."""
+    optional: bool = False
+    """Whether there are points that do not need it."""
+
+
+class Problem(Protocol):
+    """The plans of a task as points."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The decisions, in the order in which they are taken."""
+        ...
+
+    @property
+    def candidates(self) -> int:
+        """Combinations of the variables' values, legal or not."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Legal points; 0 where there is none."""
+        ...
+
+    def legal(self, prefix: Points) -> Mask:
+        """[row, value] of the variable after the prefix: what some legal point has there."""
+        ...
+
+    def plans(self, points: Points) -> Plan:
+        """The plans of complete legal points, row by row."""
+        ...
+
+    def neighbours(self, points: Points, random: Random) -> Points:
+        """One legal point near each, by a move that people who tune plans would try."""
+        ...
+
+
+class Repeats:
+    """How many tables in a row held nothing but known points?"""
+
+    def __init__(self) -> None:
+        self.known: set[bytes] = set()
+        self.tables = 0
+
+    def add(self, points: Points) -> int:
+        """The number, this table included; 0 where one of its points is new."""
+        rows = {row.tobytes() for row in points}
+        self.tables = self.tables + 1 if rows <= self.known else 0
+        self.known |= rows
+        return self.tables
+
+
+def construct(problem: Problem, rows: int, choose: Choose) -> Points:
+    """Points built variable by variable, each value chosen among the legal ones; an optional
+    variable that leaves no point a choice is not asked for."""
+    points = np.zeros((rows, len(problem.variables)), np.intp)
+    for i in range(len(problem.variables)):
+        legal = problem.legal(points[:, :i])
+        asked = not problem.variables[i].optional or np.count_nonzero(legal) > rows
+        points[:, i] = choose(i, points[:, :i], legal) if asked else _argmax(legal)
+    return points
+
+
+def _argmax(values: Value | Mask) -> Index:
+    """The first largest value of each row."""
+    out: Index = np.argmax(values, axis=1)
+    return out
+
+
+def draw(problem: Problem, rows: int, random: Random) -> Points:
+    """Points at random: each variable uniform over its legal values."""
+
+    def choose(variable: int, prefix: Points, legal: Mask) -> Index:
+        return _argmax(np.where(legal, random.random(legal.shape), -1.0))
+
+    return construct(problem, rows, choose)
+
+
+class Start:
+    """Where a search begins, and begins again: at random, or at points that are known."""
+
+    RETURN = 0.8
+    """Chance that it begins again at the best point of all, where some are known to begin with."""
+
+    def __init__(self, problem: Problem, random: Random, first: Points | None) -> None:
+        self.problem, self.random, self.first = problem, random, first
+        self.best, self.least = np.zeros((1, len(problem.variables)), np.intp), np.inf
+
+    def add(self, points: Points, scores: Value) -> None:
+        """Keep the best of all."""
+        i = int(np.argmin(scores))
+        if scores[i] < self.least:
+            self.least, self.best = float(scores[i]), points[[i]]
+
+    def table(self, rows: int) -> Points:
+        """Points to begin with: as many at random, or those that are known."""
+        return draw(self.problem, rows, self.random) if self.first is None else self.first
+
+    def again(self, rows: int, share: float = 0.0) -> Points:
+        """Points to begin with again; where none are known a `share` is the best of all."""
+        if self.first is None:
+            points = draw(self.problem, rows, self.random)
+        else:
+            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
+        if not share or np.isinf(self.least):
+            return points
+        back = self.random.random((rows, 1)) < share
+        out: Points = np.where(back, self.best, points)
+        return out
+
+
+def coordinates(problem: Problem) -> list[slice]:
+    """Where each variable is in a real vector: one place for an ordered one, else one a value."""
+    widths = [1 if v.ordered else len(v.values) for v in problem.variables]
+    ends = np.cumsum(widths).tolist()
+    return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+
+def place_roles(problem: Problem) -> NDArray[np.str_]:
+    """The role of what is at each place of a real vector [place]."""
+    widths = [place.stop - place.start for place in coordinates(problem)]
+    return np.repeat([variable.role for variable in problem.variables], widths)
+
+
+def highest(problem: Problem) -> Value:
+    """The largest coordinate of each place; the smallest is 0."""
+    places = coordinates(problem)
+    top = np.ones(places[-1].stop)
+    for variable, place in zip(problem.variables, places, strict=True):
+        if variable.ordered:
+            top[place] = len(variable.values) - 1
+    return top
+
+
+def encode(problem: Problem, points: Points) -> Value:
+    """Real vectors [row, place] that `nearest` gives back: indices, and 0 or 1 a category."""
+    parts = []
+    for variable, chosen in zip(problem.variables, points.T, strict=True):
+        wide = chosen[:, None] == np.arange(len(variable.values))
+        parts.append(chosen[:, None] if variable.ordered else wide)
+    return np.concatenate(parts, axis=1).astype(float)
+
+
+def nearest(problem: Problem, wanted: Value) -> Points:
+    """The legal points nearest to real vectors: rounding, then repair in the variables' order.
+
+    An ordered variable takes the legal index closest to its coordinate (the lower one of two), a
+    categorical one the legal value with the largest coordinate.
+    """
+    places = coordinates(problem)
+
+    def choose(variable: int, prefix: Points, legal: Mask) -> Index:
+        near = wanted[:, places[variable]]
+        if problem.variables[variable].ordered:
+            near = -np.abs(near - np.arange(legal.shape[1]))
+        return _argmax(np.where(legal, near, -np.inf))
+
+    return construct(problem, len(wanted), choose)
+
+
+def step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index]:
+    """A variable of each point that can change, at random, and the index it changes to.
+
+    That is the next legal one up or down where the variable is ordered, else any other legal one.
+    Variables of one role share the chance of one. Variables after it may have to follow: see
+    `nearest`. A point that is alone stays as it is.
+    """
+    masks = [problem.legal(points[:, :i]) for i in range(len(problem.variables))]
+    free = np.stack([mask.sum(axis=1) > 1 for mask in masks], axis=1)
+    roles = np.array([variable.role for variable in problem.variables])
+    same = free @ (roles[:, None] == roles).astype(int)
+    variable = _argmax(np.where(free, random.random(free.shape) ** same, -1.0))
+    index = points[np.arange(len(points)), variable]
+    for i in np.unique(variable[free.any(axis=1)]):
+        rows = np.flatnonzero((variable == i) & free.any(axis=1))
+        ordered = problem.variables[i].ordered
+        index[rows] = _another(masks[i][rows], index[rows], ordered, random)
+    return variable, index
+
+
+def _another(legal: Mask, index: Index, ordered: bool, random: Random) -> Index:
+    """Another legal index: a neighbour on a side drawn at random, or any."""
+    distance = np.arange(legal.shape[1]) - index[:, None]
+    far = random.random(distance.shape)
+    if ordered:
+        up = random.random((len(index), 1)) < 0.5
+        far = np.abs(distance) + legal.shape[1] * ((distance > 0) != up)
+    return _argmax(np.where(legal & (distance != 0), -far, -np.inf))

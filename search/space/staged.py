@@ -1,0 +1,297 @@
+"""Plans whose stages differ, as a problem: cuts, tensor size, ZeRO stage and recompute of each.
+
+Stages have equally many GPUs. A point is the number of stages, of micro-batches, and for each
+stage, in this order: where it ends (layers from an even cut), tp (and so dp), the ZeRO stage and
+how much of it recomputes. Shorter pipelines leave the variables of the missing stages at their
+first value. cp, ep and virtual stages are 1 and every overlap is on. Moves: Aceso, EuroSys 2024,
+table of primitives. All these plans are in the set that the dynamic program proves an optimum of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.layer_runs import ABSENT
+from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.plan.values import code
+from plan3d.simulator.rules.rule import nearest_divisors
+from plan3d.simulator.rules.validity import legal, supported_precisions
+from plan3d.simulator.task import Task
+
+from .axes import LARGEST_MICRO_BATCH, divisors
+from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
+from .stage_variables import (
+    CUT,
+    EACH,
+    EIGHTHS,
+    FIRST,
+    MICRO_BATCHES,
+    MODES,
+    PP,
+    RECOMPUTE,
+    TP,
+    WINDOW,
+    ZERO,
+    Table,
+    distinct_shares,
+    heavier,
+    layouts,
+    moved,
+    packed,
+    place_of,
+    stage_of,
+)
+
+MOST_STAGES = 16
+"""Stages of the longest pipeline that is tried unless asked for."""
+
+
+@dataclass(frozen=True)
+class StagedProblem:
+    """Pipelines of a task with one strategy a stage; `stages` are the lengths to try."""
+
+    task: Task
+    stages: tuple[int, ...]
+
+    @classmethod
+    def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> StagedProblem:
+        """Pipelines of up to MOST_STAGES stages, or of those in choose['pp'].
+
+        Raises InputError for other constraints, and for stages that the GPUs or layers forbid.
+        """
+        others = [name for name in choose or {} if name != "pp"]
+        if others:
+            raise InputError(f"a search of staged plans takes constraints on pp, not {others[0]}")
+        most = min(MOST_STAGES, task.model.layers)
+        usual = [d for d in divisors(task.gpus) if d <= most]
+        stages = sorted({code("pp", value) for value in (choose or {}).get("pp", usual)})
+        for pp in stages:
+            if task.gpus % pp or pp > task.model.layers:
+                raise InputError(
+                    f"pp={pp} must divide {task.gpus} GPUs and be at most {task.model.layers} "
+                    f"layers; nearest: {nearest_divisors(task.gpus, min(pp, task.model.layers))}"
+                )
+        return cls(task, tuple(stages))
+
+    @property
+    def constraints(self) -> dict[str, Sequence[int]]:
+        """What the dynamic program must choose among so that its set has all of these plans."""
+        batches = divisors(self.task.global_batch)
+        return {
+            "pp": self.stages,
+            "tp": self.sizes,
+            "micro_batch": [d for d in batches if d <= LARGEST_MICRO_BATCH],
+            **{"cp": [1], "ep": [1], "sequence_parallel": [1]},
+        }
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Tensor sizes: divisors of the GPUs of the largest stage, within a fast domain."""
+        gpus = self.task.gpus // self.stages[0]
+        return tuple(d for d in divisors(gpus) if d <= self.task.cluster.fast.gpus)
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        batches = divisors(self.task.global_batch)
+        whole = [
+            Variable("pp", self.stages, role="pp"),
+            Variable("micro_batches", batches, role="micro_batches"),
+        ]
+        return (*whole, *(v for i in range(self.stages[-1]) for v in self._of_stage(i)))
+
+    def _of_stage(self, stage: int) -> list[Variable]:
+        """The variables of one stage; each depends on the plan's and on the stage before."""
+        values = {
+            "end": tuple(range(-WINDOW, WINDOW + 1)),
+            "tp": self.sizes,
+            "zero": (0, 1, 2, 3),
+            "recompute": tuple(range(2 * EIGHTHS + 1)),
+        }
+        out = []
+        for field, (name, choices) in enumerate(values.items()):
+            before = place_of(stage - 1, field) if stage else NOTHING
+            same = [place_of(stage, other) if other < field else NOTHING for other in range(EACH)]
+            given = (PP, MICRO_BATCHES, before, *same)
+            whose = f"{name} {stage + 1}"
+            out.append(Variable(whose, choices, role=name, given=given, optional=stage > 0))
+        return out
+
+    @property
+    def candidates(self) -> int:
+        return prod(len(variable.values) for variable in self.variables)
+
+    @cached_property
+    def strategies(self) -> Mask:
+        """[pp, micro-batches, tp, zero] that a stage may have: what every rule lets through."""
+        axes = (self.stages, divisors(self.task.global_batch), self.sizes, (0, 1, 2, 3))
+        pp, m, tp, zero = (c.ravel() for c in np.meshgrid(*axes, indexing="ij"))
+        dp = np.maximum(self.task.gpus // (pp * tp), 1)
+        micro_batch = self.task.global_batch // (m * dp)
+        whole = (pp * tp * dp == self.task.gpus) & (micro_batch * m * dp == self.task.global_batch)
+        ok = whole & (micro_batch <= LARGEST_MICRO_BATCH)
+        rows = np.flatnonzero(ok)
+        plans = self._columns(pp[rows], tp[rows], dp[rows], micro_batch[rows], zero[rows])
+        ok[rows] = legal(from_columns(plans), self.task)
+        out: Mask = ok.reshape([len(axis) for axis in axes])
+        return out
+
+    def _columns(
+        self, pp: Table, tp: Table, dp: Table, micro_batch: Table, zero: Table
+    ) -> dict[str, Table]:
+        """Plan columns of these sizes, with every overlap that they and the stack allow."""
+        parallel, several = 1 * (tp > 1), 1 * (dp > 1)
+        return {
+            **{"pp": pp, "tp": tp, "dp": dp, "micro_batch": micro_batch, "zero": zero},
+            "precision": np.full_like(pp, min(supported_precisions(self.task))),
+            "schedule": np.zeros_like(pp),
+            "sequence_parallel": parallel,
+            "overlap_tp": parallel * (self.task.software.tp_overlap_share > 0),
+            "overlap_grad_reduce": several,
+            "overlap_param_gather": several * (zero > 0),
+            "overlap_p2p": np.zeros_like(pp),
+        }
+
+    @cached_property
+    def even(self) -> Table:
+        """Layers up to the end of a stage in an even cut [stage, pp]; all from the last one on."""
+        pp, layers = self._lengths, self.task.model.layers
+        stage = np.arange(self.stages[-1])[:, None]
+        out: Table = np.where(stage >= pp - 1, layers, ((stage + 1) * layers + pp // 2) // pp)
+        return out
+
+    @cached_property
+    def shares(self) -> Mask:
+        """distinct_shares of every number of layers [layers, share]."""
+        return distinct_shares(np.arange(self.task.model.layers + 1))
+
+    def end(self, points: Points, stage: int) -> Table:
+        """Layers up to the end of a stage; the cut of a stage that is not there is even."""
+        if stage < 0:
+            return np.zeros(len(points), np.int64)
+        out: Table = self.even[stage, points[:, PP]] + points[:, place_of(stage, CUT)] - WINDOW
+        return out
+
+    def legal(self, prefix: Points) -> Mask:
+        """[row, value] of the next variable."""
+        variable = prefix.shape[1]
+        if variable == PP:
+            some: Mask = np.any(self.strategies, axis=(1, 2, 3))
+            return np.broadcast_to(some, (len(prefix), some.size))
+        if variable == MICRO_BATCHES:
+            batches: Mask = np.any(self.strategies, axis=(2, 3))[prefix[:, PP]]
+            return batches
+        stage, field = divmod(variable - FIRST, EACH)
+        absent = np.broadcast_to(self._absent[field], (len(prefix), self._absent[field].size))
+        present = stage < self._lengths[prefix[:, PP]]
+        if not present.any():
+            return absent
+        if present.all():
+            return self._of_present(prefix, stage, field)
+        out = absent.copy()
+        out[present] = self._of_present(prefix[present], stage, field)
+        return out
+
+    @cached_property
+    def _lengths(self) -> Table:
+        """Stages of each pipeline [pp]."""
+        return np.array(self.stages)
+
+    @cached_property
+    def _absent(self) -> list[Mask]:
+        """The one value of each variable of a stage that is not there [field] of [value]."""
+        fields = self.variables[FIRST : FIRST + EACH]
+        return [
+            np.arange(len(v.values)) == (WINDOW if field == CUT else 0)
+            for field, v in enumerate(fields)
+        ]
+
+    def _of_present(self, prefix: Points, stage: int, field: int) -> Mask:
+        """Legal values of one field of a stage that is there."""
+        if field == CUT:
+            return self._cuts(prefix, stage)
+        if field == RECOMPUTE:
+            shares: Mask = self.shares[self.end(prefix, stage) - self.end(prefix, stage - 1)]
+            return shares
+        chosen = self.strategies[prefix[:, PP], prefix[:, MICRO_BATCHES]]
+        if field == TP:
+            tp: Mask = np.any(chosen, axis=2)
+            return tp
+        zero: Mask = chosen[np.arange(len(prefix)), prefix[:, place_of(stage, TP)]]
+        return zero
+
+    def _cuts(self, prefix: Points, stage: int) -> Mask:
+        """Ends that leave a layer for this stage and for each later one; one for the last."""
+        pp = self._lengths[prefix[:, PP]]
+        offset = np.arange(-WINDOW, WINDOW + 1)
+        end = self.even[stage, prefix[:, PP]][:, None] + offset
+        room = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
+        inside = (end > self.end(prefix, stage - 1)[:, None]) & room
+        last: Mask = np.equal(pp - 1, stage)[:, None]
+        out: Mask = np.where(last, offset == 0, inside)
+        return out
+
+    def plans(self, points: Points) -> Plan:
+        """One row a point, with two runs a stage: what recomputes more, and the rest.
+
+        A plan's own sizes are those of the stage with the largest dp, its zero is the largest.
+        """
+        value = [np.array(v.values)[i] for v, i in zip(self.variables, points.T, strict=True)]
+        pp, m = value[PP], value[MICRO_BATCHES]
+        runs: list[tuple[Table, ...]] = []
+        for stage in range(self.stages[-1]):
+            layers = self.end(points, stage) - self.end(points, stage - 1)
+            tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
+            dp = self.task.gpus // (pp * tp)
+            more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
+            for part, recompute in ((more, MODES[light + 1]), (layers - more, MODES[light])):
+                at = np.where((stage < pp) & (part > 0), stage, ABSENT)
+                runs.append((at, part, tp, dp, zero, recompute))
+        segments = packed(np.array(runs).transpose(1, 2, 0))
+        dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)
+        columns = self._columns(pp, segments.tp.max(axis=1), dp, m, zero)
+        columns |= {"tp": self.task.gpus // (pp * dp), "recompute": segments.recompute[:, 0]}
+        columns["micro_batch"] = self.task.global_batch // (m * dp)
+        return from_columns(columns, segments=segments)
+
+    def neighbours(self, points: Points, random: Random) -> Points:
+        """A layer to another stage; tp for dp; ZeRO, recompute, micro-batches; or pp.
+
+        Stages that a longer pipeline adds are like the last one it had; a rank keeps the sequences
+        of its micro-batch.
+        """
+        variable, index = step(self, points, random)
+        last = self._lengths[points[:, PP]] - 1
+        wanted, everywhere = moved(points, variable, index, last, random)
+        wider = everywhere & (stage_of(variable)[1] == TP)
+        tp = np.where(wider, index, points[:, place_of(0, TP)])
+        wanted[:, MICRO_BATCHES] = self.same_share(points, wanted, tp)
+        return nearest(self, encode(self, wanted))
+
+    def same_share(self, points: Points, wanted: Points, tp: Table) -> Table:
+        """Indices of the micro-batches with which a rank of the first stage keeps its sequences
+        per micro-batch when the stages change, and all tp with the first to that index."""
+        stages, sizes = self._lengths, np.array(self.sizes)
+        batches = np.array(divisors(self.task.global_batch))
+        before = points[:, place_of(0, TP)]
+        more = stages[wanted[:, PP]] * sizes[tp] / (stages[points[:, PP]] * sizes[before])
+        at = np.searchsorted(batches, batches[wanted[:, MICRO_BATCHES]] * more)
+        out: Table = np.minimum(at, batches.size - 1)
+        return out
+
+    @cached_property
+    def size(self) -> int:
+        """Legal points: for each pipeline, strategies and cuts times shares, stage by stage."""
+        per_stage = self.strategies.sum(axis=(2, 3))
+        shares = self.shares.sum(axis=1).tolist()
+        return sum(
+            int(strategies) ** pp * layouts(self.even[:pp, i].tolist(), shares)
+            for i, (pp, counts) in enumerate(zip(self.stages, per_stage.tolist(), strict=True))
+            for strategies in counts
+        )

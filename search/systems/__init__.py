@@ -1,0 +1,1 @@
+"""Systems of data, tensor and pipeline parallelism as constraints on plans."""

@@ -1,0 +1,154 @@
+"""Which backend finds how good a plan, after how many plans? All against the certified optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.task import Task
+
+from ..find_plans import DEFAULT_HEADROOM, SAMPLERS, check_backend, check_space, find_plans
+from ..result.search_result import Progress, SearchResult, Trace, Value
+from ..sampling.ask_tell import BUDGET
+from ..space.staged import StagedProblem
+
+NEAR = 0.01
+"""Regret that counts as having found the optimum: far below what a prediction can resolve."""
+SEEDS = 5
+"""Runs of a backend that draws at random, unless asked for more or fewer."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one backend did, a value for each seed; one value where nothing is drawn."""
+
+    backend: str
+    best: Value
+    """Seconds of the best step; infinity where no plan that fits was found."""
+    regret: Value
+    """Best over optimum, less one."""
+    evaluations: Value
+    seconds: Value
+    to_near: Value
+    """Plans costed until the regret was at most NEAR; infinity when it never was."""
+    traces: tuple[Trace, ...]
+
+    def regrets(self, evaluations: Sequence[int], optimum: float) -> Value:
+        """Regret [seed, count] after so many plans."""
+        rows = [[trace.at(n) for n in evaluations] for trace in self.traces]
+        return np.array(rows) / optimum - 1
+
+
+@dataclass(kw_only=True)
+class Race:
+    """The certified optimum of a space, and what each backend made of it."""
+
+    task: Task
+    space: str
+    optimum: SearchResult
+    """Exhaustion of the uniform space; of staged plans, a proof for a set that has all of them."""
+    budget: int
+    entries: list[Entry] = field(default_factory=list)
+    complete: bool = True
+    """False when interrupted: the backends that came to their end."""
+
+    @property
+    def best(self) -> float:
+        """Step seconds of the optimum."""
+        assert self.optimum.best is not None
+        return float(self.optimum.best.step_seconds)
+
+
+def _entry(backend: str, results: list[SearchResult], optimum: float) -> Entry:
+    bests = [r.best for r in results]
+    best = np.array([np.inf if b is None else b.step_seconds for b in bests])
+    traces = tuple(r.trace or Trace(np.array([r.counts.evaluated]), best) for r in results)
+    return Entry(
+        backend=backend,
+        best=best,
+        regret=best / optimum - 1,
+        evaluations=np.array([float(r.counts.evaluated) for r in results]),
+        seconds=np.array([r.seconds_searching for r in results]),
+        to_near=np.array([trace.until(optimum * (1 + NEAR)) for trace in traces]),
+        traces=traces,
+    )
+
+
+def compare(
+    task: Task,
+    backends: Sequence[str] = tuple(SAMPLERS),
+    *,
+    space: str = "uniform",
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    headroom: float = DEFAULT_HEADROOM,
+    budget: int = BUDGET,
+    seeds: int = SEEDS,
+    progress: Progress | None = None,
+) -> Race:
+    """Run each backend after a search that proves the optimum of the space, uniform or staged:
+    SAMPLERS with seeds 0, 1, ... and `budget` plans each, others once, to their end.
+
+    `progress` hears of the plans costed by all. Raises InputError for an unknown backend, space or
+    number and for a backend that does not search the space, NoFeasiblePlanError when no plan fits.
+    """
+    _check(backends, space, budget, seeds)
+    optimum = _certified(task, space, choose, headroom)
+    race = Race(task=task, space=space, optimum=optimum, budget=budget, complete=optimum.complete)
+    if optimum.best is None and race.complete:
+        raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
+    told = _Total(progress, optimum.counts.evaluated)
+    options = {"space": space, "choose": choose, "headroom": headroom, "top": 1, "progress": told}
+    for name in backends if race.complete else ():
+        drawn = [{"budget": budget, "seed": k} for k in range(seeds)] if name in SAMPLERS else [{}]
+        results = _runs(task, told, [{**options, "backend": name, **own} for own in drawn])
+        if results[-1].interrupted:
+            race.complete = False
+            break
+        race.entries.append(_entry(name, results, race.best))
+    return race
+
+
+def _certified(
+    task: Task, space: str, choose: Mapping[str, Sequence[Any]] | None, headroom: float
+) -> SearchResult:
+    """The best plan of a space, or of a set around it, with its proof."""
+    if space == "uniform":
+        return find_plans(task, choose=choose, headroom=headroom, top=1)
+    around = StagedProblem.of(task, choose).constraints
+    name = "dynamic-programming"
+    return find_plans(task, backend=name, choose=around, headroom=headroom, top=1)
+
+
+def _check(backends: Sequence[str], space: str, budget: int, seeds: int) -> None:
+    for name in backends:
+        check_backend(name)
+        check_space(space, name)
+    for what, number in (("budget", budget), ("seeds", seeds)):
+        if number < 1:
+            raise InputError(f"{what} must be at least 1, not {number}")
+
+
+class _Total:
+    """Tells of the plans costed by all runs so far."""
+
+    def __init__(self, progress: Progress | None, done: int) -> None:
+        self.progress, self.done = progress, done
+
+    def __call__(self, costed: int) -> None:
+        if self.progress:
+            self.progress(self.done + costed)
+
+
+def _runs(task: Task, told: _Total, asked: list[dict[str, Any]]) -> list[SearchResult]:
+    """One search for each set of options, up to the first that is interrupted."""
+    results: list[SearchResult] = []
+    for options in asked:
+        results.append(find_plans(task, **options))
+        told.done += results[-1].counts.evaluated
+        if results[-1].interrupted:
+            break
+    return results

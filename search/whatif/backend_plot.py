@@ -1,0 +1,59 @@
+"""How does regret fall with the plans costed? One picture of a race, a colour for each backend."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from .backend_benchmark import NEAR, Entry, Race
+
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+"""Okabe and Ito's palette, told apart by people with any colour vision."""
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+"""Lines that differ in print as well."""
+LINEAR = 1e-3
+"""Regret below which the axis is linear, so that zero can be drawn."""
+MOST = 10.0
+"""Regret drawn where no plan that fits has been found."""
+FIRST = 10
+"""Plans costed at the left edge."""
+POINTS = 200
+
+
+def picture(race: Race, form: str = "png") -> bytes:
+    """Median regret over the seeds and the band of its quartiles, in a format of matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    counts = np.unique(np.geomspace(min(FIRST, race.budget), race.budget, POINTS).astype(int))
+    for number, entry in enumerate(race.entries):
+        _line(axes, entry, counts, race.best, number)
+    axes.axhline(NEAR, color="0.6", linewidth=0.8, zorder=0)
+    axes.set(
+        xscale="log",
+        xlabel="plans costed",
+        ylabel="regret: step time over the optimum",
+        xlim=(counts[0], max(race.budget, counts[0] + 1)),
+        title=f"{race.task.model.name} on {race.task.gpus} x {race.task.cluster.name}",
+    )
+    axes.set_yscale("symlog", linthresh=LINEAR)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda regret, at: f"{100 * regret:g} %")
+    axes.grid(which="major", linewidth=0.5, alpha=0.4)
+    axes.xaxis.set_major_formatter(lambda count, at: f"{count:,.0f}")
+    axes.legend(loc="lower left", title="median and quartiles", fontsize="small")
+    out = io.BytesIO()
+    figure.savefig(out, format=form, dpi=150)
+    return out.getvalue()
+
+
+def _line(axes: Any, entry: Entry, counts: Any, optimum: float, number: int) -> None:
+    """One backend: median line and the band between the quartiles."""
+    regrets = np.clip(entry.regrets(counts.tolist(), optimum), 0.0, MOST)
+    low, middle, high = np.quantile(regrets, (0.25, 0.5, 0.75), axis=0, method="nearest")
+    colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+    axes.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0, step="post")
+    axes.step(counts, middle, where="post", color=colour, linestyle=style, label=entry.backend)

@@ -1,0 +1,220 @@
+"""What would have to change? Why nothing fits, and how many GPUs a deadline or a budget needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.units import GIB, format_count
+from plan3d.simulator.operators.layer_work import model_flops_per_token
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.task import Task
+
+from ..find_plans import find_plans
+from ..result.search_result import Progress, SearchResult
+from .single_field_changes import ON_HOST
+
+DAY = 86400.0
+"""Seconds."""
+MOST_GPUS = 131072
+"""GPUs beyond which the inverse question is not searched."""
+NEAR_NODES = 8
+"""Nodes more and fewer on which a legal plan is looked for."""
+MOST_DOUBLINGS = 8
+"""How often the GPUs are doubled in looking for a cluster on which a model fits."""
+
+
+def with_gpus(task: Task, gpus: int) -> Task:
+    """The same question on another number of GPUs."""
+    return replace(task, cluster=replace(task.cluster, gpus=gpus))
+
+
+def why_infeasible(
+    result: SearchResult, choose: Mapping[str, Sequence[Any]] | None = None
+) -> list[str]:
+    """Lines that say what exceeds the memory, by how much and where, and what would fit.
+
+    Tries, in this order, to drop each constraint of `choose`, then the system, to leave less
+    headroom, and to double the GPUs; reports each change that makes a plan fit.
+    """
+    return [obstacle(result), *_changes(result, choose or {})]
+
+
+def obstacle(result: SearchResult) -> str:
+    """The line that says which rules remove every plan, or what exceeds the memory and where."""
+    if result.smallest is None:
+        return _no_legal_plan(result)
+    if result.smallest.memory_bytes <= result.limit:
+        return _host_excess(result.smallest)
+    return _excess(result, result.smallest)
+
+
+def _no_legal_plan(result: SearchResult) -> str:
+    removed = [f"{name} {count:,}" for name, count in result.counts.removed.items() if count]
+    return (
+        f"no legal plan among {result.counts.candidates:,} candidates; "
+        f"removed by {', '.join(removed[:4])}"
+    )
+
+
+def _excess(result: SearchResult, smallest: Costs) -> str:
+    parts = smallest.memory
+    largest = max(parts, key=lambda name: parts[name])
+    plan, over = smallest.plans.take(0), smallest.memory_bytes - result.limit
+    return (
+        f"no plan fits: the smallest ({plan}) needs {smallest.memory_bytes / GIB:.1f} GiB on "
+        f"stage {smallest.worst_rank} of {plan.pp}, {over / GIB:.1f} GiB over the limit of "
+        f"{result.limit / GIB:.1f} GiB; its largest part is {largest} with "
+        f"{parts[largest] / GIB:.1f} GiB"
+    )
+
+
+def _host_excess(smallest: Costs) -> str:
+    return (
+        f"no plan fits on its host: the smallest on a GPU ({smallest.plans.take(0)}) needs "
+        f"{smallest.node_bytes / GIB:,.1f} GiB of a node's {smallest.node_capacity / GIB:,.1f}"
+    )
+
+
+def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
+    headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
+    options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
+    return find_plans(task, choose=choose, system=result.system, **options)
+
+
+def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    for name in choose:
+        rest = {other: values for other, values in choose.items() if other != name}
+        found = _search(result, result.task, rest)
+        if not found.complete:
+            return
+        if found.plans:
+            yield f"without the constraint on {name} it fits: {found.plans[0]}"
+    if result.system:
+        found = _search(replace(result, system=None), result.task, choose)
+        if found.plans:
+            yield f"without the system {result.system} it fits: {found.plans[0]}"
+    smallest = result.smallest
+    if smallest is not None and result.limit < smallest.memory_bytes <= smallest.capacity:
+        left = 100 * (1 - smallest.memory_bytes / smallest.capacity)
+        yield f"a headroom of at most {np.floor(10 * left) / 10:.1f} % would let it fit"
+    if smallest is None:
+        yield from _legal_nearby(result, choose)
+        return
+    yield from _on_host(result, choose)
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        more = result.task.gpus * 2**doubling
+        found = _search(result, with_gpus(result.task, more), choose)
+        if not found.complete:
+            return
+        if found.plans:
+            yield f"on {more} GPUs it fits: {found.plans[0]}"
+            return
+    yield f"not even {result.task.gpus * 2**MOST_DOUBLINGS} GPUs would do"
+
+
+def _on_host(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """What would fit with the optimizer, or the activations too, on the host."""
+    if result.task.cluster.host is None or set(ON_HOST) & set(choose):
+        return
+    for fields in (ON_HOST[:1], ON_HOST):
+        found = _search(result, result.task, {**choose, **dict.fromkeys(fields, (100,))})
+        if found.plans:
+            what = " and ".join(fields)
+            yield f"with {what} at 100 % it fits: {found.plans[0]}"
+            return
+
+
+def _legal_nearby(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """The nearest numbers of GPUs and sequences, below and above, for which some plan is legal."""
+    task = result.task
+    nodes, batch = task.cluster.nodes, task.global_batch
+    node = task.cluster.gpus_per_node
+    below, above = range(nodes - 1, 0, -1), range(nodes + 1, nodes + NEAR_NODES + 1)
+    for counts in (below[:NEAR_NODES], above):
+        near = (with_gpus(task, n * node) for n in counts)
+        yield from _first_that_fits(result, near, choose, lambda t: f"on {t.gpus} GPUs it fits")
+    for multiple in (batch // nodes * nodes, (batch // nodes + 1) * nodes):
+        near = (replace(task, global_batch=n) for n in (multiple,) if n and n != batch)
+        yield from _first_that_fits(
+            result, near, choose, lambda t: f"with a global batch of {t.global_batch} it fits"
+        )
+
+
+def _first_that_fits(
+    result: SearchResult,
+    tasks: Iterator[Task],
+    choose: Mapping[str, Sequence[Any]],
+    said: Callable[[Task], str],
+) -> Iterator[str]:
+    """A line about the first of some questions that has an answer."""
+    for task in tasks:
+        found = _search(result, task, choose)
+        if found.plans:
+            yield f"{said(task)}: {found.plans[0]}"
+            return
+
+
+def train_seconds(costs: Costs, tokens: float) -> Any:
+    """Seconds to train on that many tokens at the plan's step time."""
+    return tokens / costs.tokens_per_second
+
+
+def smallest_cluster(
+    task: Task,
+    *,
+    tokens: float,
+    days: float | None = None,
+    budget_usd: float | None = None,
+    price: float | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> SearchResult:
+    """The search result on the fewest GPUs that train `tokens` within the days and the budget.
+
+    GPU counts are whole fast domains, powers of two of them and three times those. `price` is in
+    USD per GPU-hour; `options` go to find_plans. Raises NoFeasiblePlanError when no count up to
+    MOST_GPUS does, InputError when the question is incomplete.
+    """
+    if days is None and budget_usd is None:
+        raise InputError("say what limits the run: days, or a budget with a price per GPU-hour")
+    if budget_usd is not None and price is None:
+        raise InputError("a budget needs a price per GPU-hour")
+    seconds = (days if days is not None else np.inf) * DAY
+    hours = budget_usd / price if budget_usd is not None and price else np.inf
+    tried, nearest = "", np.inf
+    for gpus in _sizes(task, tokens, seconds):
+        result = find_plans(with_gpus(task, gpus), progress=progress, **options)
+        best = result.best
+        if result.interrupted:
+            return result
+        if best is None:
+            continue
+        needed = train_seconds(best, tokens)
+        spent = needed * gpus / 3600
+        excess = max(needed / seconds, spent / hours)
+        if excess <= 1:
+            return result
+        if excess < nearest:
+            nearest = excess
+            tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
+    limits = [f"{days:g} days"] if days is not None else []
+    limits += [f"{hours:,.0f} GPU-hours"] if budget_usd is not None else []
+    raise NoFeasiblePlanError(
+        f"no cluster of up to {MOST_GPUS} GPUs trains {format_count(tokens)} tokens within "
+        f"{' and '.join(limits)}{tried}"
+    )
+
+
+def _sizes(task: Task, tokens: float, seconds: float) -> Iterator[int]:
+    """GPU counts to try, ascending, from the fewest that could be fast enough at full peak."""
+    accelerator = task.cluster.accelerator
+    flops = tokens * model_flops_per_token(task.model, task.sequence)
+    least = flops / (max(accelerator.peak.values()) * seconds)
+    node = task.cluster.gpus_per_node
+    counts = {node * factor * 2**i for factor in (1, 3) for i in range(20)}
+    return (n for n in sorted(counts) if least <= n <= MOST_GPUS)

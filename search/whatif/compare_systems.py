@@ -1,0 +1,129 @@
+"""How fast would each known system train on one task? The best plan of each, or why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.task import Task
+
+from ..exact.uniform_steps import exhausted
+from ..find_plans import DEFAULT_HEADROOM, find_plans
+from ..result.search_result import Progress, SearchResult
+from ..space.space import Space
+from ..systems.system_plans import completed, constraints
+from ..systems.systems import SYSTEMS, System
+from .cluster_size import obstacle, with_gpus
+
+BASELINE = SYSTEMS["sequential"]
+"""What the others are compared with."""
+OF_ONE_DEVICE = ("micro_batch", "recompute", "precision", "optimizer")
+"""Plan fields that matter without other devices."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One system on a task."""
+
+    system: System
+    found: SearchResult
+
+    @property
+    def best(self) -> Costs | None:
+        """Costs of its best plan; None where it has none."""
+        return self.found.best
+
+    @property
+    def obstacle(self) -> str:
+        """Why it has no plan; '' where it has one."""
+        if self.found.plans:
+            return ""
+        return self._broken_rule or obstacle(self.found)
+
+    @property
+    def _broken_rule(self) -> str:
+        """Where rules leave no plan: the one that the system's plainest plan breaks."""
+        found = self.found
+        if found.smallest is not None:
+            return ""
+        plain = resolve(completed(self.system, Plan(), frozenset()), found.task.gpus)
+        broken = [
+            text for name, text in violated(plain, found.task) if found.counts.removed.get(name)
+        ]
+        return next(iter(broken), "")
+
+
+@dataclass(frozen=True)
+class BySystem:
+    """Systems on one task, in the order asked."""
+
+    task: Task
+    objective: str
+    limit: float
+    """Bytes that a plan may use on a GPU."""
+    entries: list[Entry]
+    alone: Costs | None
+    """One device's fastest plan that fits, or else its fastest; None where none is legal."""
+    complete: bool
+    """False when interrupted: systems are missing."""
+
+    def speed_up(self, costs: Costs) -> float | None:
+        """Step of one device over that of a plan; None without the first."""
+        return None if self.alone is None else self.alone.step_seconds / costs.step_seconds
+
+    @property
+    def first(self) -> Entry | None:
+        """The system with the best plan: by time to accuracy where the task has a goal, else by
+        the step, among systems whose steps are worth the same."""
+        goal = self.task.goal is not None
+        fair = [e for e in self.entries if e.best is not None and (goal or e.system.exact)]
+        return min(fair, key=self._score, default=None)
+
+    def _score(self, entry: Entry) -> float:
+        assert entry.best is not None
+        costs = entry.best
+        return float(costs.accuracy_seconds if self.task.goal else costs.step_seconds)
+
+
+def compare(
+    task: Task,
+    systems: Sequence[System],
+    *,
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    headroom: float = DEFAULT_HEADROOM,
+    progress: Progress | None = None,
+) -> BySystem:
+    """Search the plans of every system: by step time, by time to accuracy where the task has a
+    goal. `choose` narrows all of them.
+
+    Raises InputError where `choose` contradicts one of the systems.
+    """
+    objective = "time-to-accuracy" if task.goal else "step-time"
+    options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
+    options["progress"] = progress
+    entries: list[Entry] = []
+    complete = True
+    for system in systems:
+        own = task if system.gpus is None else with_gpus(task, system.gpus)
+        found = find_plans(own, choose=choose, system=system.name, **options)
+        complete = not found.interrupted
+        if not complete:
+            break
+        entries.append(Entry(system, found))
+    limit = task.cluster.accelerator.memory * (1 - headroom)
+    return BySystem(task, objective, limit, entries, _alone(task, limit, choose or {}), complete)
+
+
+def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Costs | None:
+    """The fastest plan of one device under what `choose` says of it; where none fits, of one
+    with unlimited memory."""
+    own = {name: values for name, values in choose.items() if name in OF_ONE_DEVICE}
+    one = with_gpus(task, 1)
+    space = Space.of(one, constraints(BASELINE, one, own))
+    return exhausted(space, limit, 1, np.inf).best or exhausted(space, np.inf, 1, np.inf).best

@@ -1,0 +1,212 @@
+"""Why is a plan as fast as it is, what binds it, and what would one change do? One object.
+
+What the verb `explain` prints; numbers are seconds, bytes and shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from plan3d.simulator.analysis import plan_difference
+from plan3d.simulator.analysis.sensitivity import HELD, Sensitivity, held, sensitivities
+from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.reporting.why import why
+from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.evaluate import evaluate, simulate
+from plan3d.simulator.task import Task
+
+from .single_field_changes import (
+    Edits,
+    beyond_memory,
+    binding_sentence,
+    by_capacity,
+    changes_of,
+    edited,
+    fitting,
+    single_edits,
+    too_large,
+)
+
+SHOWN = 10
+"""Edits told."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Another plan beside the explained one."""
+
+    plan: Plan
+    changed: Mapping[str, tuple[object, object]]
+    """Field -> its value in the explained and in the other plan."""
+    refused_by: Sequence[tuple[str, str]]
+    """Rules that the other plan breaks, with their messages."""
+    costs: Costs | None
+    """None where a rule refuses it."""
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything about one plan; printed, it is a few sentences."""
+
+    costs: Costs
+    waterfall: Sequence[Loss]
+    """From the seconds of ideal arithmetic to the predicted step."""
+    edits: Edits
+    """Every legal single edit with an effect, fastest first, whether it fits or not."""
+    sensitivities: Sequence[Sensitivity]
+    """How the step reacts to each hardware number, the largest elasticity first."""
+    capacities: Sequence[tuple[float, Costs | None]]
+    """The best plan with less, the same and more memory; None where none fits."""
+    against: Contrast | None = None
+
+    @property
+    def binding(self) -> str:
+        """Whether memory stands between the plan and its fastest edit."""
+        return binding_sentence(self.costs, self.edits)
+
+    @property
+    def best_edits(self) -> list[dict[str, Any]]:
+        """The fastest edits that fit: field, plan, seconds, bytes."""
+        return self._records(fitting(self.edits)[:SHOWN].tolist())
+
+    @property
+    def larger_edits(self) -> list[dict[str, Any]]:
+        """Edits that would be faster than the plan and do not fit."""
+        return self._records(too_large(self.edits, self.costs.step_seconds)[:SHOWN].tolist())
+
+    @property
+    def matters(self) -> list[str]:
+        """The hardware number that matters most, and what measured tables hold."""
+        share = held(self.sensitivities)
+        out = [_first_sentence(self.sensitivities[0], share > HELD)]
+        if share > HELD:
+            out.append(
+                f"Measured tables of this GPU give {100 * share:.0f} % of the step; their times do "
+                "not react to a changed GPU, so that the FLOP rate and the memory bandwidth matter "
+                "more than the table says."
+            )
+        return out
+
+    @property
+    def sentences(self) -> list[str]:
+        """Where the time goes, what binds, what matters, and how the other plan differs."""
+        other = self.against.sentences if self.against else []
+        return [*why(self.costs), self.binding, *self.matters, *other]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON shows besides the plan's own numbers."""
+        costs, edits = self.costs, self.edits
+        out: dict[str, Any] = {
+            "waterfall": [asdict(loss) for loss in self.waterfall],
+            "binding": {
+                "memory": not costs.fits or beyond_memory(costs, edits) is not None,
+                "sentence": self.binding,
+            },
+            "edits": self.best_edits,
+            "too_large": self.larger_edits,
+            "sensitivity": [asdict(s) for s in self.sensitivities],
+            "held_by_tables": held(self.sensitivities),
+            "capacity": [_capacity_record(costs, *at) for at in self.capacities],
+        }
+        return out if self.against is None else {**out, "against": _record(costs, self.against)}
+
+    def _records(self, rows: list[int]) -> list[dict[str, Any]]:
+        edits, costs = self.edits, self.costs
+        if edits.costs is None:
+            return []
+        step, memory = edits.costs.step.tolist(), edits.costs.memory_total.tolist()
+        return [
+            {
+                "edit": edits.text(row),
+                "field": edits.fields[row],
+                "plan": str(edits.costs.plans.take(row)),
+                "step_seconds": step[row],
+                "step_change": step[row] / costs.step_seconds - 1,
+                "memory_bytes": memory[row],
+                "memory_change_bytes": memory[row] - costs.memory_bytes,
+                "verdict": str(edits.costs.verdict[row]),
+            }
+            for row in rows
+        ]
+
+
+def explain(task: Task, plan: Plan | str, against: Plan | str | None = None) -> Explanation:
+    """Explain one plan; one that does not fit may be asked about as well.
+
+    `against` is another plan, or changes of this one: "tp=4". Raises InputError where the plan
+    breaks a rule.
+    """
+    costs = evaluate(task, Plan.parse(plan) if isinstance(plan, str) else plan)
+    if costs.plans.rows > 1:
+        raise InputError(f"explain takes one plan, not a table of {costs.plans.rows}")
+    return Explanation(
+        costs=costs,
+        waterfall=waterfall(costs),
+        edits=single_edits(costs),
+        sensitivities=sensitivities(costs),
+        capacities=by_capacity(costs),
+        against=None if against is None else _contrast(costs, against),
+    )
+
+
+def _contrast(costs: Costs, against: Plan | str) -> Contrast:
+    if isinstance(against, str):
+        other = edited(costs.plans.take(0), costs.task, changes_of(against))
+    else:
+        other = resolve(against, costs.task.gpus)
+    changed, broken = (
+        plan_difference.changed_fields(costs.plans, other),
+        violated(other, costs.task),
+    )
+    if broken:
+        said = "; ".join(f"{message} (rule {rule})" for rule, message in broken)
+        return Contrast(other, changed, broken, None, [f"It is refused: {said}."])
+    theirs = simulate(costs.task, other.table(), single=True)
+    return Contrast(other, changed, [], theirs, plan_difference.contrast_sentences(costs, theirs))
+
+
+def _record(costs: Costs, against: Contrast) -> dict[str, Any]:
+    theirs = against.costs
+    out: dict[str, Any] = {
+        "plan": str(against.plan),
+        "changed": {name: list(was) for name, was in against.changed.items()},
+        "refused_by": [{"rule": rule, "message": message} for rule, message in against.refused_by],
+    }
+    if theirs is not None:
+        out |= {
+            "step_seconds": theirs.step_seconds,
+            "memory_bytes": theirs.memory_bytes,
+            "verdict": theirs.verdict,
+            "seconds": {d.name: d.change for d in plan_difference.time_differences(costs, theirs)},
+            "bytes": {d.name: d.change for d in plan_difference.memory_differences(costs, theirs)},
+        }
+    return {**out, "sentences": list(against.sentences)}
+
+
+def _capacity_record(costs: Costs, factor: float, best: Costs | None) -> dict[str, Any]:
+    memory = factor * costs.capacity
+    return {
+        "factor": factor,
+        "memory_bytes": memory,
+        "this_plan_fits": bool(costs.memory_bytes <= memory),
+        "best_plan": None if best is None else str(best.plans),
+        "best_step_seconds": None if best is None else best.step_seconds,
+    }
+
+
+def _first_sentence(s: Sensitivity, tables: bool) -> str:
+    effect = "shortens" if s.elasticity < 0 else "lengthens"
+    among = "of the numbers that the tables leave free, " if tables else ""
+    return (
+        f"1 % more {s.label} {effect} the step by {abs(s.elasticity):.2f} %: {among}no other "
+        "matters as much."
+    )

@@ -1,0 +1,249 @@
+"""What does one change of a plan do? Every legal edit of one field, costed and ranked.
+
+An edit keeps the plan's other fields and lets follow what follows: dp fills the GPUs, and a field
+that has the value a stack would choose anyway is chosen again. What changes the numbers that are
+trained (precision, optimizer) is not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.base.units import format_bytes
+from plan3d.simulator.plan.codes import NAMES
+from plan3d.simulator.plan.plan import ALIASES, AXES, Plan, check_field, concat, resolve
+from plan3d.simulator.plan.tensor_grid import every_grid
+from plan3d.simulator.plan.values import AUTO, spell
+from plan3d.simulator.reporting.why import layers_per_rank
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+
+from ..find_plans import find_plans
+from ..space.axes import default_axes, divisors
+
+FOLLOWING = (
+    "schedule",
+    "sequence_parallel",
+    "zero",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "overlap_p2p",
+)
+"""Fields that resolve() chooses where a plan leaves them open, besides dp."""
+FIXED = ("dp", "precision", "optimizer")
+"""Fields that are no edit: dp follows from the GPUs, the others change what is trained."""
+EFFECTLESS = 1e-9
+"""Relative change of step and memory below which an edit is none."""
+SPELLED = ("schedule", "cp_comm", "expert_dispatch")
+"""Fields that are tried with all their names."""
+ON_HOST = ("offload_optimizer", "offload_activations")
+"""Fields that make room on a GPU at the expense of its host, and of time."""
+ON_HOST_VALUES = (0, 50, 100)
+"""Percent that is tried of them."""
+NEAR = 2
+"""Layers by which the first or last stage is made shorter or longer."""
+CAPACITIES = (0.8, 1.0, 1.25)
+"""Factors of the memory at which the best plan is looked for."""
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Legal single edits of a plan and their costs, fastest first."""
+
+    fields: tuple[str, ...]
+    values: tuple[int, ...]
+    """The new value of the field, as a code."""
+    costs: Costs | None
+    """One row an edit; None when there is no legal edit."""
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def text(self, row: int) -> str:
+        """'tp=4'."""
+        value = spell(self.fields[row], self.values[row])
+        return f"{self.fields[row]}={int(value) if isinstance(value, bool) else value}"
+
+
+def loose(plan: Plan, gpus: int) -> Plan:
+    """A resolved plan with every field open that resolve() would choose the same, dp too."""
+    row = plan.take(0)
+    stated = Plan.parse(str(row))
+    open_fields: dict[str, Any] = {"dp": AUTO}
+    for name in FOLLOWING:
+        again: dict[str, Any] = {name: AUTO}
+        usual = resolve(replace(_bare(row), **again), gpus)
+        kept = getattr(row, name)
+        open_fields[name] = AUTO if getattr(usual, name) == kept else kept
+    return replace(stated, **open_fields)
+
+
+def _bare(row: Plan) -> Plan:
+    return replace(row, segments=None)
+
+
+def edited(plan: Plan, task: Task, changes: Mapping[str, Any]) -> Plan:
+    """A plan with some fields changed and the rest derived again; legal or not.
+
+    Raises InputError for an unknown field or a value that no plan has.
+    """
+    for name in changes:
+        check_field(name)
+    start = loose(resolve(plan, task.gpus), task.gpus)
+    return resolve(replace(start, **changes), task.gpus)
+
+
+def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
+    """Values by field that an edit may try, legal or not; the plan's own among them."""
+    axes = {name: v for name, v in default_axes(task).items() if name not in FIXED}
+    layers = layers_per_rank(task, plan.take(0))
+    near = range(-NEAR, NEAR + 1)
+    axes |= {name: tuple(NAMES[name].values()) for name in SPELLED}
+    axes["first_stage_layers"] = (0, *(layers[0] + d for d in near if layers[0] + d > 0))
+    axes["last_stage_layers"] = (0, *(layers[-1] + d for d in near if layers[-1] + d > 0))
+    axes |= dict.fromkeys(("overlap_param_gather", "overlap_p2p", "overlap_ep"), (0, 1))
+    axes |= dict.fromkeys(ON_HOST, ON_HOST_VALUES if task.cluster.host else (0,))
+    axes["mtp_stage"] = tuple(range(plan.take(0).pp + 1)) if task.model.mtp_layers else (0,)
+    axes["micro_batch_group"] = (0, *divisors(_micro_batches(plan, task)))
+    if plan.take(0).tp_grid:
+        axes["tp_grid"] = every_grid([plan.take(0).tp])
+    if any(kind.experts for kind in task.model.kinds):
+        axes["etp"] = tuple(d for d in divisors(task.gpus) if d <= task.cluster.fast.gpus)
+    return {name: tuple(dict.fromkeys(int(v) for v in values)) for name, values in axes.items()}
+
+
+def _micro_batches(plan: Plan, task: Task) -> int:
+    row = plan.take(0)
+    return int(max(task.global_batch // (row.dp * row.micro_batch), 1))
+
+
+def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[str, int, Plan]]:
+    task, row = costs.task, costs.plans.take(0)
+    start = loose(row, task.gpus)
+    seen = {_key(row)}
+    for name, values in edit_values(row, task).items():
+        for value in values if names is None or name in names else ():
+            if value == getattr(row, name):
+                continue
+            change: dict[str, Any] = {name: value}
+            new = resolve(replace(start, **change), task.gpus)
+            if _key(new) not in seen:
+                seen.add(_key(new))
+                yield name, value, new
+
+
+def _key(plan: Plan) -> str:
+    fields = [getattr(plan, name) for name in AXES]
+    return f"{fields} {plan.layers_per_stage} {plan.to_dict().get('segments')}"
+
+
+def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
+    """Every legal change of one field of one plan that has an effect, fastest first; with `names`
+    only of these fields."""
+    task = costs.task
+    candidates = list(_candidates(costs, names))
+    if not candidates:
+        return Edits((), (), None)
+    plans = concat([plan.table() for _, _, plan in candidates])
+    may = np.flatnonzero(legal(plans, task))
+    if not may.size:
+        return Edits((), (), None)
+    found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))
+    kept = [i for i in np.argsort(tried.step, kind="stable") if _differs(tried, i, costs)]
+    if not kept:
+        return Edits((), (), None)
+    fields, values = zip(*(found[i][:2] for i in kept), strict=True)
+    return Edits(fields, values, tried.take(np.array(kept)))
+
+
+def _differs(tried: Costs, row: int, costs: Costs) -> bool:
+    """Whether an edit changes the time or the memory at all."""
+    step, memory = tried.step[row] / costs.step[0], tried.memory_total[row] / costs.memory_total[0]
+    return bool(max(abs(step - 1), abs(memory - 1)) > EFFECTLESS)
+
+
+def fitting(edits: Edits) -> NDArray[np.intp]:
+    """Rows of the edits that fit, in order."""
+    if edits.costs is None:
+        return np.zeros(0, np.intp)
+    return np.flatnonzero(edits.costs.fits)
+
+
+def too_large(edits: Edits, step: float) -> NDArray[np.intp]:
+    """Rows that are faster than `step` seconds and do not fit, in order."""
+    if edits.costs is None:
+        return np.zeros(0, np.intp)
+    return np.flatnonzero(~edits.costs.fits & (edits.costs.step < step))
+
+
+def changes_of(text: str) -> dict[str, Any]:
+    """The field and value of 'tp=4', or several of them; InputError as Plan.parse has it."""
+    stated = Plan.parse(text)
+    names = [word.partition("=")[0].replace("-", "_") for word in text.split()]
+    return {name: getattr(stated, name) for name in (ALIASES.get(n, n) for n in names)}
+
+
+def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:
+    """The best plan, None where there is none, with each of CAPACITIES times a GPU's memory.
+
+    It keeps the precision and optimizer of the given plan.
+    """
+    task, row = costs.task, costs.plans.take(0)
+    choose = {name: [getattr(row, name)] for name in ("precision", "optimizer")}
+    out = []
+    for factor in CAPACITIES:
+        a = task.cluster.accelerator
+        cluster = replace(task.cluster, accelerator=replace(a, memory=a.memory * factor))
+        found = find_plans(replace(task, cluster=cluster), choose=choose, top=1)
+        out.append((factor, found.best))
+    return out
+
+
+def beyond_memory(costs: Costs, edits: Edits) -> int | None:
+    """The row of the fastest edit where it is too large and beats the plan; else None."""
+    if edits.costs is None or edits.costs.fits[0] or edits.costs.step[0] >= costs.step[0]:
+        return None
+    return 0
+
+
+def binding_sentence(costs: Costs, edits: Edits) -> str:
+    """Whether memory stands between a plan and its fastest edit, with numbers."""
+    plan, row = costs.one(), beyond_memory(costs, edits)
+    held = f"{format_bytes(plan.memory_bytes)} of {format_bytes(plan.capacity)}"
+    if not plan.fits:
+        return _misfit_sentence(plan, edits, held)
+    if row is None or edits.costs is None:
+        return (
+            f"Memory does not bind: rank {plan.worst_rank} is fullest with {held}, and the fastest "
+            "single edit fits."
+        )
+    gain = 100 * (1 - edits.costs.step[row] / plan.step_seconds)
+    return (
+        f"Memory binds: {edits.text(row)} would be {gain:.1f} % faster, more than any edit that "
+        f"fits, and needs {format_bytes(-edits.costs.margin[row])} more than a GPU has; now rank "
+        f"{plan.worst_rank} is fullest with {held}."
+    )
+
+
+def _misfit_sentence(plan: Costs, edits: Edits, held: str) -> str:
+    lead = f"Memory binds: rank {plan.worst_rank} needs {held}; "
+    rows = fitting(edits)
+    if rows.size:
+        assert edits.costs is not None
+        first = int(rows[0])
+        step = edits.costs.step[first]
+        return f"{lead}the fastest single edit that fits is {edits.text(first)}, {step:.4g} s."
+    if edits.costs is None:
+        return f"{lead}no single edit is legal."
+    least = int(np.argmin(edits.costs.memory_total))
+    if edits.costs.memory_total[least] >= plan.memory_bytes:
+        return f"{lead}no single edit needs less."
+    size = format_bytes(edits.costs.memory_total[least])
+    return f"{lead}no single edit makes it fit, {edits.text(least)} comes nearest with {size}."

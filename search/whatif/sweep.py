@@ -1,0 +1,263 @@
+"""What if a number of the question were another? Many questions, answered one point each.
+
+A point is a task with a plan, or with none where its best plan is asked for. Points are
+independent: they run in this process, in a pool of processes, or on a Dask cluster, and the rows
+are the same whichever it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting.report import training_record
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.costs_tables import number_format
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+
+from ..find_plans import DEFAULT_HEADROOM, find_plans
+from ..result.search_result import SearchResult
+from .cluster_size import obstacle
+from .sweep_file import RowFile
+
+Row = dict[str, Any]
+Done = Generator[tuple[int, Row], None, None]
+"""Numbers of points and their rows, as they finish."""
+Each = Callable[[int], None]
+"""Called with the number of points that are done."""
+
+OK, NO_PLAN, ILLEGAL = "ok", "no plan", "illegal"
+"""Status of a row: a plan, none that is legal and fits, or a given plan that breaks a rule."""
+WORTH_A_POOL = 2.0
+"""Seconds of work left from which a pool of processes, which takes about one to start, pays."""
+RESTARTS = 3
+"""Pools that may lose a process before the rest of the points is run in this one."""
+PATIENCE = 10
+"""Seconds to wait for a scheduler to answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One question of a sweep."""
+
+    settings: Mapping[str, Any]
+    """What was varied: field and value, numbers in SI units."""
+    task: Task
+    plan: Plan | None = None
+    """The plan to evaluate; None asks for the best one."""
+    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Constraints of the search."""
+    headroom: float = DEFAULT_HEADROOM
+    objective: str = "step-time"
+    tokens: float | None = None
+    """Training tokens; adds time, GPU-hours and energy."""
+    price: float | None = None
+    """A GPU-hour; adds the cost."""
+
+    @property
+    def key(self) -> str:
+        """A name for everything that decides the answer, for a file that is continued."""
+        asked = (self.task, self.plan, self.choose, self.headroom, self.objective)
+        text = repr((*asked, self.tokens, self.price, sorted(self.settings.items())))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows of the points that were run, in the order of the points."""
+
+    rows: list[Row]
+    complete: bool
+    """False when interrupted."""
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row a point."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
+
+def run_point(point: Point) -> Row:
+    """Answer one point: settings, status, and the numbers of its plan where there is one."""
+    row = {**point.settings, "gpus": point.task.gpus, "status": OK, "detail": ""}
+    try:
+        if point.plan is not None:
+            return {**row, **_numbers(point, evaluate(point.task, point.plan))}
+        found = _search(point)
+    except InputError as error:
+        return {**row, "status": ILLEGAL, "detail": str(error)}
+    if found.best is None:
+        return {**row, "status": NO_PLAN, "detail": obstacle(found)}
+    return {**row, **_numbers(point, found.best)}
+
+
+def _search(point: Point) -> SearchResult:
+    found = find_plans(
+        point.task,
+        objective=point.objective,
+        choose=point.choose,
+        headroom=point.headroom,
+        top=1,
+    )
+    if not found.complete:
+        raise KeyboardInterrupt
+    return found
+
+
+def _numbers(point: Point, costs: Costs) -> Row:
+    low, high = costs.interval
+    out = {
+        "step_seconds": costs.step_seconds,
+        "step_seconds_low": low,
+        "step_seconds_high": high,
+        "tokens_per_second": costs.tokens_per_second,
+        "mfu": costs.mfu,
+        "peak_flops": costs.peak_flops,
+        "number_format": number_format(costs.plans),
+        "memory_bytes": costs.memory_bytes,
+        "capacity_bytes": costs.capacity,
+        "verdict": costs.verdict,
+        "global_batch": point.task.global_batch,
+        "plan": str(costs.plans),
+    }
+    if point.tokens is not None:
+        out |= training_record(costs, 0, point.tokens, point.price)
+    return out
+
+
+def run_points(
+    points: Sequence[Point],
+    *,
+    scheduler: str | None = None,
+    resume: str | None = None,
+    workers: int | None = None,
+    each: Each | None = None,
+) -> Sweep:
+    """Rows of all points, also written to the file `resume` as they finish.
+
+    Points that the file holds already are not run again; InputError where it holds others.
+    `scheduler` is the address of a Dask scheduler; else up to `workers` processes (one a core) of
+    this machine work. An interrupt keeps what is done.
+    """
+    keys = [point.key for point in points]
+    file = RowFile(resume, keys)
+    done = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
+    waiting = {i: point for i, point in enumerate(points) if i not in done}
+    rows = _on_cluster(waiting, scheduler) if scheduler else _on_this_machine(waiting, workers)
+    try:
+        with closing(rows):
+            for i, row in rows:
+                done[i] = row
+                file.append(keys[i], row)
+                if each:
+                    each(len(done))
+    except KeyboardInterrupt:
+        return Sweep([done[i] for i in sorted(done)], complete=False)
+    file.finish(keys)
+    return Sweep([done[i] for i in range(len(points))], complete=True)
+
+
+def _on_this_machine(points: dict[int, Point], workers: int | None) -> Done:
+    """A first point here, to see how long one takes; the rest here or in a pool."""
+    left = dict(points)
+    several = (workers or _cores()) > 1
+    while left:
+        began = time.perf_counter()
+        i = next(iter(left))
+        yield i, run_point(left.pop(i))
+        if several and (time.perf_counter() - began) * len(left) > WORTH_A_POOL:
+            for _ in range(RESTARTS):
+                yield from _in_pool(left, min(workers or _cores(), len(left)))
+            several = False
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_POINTS: dict[int, Point] = {}
+"""In a process of a pool: what may be asked of it."""
+
+
+def _begin(points: dict[int, Point]) -> None:
+    """Take over the points, so that a task is only a number: a queue of large tasks blocks when
+    the process that reads it is killed. Ctrl-C goes to every process of a terminal: only the first
+    one acts on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _POINTS.update(points)
+
+
+def _run_numbered(number: int) -> Row:
+    return run_point(_POINTS[number])
+
+
+def _in_pool(left: dict[int, Point], workers: int) -> Done:
+    """Rows from a pool of processes; takes points out of `left` as they finish.
+
+    Ends early, without an error, when a process was killed: what is left is run again.
+    """
+    if not left:
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (dict(left),))
+    try:
+        futures = {pool.submit(_run_numbered, i): i for i in left}
+        for future in as_completed(futures):
+            row = future.result()
+            del left[futures[future]]
+            yield futures[future], row
+    except BrokenProcessPool:
+        return
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_cluster(points: dict[int, Point], address: str) -> Done:
+    """Rows from the workers of a Dask cluster; it runs the points of a lost worker again."""
+    try:
+        dask: Any = import_module("distributed")
+    except ImportError:
+        raise InputError("--scheduler needs Dask: python -m pip install 'plan3d[dask]'") from None
+    try:
+        client = dask.Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--scheduler {address}: cannot be reached ({error})") from None
+    with client:
+        futures = {client.submit(run_point, point, pure=False): i for i, point in points.items()}
+        try:
+            for future in dask.as_completed(futures, loop=client.loop):
+                yield futures[future], future.result()
+        finally:
+            client.cancel([future for future in futures if not future.done()])
+
+
+def with_scaling(rows: Sequence[Row], series: str | None = None) -> list[Row]:
+    """Rows with `scaling_efficiency`: tokens/s a GPU over that of the first row of their series.
+
+    `series` is the second field of a sweep, which tells the series apart.
+    """
+    first: dict[Any, float] = {}
+    out = []
+    for row in rows:
+        if row["status"] != OK:
+            out.append(dict(row))
+            continue
+        rate = row["tokens_per_second"] / row["gpus"]
+        reference = first.setdefault(row.get(series) if series else None, rate)
+        out.append({**row, "scaling_efficiency": rate / reference})
+    return out

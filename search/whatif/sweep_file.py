@@ -1,0 +1,115 @@
+"""Where are the points of a sweep kept as they finish? A CSV that a later run can continue.
+
+The first column names everything that decided a row (Point.key), so that a row is never taken for
+another question's answer. A line that was cut off by a kill is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+
+Row = dict[str, Any]
+KEY = "point"
+TEXTS = ("status", "detail", "verdict", "plan")
+"""Columns that are never numbers."""
+
+
+class RowFile:
+    """Rows by point, in a file or, where no name is given, nowhere."""
+
+    def __init__(self, name: str | None, keys: Iterable[str]) -> None:
+        self.path = own_file(name) if name else None
+        self.columns: list[str] = []
+        self.rows: dict[str, Row] = {}
+        if self.path and self.path.exists() and self.path.stat().st_size:
+            self._read(set(keys))
+        if self.path and self.rows:
+            _write(self.path, self.columns, self.rows)
+
+    def _read(self, keys: set[str]) -> None:
+        assert self.path
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise InputError(f"{self.path}: cannot be read as the rows of a sweep") from None
+        whole = text[: text.rfind("\n") + 1]
+        lines = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
+        if lines[0][:1] != [KEY]:
+            raise InputError(f"{self.path}: is not the file of a sweep; give another file")
+        self.columns = lines[0][1:]
+        for line in lines[1:]:
+            if len(line) == len(lines[0]):
+                self.rows[line[0]] = _values(dict(zip(self.columns, line[1:], strict=True)))
+        others = set(self.rows) - keys
+        if others:
+            raise InputError(
+                f"{self.path}: holds {len(others)} points of another sweep; give another file"
+            )
+
+    def append(self, key: str, row: Row) -> None:
+        """Add one finished point, on the disk before this returns."""
+        self.rows[key] = row
+        if self.path is None:
+            return
+        if set(row) - set(self.columns):
+            self.columns += [name for name in row if name not in self.columns]
+            _write(self.path, self.columns, self.rows)
+            return
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(_line(self.columns, key, row))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self, keys: Iterable[str]) -> None:
+        """Put the rows into the order of the points."""
+        if self.path is not None:
+            _write(self.path, self.columns, {key: self.rows[key] for key in keys})
+
+
+def own_file(name: str) -> Path:
+    """The file behind any link; InputError for a pipe or a device, which would be replaced."""
+    path = Path(name).resolve() if Path(name).is_symlink() else Path(name)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{name}: is no file that points can be added to; give another name")
+    return path
+
+
+def _write(path: Path, columns: list[str], rows: dict[str, Row]) -> None:
+    """The whole file, all or nothing."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    header = dict(zip(columns, columns, strict=True))
+    lines = [_line(columns, KEY, header), *(_line(columns, key, r) for key, r in rows.items())]
+    draft.write_text("".join(lines), encoding="utf-8", newline="")
+    os.replace(draft, path)
+
+
+def _line(columns: list[str], key: str, row: Row) -> str:
+    out = io.StringIO()
+    cells = [row.get(name, "") for name in columns]
+    csv.writer(out, lineterminator="\n").writerow([key, *cells])
+    return out.getvalue()
+
+
+def _values(cells: dict[str, str]) -> Row:
+    """Numbers as numbers; what a row does not have is left out."""
+    return {
+        name: cell if name in TEXTS else _value(cell)
+        for name, cell in cells.items()
+        if cell or name == "detail"
+    }
+
+
+def _value(cell: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(cell)
+        except ValueError:
+            continue
+    return cell

@@ -1,0 +1,141 @@
+"""What does a sweep of one task ask? Values of a task's and a plan's fields, a point each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.plan import HELP, Plan, check_field
+from plan3d.simulator.plan.values import code, spell
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+from ..find_plans import DEFAULT_HEADROOM
+from .cluster_size import with_gpus
+from .single_field_changes import edited
+from .sweep import Point, Sweep, run_points, with_scaling
+
+Values = Sequence[Any] | Mapping[str, Any]
+"""Values of a field; a mapping names each, for models and clusters of one's own."""
+
+
+def _model(task: Task, value: Any) -> Task:
+    return replace(task, model=value if isinstance(value, Model) else Model.preset(value))
+
+
+def _cluster(task: Task, value: Any) -> Task:
+    made = value if isinstance(value, Cluster) else Cluster.profile(value, gpus=task.gpus)
+    return replace(task, cluster=made)
+
+
+def _gpus(task: Task, value: Any) -> Task:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"gpus={value!r} must be a whole number, at least 1")
+    return with_gpus(task, value)
+
+
+def _software(task: Task, value: Any) -> Task:
+    return replace(task, software=software_profile(value) if isinstance(value, str) else value)
+
+
+OF_TASK: dict[str, Callable[[Task, Any], Task]] = {
+    "model": _model,
+    "cluster": _cluster,
+    "gpus": _gpus,
+    "sequence": lambda task, value: replace(task, sequence=value),
+    "global_batch": lambda task, value: replace(task, global_batch=value),
+    "software": _software,
+}
+"""Fields of a task that can be varied, in the order in which they are set."""
+
+
+def sweep(
+    task: Task,
+    over: Mapping[str, Values],
+    *,
+    plan: Plan | str | None = None,
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    headroom: float = DEFAULT_HEADROOM,
+    objective: str = "step-time",
+    tokens: float | None = None,
+    price: float | None = None,
+    scheduler: str | None = None,
+    resume: str | None = None,
+    workers: int | None = 1,
+) -> Sweep:
+    """The same question at every combination of values: scaling, what-if, cost.
+
+    `over` maps fields of OF_TASK or of a plan to their values: {"gpus": [64, 128], "tp": [1, 2]}.
+    Each point has its best plan under `choose` and the other arguments of find_plans, or the given
+    plan with dp filling the GPUs. With `tokens` (and a `price` of a GPU-hour) rows hold time,
+    energy and cost of training. Where GPUs are varied rows hold their scaling efficiency.
+    `scheduler`, `resume` and `workers` are those of sweep.run_points; several workers are
+    processes that import the calling script again, so it needs a main guard. Raises InputError
+    for a field that cannot be varied.
+    """
+    given = Plan.parse(plan) if isinstance(plan, str) else plan
+    common = {"tokens": tokens, "price": price, "headroom": headroom, "objective": objective}
+    points = [
+        _point(task, labels, values, given, {**common, "choose": choose or {}})
+        for labels, values in _combinations(over)
+    ]
+    done = run_points(points, scheduler=scheduler, resume=resume, workers=workers)
+    if "gpus" not in over:
+        return done
+    others = [name for name in over if name != "gpus"]
+    return replace(done, rows=with_scaling(done.rows, others[0] if others else None))
+
+
+def _combinations(over: Mapping[str, Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What rows show and what is set, of every combination."""
+    if not over:
+        raise InputError("say what to vary: over={'gpus': [64, 128]}")
+    axes = [_labelled(name, values) for name, values in over.items()]
+    combined = (dict(zip(over, each, strict=True)) for each in product(*axes))
+    return [
+        ({name: label for name, (label, _) in at.items()}, {n: v for n, (_, v) in at.items()})
+        for at in combined
+    ]
+
+
+def _labelled(name: str, values: Values) -> list[tuple[Any, Any]]:
+    if name not in OF_TASK:
+        known = [*OF_TASK, *HELP]
+        if name not in known:
+            raise InputError(f"over: {name} is no field{did_you_mean(name, known)}")
+        check_field(name)
+        codes = [code(name, str(_plain(value))) for value in values]
+        return [(_plain(spell(name, value)), value) for value in codes]
+    if isinstance(values, Mapping):
+        return list(values.items())
+    return [(getattr(value, "name", value), value) for value in values]
+
+
+def _plain(value: object) -> object:
+    """Truth as 1 and 0."""
+    return int(value) if isinstance(value, bool) else value
+
+
+def _point(
+    task: Task,
+    labels: dict[str, Any],
+    values: dict[str, Any],
+    plan: Plan | None,
+    search: dict[str, Any],
+) -> Point:
+    for name, change in OF_TASK.items():
+        task = change(task, values[name]) if name in values else task
+    fields = {name: value for name, value in values.items() if name not in OF_TASK}
+    if plan is not None:
+        return Point(settings=labels, task=task, plan=edited(plan, task, fields), **search)
+    choose = search["choose"]
+    held = sorted(choose.keys() & fields.keys())
+    if held:
+        raise InputError(f"over: {held[0]} is constrained by choose already")
+    own = {**choose, **{name: [value] for name, value in fields.items()}}
+    return Point(settings=labels, task=task, **{**search, "choose": own})

@@ -1,0 +1,106 @@
+"""What does a layer on a grid of tensor ranks send along each axis, and where? For a few rows.
+
+Bytes are those a rank sends for one micro-batch, forward and backward, of a model's first layer;
+recompute sends what the forward pass sends again and is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..base.units import format_count, format_seconds
+from ..hardware.precision import RECIPES, Precision
+from ..layers import grid_communication
+from ..layers.layer_kinds import layer_kinds, local_strategies
+from ..plan import tensor_mesh
+from ..plan.plan import Plan
+from ..plan.tensor_grid import Kind, grid_of
+from ..plan.tensor_mesh import Collective
+from ..plan.values import spell
+from ..step import stages
+from ..step.costs import Costs
+
+
+@dataclass(frozen=True)
+class AxisTraffic:
+    """What a layer sends along one axis of a grid."""
+
+    axis: str
+    ranks: int
+    domains: int
+    """Fast domains that the ranks of a group span."""
+    operations: dict[str, float]
+    """Bytes by collective, of weights or of activations: 'all_gather of weights'."""
+    seconds: float
+    """One after another, whatever hides."""
+
+
+def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
+    """The axes with several ranks of one plan's grid, innermost first; none where it is 1d."""
+    plan = costs.plans.take(slice(row, row + 1)).table()
+    if not plan.tp_grid[0]:
+        return []
+    recipe = RECIPES[Precision(int(plan.precision[0]))]
+    local = local_strategies(costs.task, recipe, stages.strategy(plan))
+    ahead, behind = grid_communication.passes(layer_kinds(costs.task.model)[0], local)
+    found = [c for one in (*ahead, *behind) for part in one for c in part]
+    grid = grid_of(plan.tp_grid, plan.tp)
+    out = []
+    for axis, size in grid.mesh.items():
+        along = [c for c in found if c.axis == axis]
+        if size[0] > 1 and along:
+            group = grid_communication.group(grid, axis, costs.task.cluster)
+            seconds = float(grid_communication.seconds(along, local)[0])
+            sent = {
+                what: recipe.activation
+                * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
+                for what, some in _by_operation(along).items()
+            }
+            domains = int(np.ravel(group.domains)[0])
+            out.append(AxisTraffic(axis, int(size[0]), domains, sent, seconds))
+    return out
+
+
+def _by_operation(found: list[Collective]) -> dict[str, list[Collective]]:
+    out: dict[str, list[Collective]] = {}
+    for c in found:
+        what = "activations" if "tokens" in c.tensor.dimensions else "weights"
+        out.setdefault(f"{c.operation} of {what}", []).append(c)
+    return out
+
+
+def sentences(costs: Costs, row: int = 0) -> list[str]:
+    """What is sent and taken for granted on a grid; none where tensor parallelism is 1d."""
+    traffic = axis_traffic(costs, row)
+    plan = costs.plans.take(row)
+    if not plan.tp_grid:
+        return []
+    fast = costs.task.cluster.fast.name
+    axes = [_along(one, fast) for one in traffic]
+    return [
+        f"tp_grid={spell('tp_grid', plan.tp_grid)}: a layer sends per micro-batch and rank "
+        f"{'; '.join(axes)}",
+        _granted(plan),
+    ]
+
+
+def _along(one: AxisTraffic, fast: str) -> str:
+    where = f"inside {fast}" if one.domains == 1 else f"over {one.domains} fast domains"
+    parts = [
+        f"{format_count(size)}B in {what.replace('_', '-', 1)}"
+        for what, size in one.operations.items()
+    ]
+    sent = f"along {one.axis} ({one.ranks} ranks {where}) {', '.join(parts)}"
+    return f"{sent}: {format_seconds(one.seconds)}"
+
+
+def _granted(plan: Plan) -> str:
+    whole = (
+        "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
+        "on a grid is among those that the interval of the step comes from"
+    )
+    if grid_of(plan.tp_grid, plan.tp).kind in (Kind.TWO_D, Kind.TWO_HALF_D):
+        return f"SUMMA's broadcasts are costed as all-gathers of the same bytes; {whole}"
+    return whole

@@ -1,0 +1,183 @@
+"""What do a plan's kernel times rest on? Shares measured, interpolated, extrapolated, datasheet.
+
+Weights are the seconds of the slowest pipeline rank. Where a table of whole layers applies, their
+kernels have its origin and the ends keep the mix of the plan's kernels. For a few rows, never the
+hot path.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware import layer_tables
+from ..hardware.gemm_tables import Origin
+from ..hardware.layer_tables import LayerTable
+from ..hardware.precision import RECIPES, Precision
+from ..hardware.profile_file import TableFile
+from ..layers import layer_costs
+from ..layers.layer_kinds import (
+    Local,
+    is_tabled,
+    layer_kinds,
+    layer_sizes,
+    local_strategies,
+    work_of,
+)
+from ..operators import kernel_times
+from ..pipeline import stage_placement
+from ..plan.plan import Plan
+from ..rules.layer_run_rules import run_rows
+from ..step import layer_run_stages, stages
+from ..step.costs import Costs
+from ..step.evaluate import simulate
+from ..task import Task
+from ..workload.model import Network
+
+Value = NDArray[np.float64]
+
+ORIGINS = tuple(origin.name.lower() for origin in Origin)
+"""Keys of time_provenance(), from the surest on."""
+
+_WORDS = {
+    "measured": "at measured points",
+    "interpolated": "between them or from formulas fitted to this GPU",
+    "extrapolated": "outside them or from a sibling's table",
+    "datasheet": "from datasheet and priors",
+}
+
+
+def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
+    """Share of one plan's kernel seconds by ORIGINS; they add up to 1.
+
+    Recompute repeats kernels of the forward pass and counts as the others do.
+    """
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    parts = simulate(task, table, single=True).compute_seconds
+    shares = {
+        "matmul": _gemms(costs, row),
+        "attention": _attention(task),
+        "memory_bound": _of(task, "kernels.memory_bound.efficiency"),
+    }
+    total = sum(parts[name] for name in shares)
+    mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
+    whole = _whole_layers(costs, row)
+    mixed = whole + (1 - whole.sum()) * mixed
+    return dict(zip(ORIGINS, mixed.tolist(), strict=True))
+
+
+def sentence(shares: dict[str, float]) -> str:
+    """The shares of time_provenance() in words."""
+    told = [f"{100 * share:.0f} % {_WORDS[n]}" for n, share in shares.items() if share >= 0.005]
+    return f"kernel times: {', '.join(told)}"
+
+
+def _gemms(costs: Costs, row: int) -> Value:
+    """Share of the GEMM seconds of the slowest pipeline rank by origin; a listed layer's are those
+    of GEMMs that it is none of."""
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network):
+        return _all(Origin.EXTRAPOLATED)
+    recipe = RECIPES[Precision(int(table.precision[0]))]
+    out = np.zeros(len(Origin))
+    for plan, counts in _on_slowest_rank(task, table):
+        out += _gemm_seconds(local_strategies(task, recipe, stages.strategy(plan)), counts)
+    out /= out.sum()
+    return out
+
+
+def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
+    """What the slowest rank of one plan runs: strategies, and layers of each kind in them."""
+    if table.segments:
+        (group,) = simulate(task, table).groups
+        seconds = group.stages.forward + group.stages.backward
+        rows, _ = run_rows(table, task)
+        counts = layer_run_stages.plan_counts(task.model, table)[:, 0]
+        runs = np.flatnonzero(table.segments.stage[0] == seconds[:, 0].argmax())
+        return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
+    return [(table, _slowest_counts(task, table))]
+
+
+def _slowest_counts(task: Task, table: Plan) -> Value:
+    """Layers of each kind on the slowest pipeline rank of a uniform plan."""
+    placed: list[stage_placement.Layout] = []
+
+    def watched(cut: stage_placement.Cut) -> stage_placement.Layout:
+        placed.append(stage_placement.every_rank(cut))
+        return placed[-1]
+
+    (group,) = simulate(task, table, watched).groups
+    seconds = group.stages.forward + group.stages.backward
+    counts: Value = placed[0].counts[seconds[:, 0].argmax()]
+    return counts
+
+
+def _gemm_seconds(local: Local, counts: Value) -> Value:
+    """Seconds of the GEMMs of some layers by origin."""
+    out, cluster = np.zeros(len(Origin)), local.task.cluster
+    for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
+        work = work_of(kind, local)
+        if work is None or not work.gemms:
+            continue
+        recipe = local.recipe.in_sixteen_bits() if work.sixteen_bit else local.recipe
+        seconds = kernel_times.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
+        found = kernel_times.gemm_origins(work.gemms, 1, cluster, recipe)
+        out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
+    return out
+
+
+def _whole_layers(costs: Costs, row: int) -> Value:
+    """Share of the slowest rank's kernel seconds that a table of layers gives, by origin."""
+    out, total = np.zeros(len(Origin)), 0.0
+    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    if isinstance(task.model, Network) or _layer_entry(task) is None:
+        return out
+    tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
+    for plan, counts in _on_slowest_rank(task, table):
+        recipe = RECIPES[Precision(int(plan.precision[0]))]
+        s = stages.strategy(plan)
+        local = local_strategies(task, recipe, s)
+        kinds = layer_costs.layer_costs(task, recipe, s).table[0]
+        seconds = counts * kinds[:, layer_costs.COMPUTE].sum(axis=1)
+        total += seconds.sum()
+        if local.layer_ratio is not None:
+            out[_layer_origin(local)] += seconds[tabled].sum()
+    return out / total
+
+
+def _layer_entry(task: Task) -> TableFile | LayerTable | None:
+    return task.cluster.accelerator.layer_tables.get(task.software.name)
+
+
+def _layer_origin(local: Local) -> Origin:
+    """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
+    entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
+    table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
+    found = Origin(int(layer_tables.origins(table, sizes)[0]))
+    alone = not isinstance(entry, TableFile) or entry.provenance.measured
+    return found if alone else max(found, Origin.INTERPOLATED)
+
+
+def _all(origin: Origin) -> Value:
+    """Everything of one origin."""
+    out = np.zeros(len(Origin))
+    out[origin] = 1.0
+    return out
+
+
+def _of(task: Task, key: str) -> Value:
+    """Everything of the origin of a constant of the profile."""
+    measured = task.cluster.provenance[key].measured
+    return _all(Origin.INTERPOLATED if measured else Origin.DATASHEET)
+
+
+def _attention(task: Task) -> Value:
+    """Shares of the attention core: flash has a measured forward and a ratio for the backward,
+    materialised attention is a composition of assumptions."""
+    if not task.software.flash_attention:
+        return _all(Origin.DATASHEET)
+    backward = task.cluster.accelerator.attention.backward_ratio
+    forward = _of(task, "kernels.attention.efficiency")
+    both = forward + backward * _of(task, "kernels.attention.backward_ratio")
+    out: Value = both / (1 + backward)
+    return out

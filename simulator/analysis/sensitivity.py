@@ -1,0 +1,173 @@
+"""Which hardware number matters most? The step's elasticity to each, for one plan.
+
+    elasticity = d ln(step) / d ln(number)
+
+by a central difference of STEP either way: -0.6 means that 1 % more of it makes the step 0.6 %
+shorter. All numbers of one knob move together. A step scales with the machine: rates less latencies
+and launch floors add up to -1 (up to the curvature of the model).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..hardware.cluster import Accelerator, CollectiveTime, FastDomain
+from ..hardware.host import host_of
+from ..step.costs import Costs
+from ..step.evaluate import simulate
+from ..task import Task
+
+STEP = 0.05
+"""Relative change on either side of a number."""
+WIDE = 2.0
+"""Factor of the what-if on either side: half and twice the number."""
+HELD = 0.02
+"""Share of a step that measured tables hold from which it is worth saying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One hardware number, or several that belong together."""
+
+    label: str
+    rate: bool
+    """More of it is faster; otherwise it is a time, and more of it is slower."""
+    turned: Callable[[Task, float], Task]
+    """The same question with the numbers of the knob multiplied by a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How one plan's step reacts to one knob."""
+
+    name: str
+    label: str
+    rate: bool
+    elasticity: float
+    step_if_halved: float
+    """Seconds."""
+    step_if_doubled: float
+
+
+def _accelerator(change: Callable[[Accelerator, float], dict[str, Any]]) -> Any:
+    def turned(task: Task, factor: float) -> Task:
+        cluster = task.cluster
+        new = replace(cluster.accelerator, **change(cluster.accelerator, factor))
+        return replace(task, cluster=replace(cluster, accelerator=new))
+
+    return turned
+
+
+def _peaks(a: Accelerator, factor: float) -> dict[str, Any]:
+    return {"peak": {name: peak * factor for name, peak in a.peak.items()}}
+
+
+def _kernel_latencies(a: Accelerator, factor: float) -> dict[str, Any]:
+    def later(constants: Any) -> Any:
+        return replace(constants, latency=constants.latency * factor)
+
+    return {
+        "gemm": {width: later(constants) for width, constants in a.gemm.items()},
+        "attention": later(a.attention),
+        "memory_bound": later(a.memory_bound),
+    }
+
+
+def _fast(names: tuple[str, ...]) -> Any:
+    """Multiplies these constants of every collective inside the fast domain."""
+
+    def turned(task: Task, factor: float) -> Task:
+        fast = task.cluster.fast
+        new: dict[str, Any] = {
+            f.name: _scaled(getattr(fast, f.name), names, factor)
+            for f in fields(FastDomain)
+            if isinstance(getattr(fast, f.name), CollectiveTime)
+        }
+        if "bandwidth" in names:
+            new["bandwidth"] = fast.bandwidth * factor
+        return replace(task, cluster=replace(task.cluster, fast=replace(fast, **new)))
+
+    return turned
+
+
+def _network(names: tuple[str, ...]) -> Any:
+    def turned(task: Task, factor: float) -> Task:
+        new = _scaled(task.cluster.network, names, factor)
+        return replace(task, cluster=replace(task.cluster, network=new))
+
+    return turned
+
+
+def _host(name: str) -> Any:
+    def turned(task: Task, factor: float) -> Task:
+        new = _scaled(host_of(task.cluster), (name,), factor)
+        return replace(task, cluster=replace(task.cluster, host=new))
+
+    return turned
+
+
+def _launch_floors(task: Task, factor: float) -> Task:
+    new = _scaled(task.software, ("layer_floor", "pipeline_floor"), factor)
+    return replace(task, software=new)
+
+
+def _scaled(constants: Any, names: tuple[str, ...], factor: float) -> Any:
+    return replace(constants, **{name: getattr(constants, name) * factor for name in names})
+
+
+KNOBS: dict[str, Knob] = {
+    "flop_rate": Knob("FLOP rate", True, _accelerator(_peaks)),
+    "memory_bandwidth": Knob(
+        "memory bandwidth",
+        True,
+        _accelerator(lambda a, factor: {"memory_bandwidth": a.memory_bandwidth * factor}),
+    ),
+    "intra_node_bandwidth": Knob(
+        "bandwidth inside a fast domain", True, _fast(("bandwidth", "own_bandwidth"))
+    ),
+    "inter_node_bandwidth": Knob("network bandwidth", True, _network(("bandwidth",))),
+    "intra_node_latency": Knob(
+        "latency inside a fast domain", False, _fast(("latency", "latency_per_step", "root"))
+    ),
+    "inter_node_latency": Knob(
+        "network latency", False, _network(("latency", "latency_per_node", "root"))
+    ),
+    "kernel_latency": Knob("kernel latency", False, _accelerator(_kernel_latencies)),
+    "launch_floor": Knob("launch floor of a layer", False, _launch_floors),
+}
+"""Numbers that a step depends on; the bandwidths of all collectives follow their link."""
+HOST_KNOBS = {
+    "host_link_bandwidth": Knob("bandwidth to the host", True, _host("link_bandwidth")),
+    "host_memory_bandwidth": Knob("host memory bandwidth", True, _host("memory_bandwidth")),
+}
+"""Further ones of plans that use the host."""
+
+
+def sensitivities(costs: Costs) -> list[Sensitivity]:
+    """Every knob's effect on one plan's step, the largest elasticity first."""
+    plan = costs.plans.take(slice(0, 1))
+
+    def step(knob: Knob, factor: float) -> float:
+        return float(simulate(knob.turned(costs.task, factor), plan).step[0])
+
+    span = 2 * math.log1p(STEP)
+    out = [
+        Sensitivity(
+            name,
+            knob.label,
+            knob.rate,
+            math.log(step(knob, 1 + STEP) / step(knob, 1 / (1 + STEP))) / span,
+            step(knob, 1 / WIDE),
+            step(knob, WIDE),
+        )
+        for name, knob in {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}.items()
+    ]
+    return sorted(out, key=lambda s: -abs(s.elasticity))
+
+
+def held(found: Sequence[Sensitivity]) -> float:
+    """Share of the step that no knob moves: times of measured tables, which do not react."""
+    return 1 + sum(s.elasticity if s.rate else -s.elasticity for s in found)

@@ -1,0 +1,111 @@
+"""Where does a step go? Seconds from the model's arithmetic at peak to the predicted step.
+
+    step = ideal + causal + matmul + attention + memory_bound + uneven + recompute + ...
+
+Every term is in GPU-seconds of the step, so they add up to it, and each divided by the step is
+the points of MFU that it costs. For one plan, never the hot path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..operators.layer_work import causal_span, model_flops_per_token
+from ..step.costs import Costs
+from ..step.evaluate import by_stage
+from ..task import Task
+from ..workload.model import Network
+
+LABELS = {
+    "ideal": "arithmetic at peak",
+    "causal": "attention scores that the mask skips",
+    "matmul": "matrix products below peak",
+    "attention": "attention below peak",
+    "memory_bound": "memory-bound kernels",
+    "uneven": "uneven stages",
+    "recompute": "recompute",
+    "tensor_comm": "tensor-parallel communication",
+    "context_comm": "context-parallel communication",
+    "expert_comm": "expert all-to-all",
+    "host_comm": "copies to and from the host",
+    "launch": "kernel launches",
+    "pipeline_comm": "pipeline sends",
+    "bubble": "pipeline bubble",
+    "data_comm": "data-parallel communication",
+    "optimizer": "optimizer",
+}
+"""What a step consists of; the keys of losses(), in their order."""
+KERNELS = ("causal", "matmul", "attention", "memory_bound")
+"""Losses inside the kernels that do the model's arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One bar of the waterfall."""
+
+    name: str
+    label: str
+    seconds: float
+    mfu_points: float
+    """Points of MFU between 100 and the plan's: 100 seconds / step."""
+    mfu_if_free: float | None
+    """The plan's MFU, as a fraction, if this alone took no time; None for the ideal itself."""
+
+
+def losses(costs: Costs) -> dict[str, float]:
+    """Seconds of one plan's step by LABELS; they add up to the step.
+
+        matmul = seconds of GEMMs x (mean rank / slowest rank) - their model FLOPs / peak
+
+    and alike for attention. MFU counts attention over the whole window, so what a causal mask
+    saves is a gain (`causal`, negative); stacks that materialise scores do not save it.
+    """
+    costs = costs.one()
+    seconds, compute = dict(costs.seconds), costs.compute_seconds
+    again, useful = compute["recompute"], seconds.pop("compute") - compute["recompute"]
+    ranks = by_stage(costs)["seconds"]
+    even = float(ranks.mean() / ranks.max())
+    ideal, attention, skipped = _ideal(costs)
+    return {
+        "ideal": ideal,
+        "causal": -skipped,
+        "matmul": compute["matmul"] * even - (ideal - attention),
+        "attention": compute["attention"] * even - (attention - skipped),
+        "memory_bound": compute["memory_bound"] * even,
+        "uneven": useful * (1 - even),
+        "recompute": again,
+        **seconds,
+    }
+
+
+def _ideal(costs: Costs) -> tuple[float, float, float]:
+    """Seconds at peak of all model FLOPs, of attention among them, and of what a mask skips."""
+    task = costs.task
+    all_flops = model_flops_per_token(task.model, task.sequence)
+    scores = all_flops - model_flops_per_token(task.model, 0)
+    rate = costs.peak_flops * task.gpus / task.tokens
+    return all_flops / rate, scores / rate, _skipped_flops(task) / rate
+
+
+def _skipped_flops(task: Task) -> float:
+    """FLOPs a token that MFU counts in attention and flash kernels skip under the mask."""
+    if isinstance(task.model, Network) or not task.software.flash_attention:
+        return 0.0
+    total = 0.0
+    for kind in task.model.order:
+        a = task.model.kinds[kind].attention
+        window = min(a.window or task.sequence, a.index_topk or task.sequence, task.sequence)
+        seen = causal_span(a, task.sequence)
+        total += 6.0 * a.heads * (a.head_dim + a.value_dim) * (window - seen)
+    return total
+
+
+def waterfall(costs: Costs) -> list[Loss]:
+    """The bars from the ideal step to the predicted one; the first is the ideal itself."""
+    costs = costs.one()
+    step, parts = costs.step_seconds, losses(costs)
+    ideal = parts["ideal"]
+    return [
+        Loss(name, LABELS[name], s, 100 * s / step, None if s == ideal else ideal / (step - s))
+        for name, s in parts.items()
+    ]

@@ -1,0 +1,192 @@
+"""What does one plan's data-parallel synchronisation send, and what is taken for granted?
+
+Bytes and messages are those of the rank with most parameters, mean over the steps of a period.
+Legend: n replicas, S bytes of a rank's gradients or weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..base.units import format_bytes
+from ..operators.collectives import Group as Ranks
+from ..plan.codes import Sync
+from ..plan.compressors import METHODS, Compression, delta, omega
+from ..plan.gossip_graphs import Mixing
+from ..plan.plan import Plan
+from ..plan.sync_policy import GOSSIP, SERVERS, Policy, policy_of
+from ..plan.values import spell
+from ..step import gradient_exchange
+from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
+from ..step.costs import Costs
+from ..step.evaluate import simulate
+from ..step.plan_groups import Group
+from ..task import Task
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One plan's synchronisation in numbers."""
+
+    policy: Policy
+    replicas: int
+    bytes_sent: float
+    """By a rank in a step."""
+    messages: float
+    """By a rank in a step; a bucket or a layer at a time sends more, smaller ones."""
+    server_bytes: float
+    """Received by one parameter server in a step; 0 where there is none."""
+    mixing: Mixing | None
+    """How gossip averages; None where averages are exact."""
+
+    def record(self) -> dict[str, float]:
+        """As JSON holds it."""
+        out = {
+            "replicas": self.replicas,
+            "bytes_sent": self.bytes_sent,
+            "messages": self.messages,
+            "server_bytes": self.server_bytes,
+        }
+        if self.mixing:
+            out["spectral_gap"] = self.mixing.spectral_gap
+            out["graph_period"] = self.mixing.period
+        return out
+
+
+def traffic(costs: Costs, row: int = 0) -> Traffic:
+    """Bytes and messages of one plan."""
+    task, plan = costs.task, costs.plans.take(row)
+    (group,) = simulate(task, plan).groups
+    replicas = plan.dp * plan.cp
+    policy = group.policy
+    mixing = (
+        gradient_exchange.mixing_of(task, policy, plan.dp, plan.tp)
+        if policy.sync in GOSSIP
+        else None
+    )
+    sent = float(_sent(group, policy, plan, mixing).max())
+    server = 0.0
+    if policy.sync in SERVERS:
+        server = sent * task.gpus / gradient_exchange.servers(policy, task.cluster)
+    neighbours = mixing.messages if mixing else 0.0
+    messages = gradient_exchange.messages(policy, replicas, neighbours) / policy.period
+    return Traffic(policy, replicas, sent, messages, server, mixing)
+
+
+def _sent(
+    group: Group, policy: Policy, plan: Plan, mixing: Mixing | None
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Bytes that a rank of each class sends in a step [class, 1]."""
+    weights, task = group.stages.weights, group.task
+    full = gradient_exchange.element_bytes(task, group.recipe, policy)
+    up, down = gradient_exchange.wire_bytes(full, policy)
+    shares = ((weights.dense, weights.data_group), (weights.expert, weights.expert_group))
+    out = np.zeros_like(weights.dense)
+    for share, ranks in shares:
+        if policy.sync in SERVERS:
+            out = out + share * up
+        elif mixing:
+            out = out + share * full * _gossip_copies(policy, ranks, mixing)
+        elif plan.zero:
+            out = out + share * _sharded_bytes(group, ranks, plan, full)
+        else:
+            out = out + share * (up + down) * (ranks.ranks - 1) / ranks.ranks
+    return out / policy.period
+
+
+def _gossip_copies(policy: Policy, ranks: Ranks, mixing: Mixing) -> np.float64:
+    """Copies of its weights that a rank sends in one exchange."""
+    if policy.sync == Sync.GOSSIP:
+        return np.float64(mixing.messages)
+    inside = np.max(ranks.in_domain)
+    return np.float64((2 * (inside - 1) + mixing.messages) / inside)
+
+
+def _sharded_bytes(group: Group, ranks: Ranks, plan: Plan, gradient: float) -> np.float64:
+    """Bytes a parameter under ZeRO: scattered and gathered once, or for every micro-batch."""
+    m = group.task.global_batch // (plan.dp * plan.micro_batch)
+    scatters, gathers = {1: (1, 1), 2: (m, 1)}.get(plan.zero, (m, 2 * m))
+    n = np.max(ranks.ranks)
+    moved = (n - 1) / n * (scatters * gradient + gathers * group.recipe.weight)
+    replicas = group.stages.weights.replicas
+    if replicas is not None:
+        r = np.max(replicas.ranks)
+        moved = moved + scatters * 2 * (r - 1) / r * gradient / n
+    return np.float64(moved)
+
+
+def sentences(costs: Costs, row: int = 0) -> list[str]:
+    """What is assumed about a plan's way to synchronise; none for the usual one without a goal."""
+    task, plan = costs.task, costs.plans.take(row)
+    policy = policy_of(plan.table())
+    if policy.all_reduces and not policy.shard and not task.goal:
+        return []
+    found = traffic(costs, row)
+    out = [_moved(found), *_of_policy(task, found)]
+    return [*out, *_rate(task, plan, policy)]
+
+
+def _moved(found: Traffic) -> str:
+    what = "weights" if found.policy.apart else "gradients"
+    often = f" every {found.policy.period} steps" if found.policy.period > 1 else ""
+    return (
+        f"{spell('sync', found.policy.sync)} of {what} among {found.replicas} replicas{often}: a "
+        f"rank sends {format_bytes(found.bytes_sent)} in {found.messages:.4g} messages a step"
+    )
+
+
+def _of_policy(task: Task, found: Traffic) -> list[str]:
+    policy, out = found.policy, []
+    if found.mixing:
+        out.append(
+            f"graph {spell('topology', policy.topology)}: {found.mixing.messages:.4g} messages a "
+            f"rank, {found.mixing.leaving:.4g} leaving a fast domain, spectral gap "
+            f"{found.mixing.spectral_gap:.4g} over {found.mixing.period} steps; replicas numbered "
+            "domain by domain; received weights are kept beside the own"
+        )
+    if policy.sync in SERVERS:
+        count = gradient_exchange.servers(policy, task.cluster)
+        out.append(
+            f"{count} parameter server{'s' if count > 1 else ''} with a node's NICs, receiving "
+            f"{format_bytes(found.server_bytes)} each a step and keeping the optimizer state; the "
+            "update there is taken to be free"
+        )
+    if policy.period > 1:
+        out.append("optimizer states are not averaged")
+    if policy.compression:
+        out.append(_compressed(policy))
+    return out
+
+
+def _compressed(policy: Policy) -> str:
+    method = METHODS[policy.compression]
+    quality = f"delta = {delta(method, policy.kept_per_thousand):.4g}"
+    if policy.compression == Compression.QSGD:
+        quality = f"omega = {omega(policy.levels):.4g}"
+    ways = "both ways" if method.both_ways else "from workers, sums sent back in full"
+    return (
+        f"{spell('compression', policy.compression)}: {quality}, {method.rounds} round"
+        f"{'s' if method.rounds > 1 else ''} a step, compressed {ways}; selecting entries takes "
+        "no longer than reading and writing them"
+    )
+
+
+def rate_of(policy: Policy) -> Rate:
+    """The published rate behind the iterations of a policy."""
+    if policy.compression:
+        return COMPRESSED[policy.compression]
+    return COOPERATIVE if policy.apart else AVERAGED
+
+
+def _rate(task: Task, plan: Plan, policy: Policy) -> list[str]:
+    """Which rate stands behind the iterations."""
+    rate, goal = rate_of(policy), task.goal
+    if not goal:
+        return [f"steps to an accuracy may differ from all-reduce: {rate}"]
+    variance = goal.sequence_noise * plan.dp / task.global_batch
+    return [
+        f"e = {goal.accuracy:.4g}, n = {plan.dp} workers, v = {variance:.4g} of each: {rate}; "
+        "without the constants of the bounds, with the optimizer of the theory (SGD)"
+    ]

@@ -1,0 +1,1 @@
+"""What everybody uses and what knows nothing of training: errors, units, arrays, tables of text."""

@@ -1,0 +1,207 @@
+"""What does a machine reach? Measurements to fitted constants, each with its errors and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import CalibrationError
+from ...hardware import gemm_tables
+from ...hardware.accelerator import Accelerator, GemmTime
+from ...hardware.cluster import Cluster, CollectiveTime
+from ...hardware.profile_schema import QUANTITIES
+from ...hardware.software_stack import DEFAULT_SOFTWARE
+from ...operators import kernel_times
+from ...validation.published_runs import Run
+from ..readers.measurements import Measurements, usable
+from . import layer_times
+from .layer_times import Compare
+from .robust import Constant, Fit, Subject, errors, fit_subject
+from .subjects import attention_subjects, gemm_subjects, memory_subjects
+from .subjects_collective import fast_subjects, network_subjects
+from .subjects_link import fit_links, followers
+from .subjects_training import SECTION, layer_floor, training_subjects
+
+Value = NDArray[np.float64]
+
+UNUSED = {
+    "host copies (offload is not modelled)": ("copy", ""),
+    "kernel sums of traces (they do not say of which shapes)": ("trace", ""),
+    "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
+    "single launches (a layer's are used)": ("launch", "kernel_eager"),
+    "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),
+}
+"""Rows that nothing in the cost model could use: suite, and how their op ends."""
+_STEPS = "training steps are not fitted: calibrate show compares them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Fitted constants by dotted key of the profile, the fits behind them, and remarks."""
+
+    fits: tuple[Fit, ...]
+    numbers: Mapping[str, Constant]
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    gpu: str = ""
+    layers: Compare | None = None
+    """Timed layers, to be compared with what the fitted profile predicts of them."""
+
+
+def fit(
+    table: Measurements,
+    base: str,
+    *,
+    gpu: str | None = None,
+    runs: Sequence[Run] = (),
+    stack: str | None = None,
+    links: tuple[str, ...] = (),
+) -> Calibration:
+    """Fit what the rows can determine, starting from the machine of a base profile.
+
+    `runs` are timed training runs in the columns of published ones; `stack` names the software
+    profile that timed layers stand for; the bandwidths of `links` are fitted as well. Raises
+    CalibrationError where nothing can be fitted, or a link cannot; another part that cannot is
+    noted.
+    """
+    table = usable(table, gpu)
+    machine = Cluster.profile(base, nodes=1)
+    cluster, linked = fit_links(table, machine, links)
+    fits, notes = _fits(table, cluster)
+    fits = [*linked, *fits]
+    if len(table.where(suite="training")):
+        notes.append(_STEPS)
+    layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
+    if not fits and not layers and not floor and not len(table.where(suite="step")):
+        raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
+    numbers = dict(followers(machine, cluster))
+    numbers |= {
+        key: constant
+        for one in fits
+        for name, constant in one.constants.items()
+        for key in [key_of(one.subject, name)]
+        if key in QUANTITIES
+    }
+    numbers |= {f"{SECTION}.{name}": constant for name, constant in floor.items()}
+    return Calibration(
+        fits=tuple(fits),
+        numbers=numbers,
+        notes=(*notes, *remarks(table)),
+        sources=table.sources,
+        gpu=", ".join(table.gpus()),
+        layers=layers,
+    )
+
+
+def _layers(
+    table: Measurements, runs: Sequence[Run], stack: str | None, notes: list[str]
+) -> Compare | None:
+    """Layers timed alone, else those of runs."""
+    try:
+        alone = layer_times.timed_layers(table, stack or DEFAULT_SOFTWARE)
+        return alone or layer_times.timed_runs(runs, stack)
+    except CalibrationError as error:
+        notes.append(str(error))
+        return None
+
+
+def key_of(subject: Subject, name: str) -> str:
+    """Dotted key of a constant in the profile."""
+    head, dot, tail = name.partition(".")
+    return f"links.fast.switch_all_reduce.{tail}" if dot else f"{subject.section}.{head}"
+
+
+def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
+    """Kernels and collectives inside the fast domain first, then what is on top of them."""
+    fits: list[Fit] = []
+    notes: list[str] = []
+    for subject in kernel_subjects(table, cluster):
+        _try(subject, fits, notes)
+    for subject in training_subjects(table, with_gemms(cluster.accelerator, fits)):
+        _try(subject, fits, notes)
+    for subject in fast_subjects(table, cluster):
+        _try(subject, fits, notes)
+    for subject in network_subjects(table, _with_fast(cluster, fits)):
+        _try(subject, fits, notes)
+    return fits, notes
+
+
+def with_gemms(accelerator: Accelerator, fits: Sequence[Fit]) -> Accelerator:
+    """The accelerator with the fitted GEMM constants, without the tables that are worse."""
+    constants, tables = dict(accelerator.gemm), dict(accelerator.gemm_tables)
+    for one in fits:
+        width = one.subject.section.removeprefix("kernels.gemm.")
+        if width in constants:
+            values = {name: constant.value for name, constant in one.constants.items()}
+            constants[width] = GemmTime(**values)
+            if width in tables and not table_serves(one, accelerator):
+                del tables[width]
+    return replace(accelerator, gemm=constants, gemm_tables=tables)
+
+
+def table_error(fit: Fit, accelerator: Accelerator) -> float | None:
+    """Median error of the accelerator's table on the rows; None where they cannot be compared."""
+    predicted = tabled_seconds(fit.subject, accelerator)
+    return None if predicted is None else errors(predicted, fit.subject.seconds).median
+
+
+def table_serves(fit: Fit, accelerator: Accelerator) -> bool:
+    """Whether the accelerator's table predicts the rows as well as the fitted constants do."""
+    found = table_error(fit, accelerator)
+    return found is not None and found <= (fit.held_out or fit.in_sample).median
+
+
+def kernel_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
+    """Subjects of single kernels."""
+    yield from gemm_subjects(table, cluster.accelerator)
+    yield from attention_subjects(table, cluster.accelerator)
+    yield from memory_subjects(table, cluster.accelerator)
+
+
+def _try(subject: Subject, fits: list[Fit], notes: list[str]) -> None:
+    try:
+        fits.append(fit_subject(subject))
+    except CalibrationError as error:
+        notes.append(str(error))
+
+
+def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
+    """The cluster with the collectives that were fitted inside its fast domain."""
+    changes: dict[str, Any] = {}
+    for one in fits:
+        section, _, op = one.subject.section.rpartition(".")
+        if section == "links.fast":
+            plain = {n: c.value for n, c in one.constants.items() if "." not in n}
+            changes[op] = CollectiveTime(**plain)
+    return replace(cluster, fast=replace(cluster.fast, **changes))
+
+
+def remarks(table: Measurements) -> tuple[str, ...]:
+    """On rows of a processor, and on rows that no constant is fitted to and nothing predicts."""
+    processors = [name for name in table.gpus() if name.startswith("cpu ")]
+    found = [f"measured on {name}: a test of the code, of no GPU" for name in processors]
+    return (*found, *_unused(table))
+
+
+def _unused(table: Measurements) -> tuple[str, ...]:
+    suites, ops = table.text("suite"), table.text("op")
+    found = [
+        what
+        for what, (suite, end) in UNUSED.items()
+        if ((suites == suite) & np.char.endswith(ops, end)).any()
+    ]
+    return (f"rows not used: {', '.join(found)}",) if found else ()
+
+
+def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
+    """Seconds of GEMMs from the accelerator's table; None for anything else."""
+    width = subject.section.removeprefix("kernels.gemm.")
+    if width not in accelerator.gemm_tables or subject.sides is None:
+        return None
+    table = kernel_times.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
+    seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
+    return seconds

@@ -1,0 +1,220 @@
+"""How do fitted numbers become a profile? A base profile's TOML with some numbers replaced.
+
+Everything that was not fitted stays as it is in the base, units and sources included. A table of
+GEMM times stays unless it was dropped or rescaled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...base.units import convert
+from ...hardware.cluster import Cluster
+from ...hardware.profile_file import MEASUREMENTS, PACKAGE, TableFile, profile_names, read_profile
+from ...hardware.profile_schema import QUANTITIES
+from .robust import FOLLOWS, Constant
+
+FITTED = "fitted"
+PRIOR = "pooled-prior"
+SCALED = "sustained"
+LAYERS = "layers"
+LINK = "link"
+"""Citations of numbers that were fitted, that the prior decides, that a step rescaled, of tables
+of layers, and of numbers that a link scales."""
+PROPORTION = "the base's, in proportion to the bandwidth of its link; "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What a calibrated profile has that its base has not."""
+
+    numbers: Mapping[str, Constant]
+    citation: str
+    """Where the fitted numbers come from."""
+    remarks: tuple[str, ...] = ()
+    """Comment lines at the top."""
+    dropped_tables: frozenset[str] = frozenset()
+    """Operand widths whose table of GEMM times gives way to the fitted constants."""
+    scale: float = 1.0
+    """Sustained share of the arithmetic rate, from a measured step."""
+    scale_citation: str = ""
+    table_files: Mapping[str, str] = field(default_factory=dict)
+    """By operand width: the file that takes the place of the base's table."""
+    layer_file: LayerFile | None = None
+    """A table of layers that takes the place of those of the base."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFile:
+    """A table of layers beside the profile."""
+
+    stack: str
+    file: str
+    citation: str
+    measured: bool
+
+
+def base_tree(base: str) -> dict[str, Any]:
+    """The TOML of a base profile, which is checked first."""
+    read_profile(base)
+    if base in profile_names():
+        content = files(PACKAGE).joinpath(f"{base}.toml").read_bytes()
+    else:
+        content = Path(base).read_bytes()
+    return tomllib.loads(content.decode("utf-8-sig"))
+
+
+def table_paths(base: str) -> dict[str, str]:
+    """Where a base's tables of GEMM times are, by operand width; a bare name is a shipped one."""
+    tables = Cluster.profile(base, nodes=1).accelerator.gemm_tables
+    return {width: table.path for width, table in tables.items()}
+
+
+def layer_paths(base: str) -> dict[str, str]:
+    """The same of its tables of layers, by software profile."""
+    tables = Cluster.profile(base, nodes=1).accelerator.layer_tables
+    return {stack: table.path for stack, table in tables.items() if isinstance(table, TableFile)}
+
+
+def profile_text(base: str, changes: Changes, folder: Path) -> str:
+    """The text of the profile, to be written into a folder."""
+    tree = base_tree(base)
+    sources = tree.setdefault("sources", {})
+    _place_gemm_tables(tree, table_paths(base), changes, folder)
+    _place_layer_tables(tree, base, changes, folder)
+    _replace(tree, changes, sources)
+    if changes.scale != 1.0:
+        _rescale(tree, changes.scale)
+        sources[SCALED] = changes.scale_citation
+    head = "".join(f"# {line}\n" for line in changes.remarks)
+    return head + ("\n" if head else "") + emit(tree)
+
+
+def _place_gemm_tables(
+    tree: dict[str, Any], tables: Mapping[str, str], changes: Changes, folder: Path
+) -> None:
+    for width, section in tree["kernels"]["gemm"].items():
+        path = tables.get(width)
+        if width in changes.dropped_tables or not path:
+            section.pop("table", None)
+        elif width in changes.table_files:
+            section["table"] |= {"file": changes.table_files[width], "source": SCALED}
+        else:
+            section["table"]["file"] = _seen_from(folder, path)
+
+
+def _seen_from(folder: Path, path: str) -> str:
+    """A shipped table by its name, another one relative to the profile."""
+    return path if Path(path).name == path else os.path.relpath(path, folder.resolve())
+
+
+def keeps_layers(changes: Changes) -> bool:
+    """Whether the base's tables of layers stay: they hold for its kernel constants only."""
+    new = [key for key in changes.numbers if key.startswith("kernels.")]
+    return not new and changes.layer_file is None
+
+
+def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, folder: Path) -> None:
+    if not keeps_layers(changes):
+        tree["kernels"].pop("layer", None)
+    for stack, section in tree["kernels"].get("layer", {}).items():
+        section["table"]["file"] = _seen_from(folder, layer_paths(base)[stack])
+    if changes.layer_file is not None:
+        new = changes.layer_file
+        entry = {"file": new.file, "source": LAYERS, "measured": new.measured}
+        tree["kernels"]["layer"] = {new.stack: {"table": entry}}
+        tree["sources"][LAYERS] = new.citation
+
+
+def _replace(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) -> None:
+    """Put the fitted numbers in, in the unit that the schema suggests."""
+    held = "constants of other GPUs, which the rows do not contradict; "
+    for key, constant in changes.numbers.items():
+        section, _, name = key.rpartition(".")
+        node = tree
+        for part in section.split("."):
+            node = node.setdefault(part, {})
+        source = FITTED if constant.measured else LINK if FOLLOWS in constant.flags else PRIOR
+        text = changes.citation
+        sources[source] = {PRIOR: f"pooled prior: {held}", LINK: PROPORTION}.get(source, "") + text
+        node[name] = number(key, constant.value, source, constant.measured)
+
+
+def number(key: str, value: float, source: str, measured: bool) -> dict[str, Any]:
+    """A number of a profile with six digits."""
+    unit = QUANTITIES[key].example
+    shown = value / convert(1.0, unit, QUANTITIES[key].dimension)
+    return {"value": float(f"{shown:.6g}"), "unit": unit, "source": source, "measured": measured}
+
+
+def _rescale(tree: dict[str, Any], scale: float) -> None:
+    """Multiply the arithmetic efficiencies."""
+    sections = [*tree["kernels"]["gemm"].values(), tree["kernels"]["attention"]]
+    for section in sections:
+        entry = section["efficiency"]
+        entry["value"] = float(f"{entry['value'] * scale:.6g}")
+        entry["source"] = SCALED
+
+
+def scaled_table(text: str, scale: float) -> str:
+    """A table of GEMM times with every time divided by the scale."""
+    out = [f"# times divided by the sustained share {scale:.4g} of a measured step"]
+    for line in text.splitlines():
+        cells = line.split(",")
+        if cells[0].replace(".", "").isdecimal():
+            cells[2:] = [f"{float(cell) / scale:.6g}" if cell.strip() else "" for cell in cells[2:]]
+        out.append(",".join(cells))
+    return "\n".join(out) + "\n"
+
+
+def table_text(path: str) -> str:
+    """The text of a table of GEMM times; a bare name is a shipped one."""
+    if Path(path).name == path:
+        return files(PACKAGE).joinpath(MEASUREMENTS, path).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8")
+
+
+def emit(tree: Mapping[str, Any]) -> str:
+    """TOML of nested tables; a table of plain values inside a section is written inline."""
+    return "\n".join(_sections(tree, "")).strip() + "\n"
+
+
+def _sections(tree: Mapping[str, Any], prefix: str) -> Iterable[str]:
+    """Lines of a section, then of those inside it."""
+    plain = {name: node for name, node in tree.items() if not _is_section(node)}
+    if prefix and plain:
+        yield f"[{prefix}]"
+    for name, node in plain.items():
+        yield f"{_key(name)} = {_value(node)}"
+    if plain:
+        yield ""
+    for name, node in tree.items():
+        if _is_section(node):
+            yield from _sections(node, f"{prefix}.{_key(name)}" if prefix else _key(name))
+
+
+def _is_section(node: object) -> bool:
+    """A table, unless it is a number or a file with its source."""
+    return isinstance(node, dict) and not {"unit", "file"} & set(node)
+
+
+def _key(name: str) -> str:
+    bare = name.replace("-", "").replace("_", "")
+    return name if bare.isascii() and bare.isalnum() else json.dumps(name)
+
+
+def _value(node: object) -> str:
+    if isinstance(node, dict):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in node.items()) + " }"
+    if isinstance(node, bool):
+        return "true" if node else "false"
+    if isinstance(node, str):
+        return json.dumps(node, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(node)

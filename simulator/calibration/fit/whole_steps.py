@@ -1,0 +1,86 @@
+"""What does the cost model say of measured training steps? Seconds and peak bytes of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import CalibrationError, InputError
+from ...hardware.cluster import Cluster
+from ...hardware.software_stack import Software
+from ...plan.plan import Plan
+from ...step.costs import Costs
+from ...step.evaluate import evaluate
+from ...task import Task
+from ...validation.predict_runs import rank_memory
+from ...workload.model import Model
+from ..readers.measurements import Measurements
+from .layer_times import gated_block
+
+Value = NDArray[np.float64]
+
+STACK = "torch"
+"""Software profile of what `measure` runs."""
+SIZES = ("hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "layers")
+BATCH = ("batch", "sequence", "micro_batches")
+RECOMPUTE = {0: "none", 1: "full"}
+
+
+def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) -> dict[str, Value]:
+    """Seconds, peak bytes of tensors and peak bytes that the allocator reserves, by the columns of
+    training rows that hold what was measured [row].
+
+    CalibrationError for a row that does not say what was trained.
+    """
+    # What torch counts as reserved is without the CUDA context.
+    counted = replace(software, context_bytes=0.0)
+    costs = []
+    for row, sizes in zip(rows.rows, _sizes(rows), strict=True):
+        try:
+            costs.append(step_costs(sizes, cluster, counted))
+        except InputError as error:
+            raise CalibrationError(f"training: {row.get('line', 'a row')}: {error}") from None
+    memory = [rank_memory(one) for one in costs]
+    return {
+        "seconds": np.array([one.step_seconds for one in costs]),
+        "memory_bytes": np.array([one[False, False][0] for one in memory]),
+        "reserved_bytes": np.array([one[False, True][0] for one in memory]),
+    }
+
+
+def _sizes(rows: Measurements) -> list[dict[str, int]]:
+    """What each row trained; every size positive, recompute 0 or 1."""
+    names = (*SIZES, *BATCH, "recompute")
+    columns = np.stack([rows.number(name) for name in names], axis=1).tolist()
+    for row, numbers in zip(rows.rows, columns, strict=True):
+        for name, number in zip(names, numbers, strict=True):
+            known = number in RECOMPUTE if name == "recompute" else number >= 1
+            if not known or number % 1:
+                what = "0 or 1" if name == "recompute" else "a whole number of at least 1"
+                told = row.get(name, "") or "nothing"
+                where = row.get("line", "a row")
+                raise CalibrationError(f"training: {where}: {name} must be {what}, not {told}")
+    return [dict(zip(names, map(int, numbers), strict=True)) for numbers in columns]
+
+
+def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
+    """Costs on one GPU of a step of these sizes, named as in columns.py."""
+    block = gated_block(*(sizes[name] for name in ("ffn", "heads", "kv_heads", "head_dim")))
+    model = Model(
+        name="training",
+        hidden=sizes["hidden"],
+        vocabulary=sizes["vocabulary"],
+        kinds=(block,),
+        order=(0,) * sizes["layers"],
+    )
+    task = Task(
+        model,
+        cluster,
+        sequence=sizes["sequence"],
+        global_batch=sizes["batch"] * sizes["micro_batches"],
+        software=software,
+    )
+    return evaluate(task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]]))

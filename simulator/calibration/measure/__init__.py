@@ -1,0 +1,1 @@
+"""Measures a machine with torch and numpy alone."""

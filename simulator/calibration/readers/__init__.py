@@ -1,0 +1,1 @@
+"""Reads measurements of other programs: nccl-tests, traces, training logs."""

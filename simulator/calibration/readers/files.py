@@ -1,0 +1,108 @@
+"""Which tool wrote this file? Any known output becomes rows of measurements."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...base.errors import InputError
+from . import nccl_tests, traces, training_logs
+from .measurements import Measurements, as_rows, joined, read_csv
+from .training_logs import Known
+
+FORMATS = (
+    "CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); torch profiler (Chrome) "
+    "traces; logs of Megatron, torchtitan, DeepSpeed and nanotron"
+)
+OPERATIONS = tuple(nccl_tests.OPERATIONS.values())
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a file does not say."""
+
+    op: str | None = None
+    """Collective of nccl-tests output."""
+    gpu: str | None = None
+    known: Known = field(default_factory=Known)
+    nodes: int | None = None
+
+    @property
+    def said(self) -> nccl_tests.Said:
+        return nccl_tests.Said(self.op, self.known.gpus, self.nodes)
+
+
+def split_runs(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files of measurements, and those of whole runs in the columns of published ones."""
+    runs = [path for path in paths if {"step_seconds", "tp"} <= set(_header(path))]
+    return [path for path in paths if path not in runs], runs
+
+
+def _header(name: str) -> list[str]:
+    lines = _text(Path(name)).splitlines()
+    return next((line.split(",") for line in lines if line.strip()[:1] not in ("", "#")), [])
+
+
+def read_all(paths: Sequence[str], hints: Hints | None = None) -> Measurements:
+    """Measurements of several files."""
+    return joined([read(path, hints or Hints()) for path in paths])
+
+
+def read(name: str, hints: Hints) -> Measurements:
+    """Measurements of one file, whatever wrote it."""
+    if hints.op is not None and hints.op not in OPERATIONS:
+        raise InputError(f"--op {hints.op!r} is not one of {', '.join(OPERATIONS)}")
+    path = Path(name)
+    text = _text(path)
+    first = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
+    if "seconds" in first.split(",") and "suite" in first.split(","):
+        return read_csv(path, text)
+    rows = _rows(path, text, hints)
+    if not rows:
+        raise InputError(f"{name}: no measured row in it")
+    extra = {"source": path.name} | ({"gpu": hints.gpu} if hints.gpu else {})
+    return as_rows([{**row, **extra} for row in rows], path.name)
+
+
+def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
+    if text.lstrip().startswith("{"):
+        return _json_rows(path, _json(path, text), hints)
+    elif nccl_tests.is_text(text):
+        return nccl_tests.read_text(text, hints.said, path.name)
+    elif training_logs.is_log(text):
+        return training_logs.read_log(text, hints.known, path.name)
+    raise InputError(f"{path}: unknown format; read are: {FORMATS}")
+
+
+def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dict[str, object]]:
+    try:
+        if traces.is_trace(content):
+            return traces.read_trace(content, path.name)
+        if nccl_tests.is_json(content):
+            return nccl_tests.read_json(content, hints.said, path.name)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{path}: malformed ({type(error).__name__}: {error})") from None
+    raise InputError(f"{path}: unknown format; read are: {FORMATS}")
+
+
+def _json(path: Path, text: str) -> dict[str, object]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not JSON ({error})") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _text(path: Path) -> str:
+    """The text of a file, unpacked where it is gzip."""
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    return content.decode("utf-8-sig", errors="replace")

@@ -1,0 +1,146 @@
+"""What was measured? A CSV in the columns of columns.py as typed columns, checked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.errors import CalibrationError, InputError, did_you_mean
+from ..measure.columns import COLUMNS, NUMBERS
+
+Value = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Rows of text by column, and where they came from."""
+
+    rows: tuple[Mapping[str, str], ...]
+    sources: tuple[str, ...] = ()
+    """Files, for the profile's citations."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def text(self, column: str) -> NDArray[np.str_]:
+        """One column as written; '' where a row has none."""
+        return np.array([row.get(column, "") for row in self.rows], dtype=np.str_)
+
+    def number(self, column: str) -> Value:
+        """One column of numbers; nan where a row has none."""
+        return np.array([_number(row, column) for row in self.rows], dtype=np.float64)
+
+    def take(self, keep: Flags) -> Measurements:
+        """The rows where `keep` holds."""
+        rows = tuple(row for row, wanted in zip(self.rows, keep, strict=True) if wanted)
+        return Measurements(rows=rows, sources=self.sources)
+
+    def where(self, **wanted: str) -> Measurements:
+        """The rows whose columns have these values."""
+        keep = np.ones(len(self.rows), dtype=bool)
+        for column, value in wanted.items():
+            keep &= self.text(column) == value
+        return self.take(keep)
+
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs that the rows name."""
+        return tuple(sorted(set(self.text("gpu").tolist()) - {""}))
+
+
+def _number(row: Mapping[str, str], column: str) -> float:
+    text = row.get(column, "").strip()
+    if not text:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        where = row.get("line", "")
+        raise InputError(f"{where}: {column} {text[:40]!r} is not a number") from None
+
+
+def read_csv(path: Path, text: str) -> Measurements:
+    """Measurements from the text of a CSV; lines that start with # are comments."""
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if _is_row(line)]
+    reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)))
+    table = list(reader)
+    if not table or "seconds" not in table[0]:
+        raise InputError(f"{path}: no header line with a column 'seconds'")
+    header = [name.strip() for name in table[0]]
+    for name in header:
+        if name not in COLUMNS:
+            raise InputError(f"{path}: unknown column {name!r}{did_you_mean(name, COLUMNS)}")
+    rows = []
+    for (number, _), cells in zip(lines[1:], table[1:], strict=False):
+        if len(cells) != len(header):
+            raise InputError(f"{path} line {number}: {len(cells)} cells, not {len(header)}")
+        row = dict(zip(header, cells, strict=True))
+        rows.append({**row, "line": f"{path} line {number}"})
+    return Measurements(rows=tuple(rows), sources=(path.name,))
+
+
+def _is_row(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("#")
+
+
+def write_csv(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows as CSV text in the shared columns."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(row.get(name, "")) for name in COLUMNS})
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) and value != int(value) else value
+
+
+def as_rows(rows: Sequence[Mapping[str, object]], source: str) -> Measurements:
+    """Measurements of rows that a reader made."""
+    texts = tuple(
+        {name: str(value) for name, value in row.items()} | {"line": f"{source} row {i}"}
+        for i, row in enumerate(rows, 1)
+    )
+    return Measurements(rows=texts, sources=(source,))
+
+
+def joined(tables: Sequence[Measurements]) -> Measurements:
+    """Several files as one."""
+    rows = tuple(row for table in tables for row in table.rows)
+    return Measurements(rows=rows, sources=tuple(s for table in tables for s in table.sources))
+
+
+def usable(table: Measurements, gpu: str | None = None) -> Measurements:
+    """The rows of one GPU with a time; CalibrationError where they cannot be fitted together."""
+    if gpu is not None:
+        kept = table.where(gpu=gpu)
+        if not len(kept):
+            known = did_you_mean(gpu, table.gpus())
+            raise CalibrationError(f"no row was measured on {gpu!r}{known}")
+        table = kept
+    names = table.gpus()
+    if len(names) > 1:
+        raise CalibrationError(
+            f"the rows were measured on {len(names)} different GPUs ({', '.join(names)}); "
+            "one profile describes one: choose with --gpu"
+        )
+    seconds = table.number("seconds")
+    bad = ~(np.isfinite(seconds) & (seconds > 0)) & (table.text("suite") != "step")
+    if bad.any():
+        row = table.rows[int(np.flatnonzero(bad)[0])]
+        raise CalibrationError(
+            f"{int(bad.sum())} rows have no positive time, first {row.get('line')}: "
+            f"seconds = {row.get('seconds', '')!r}"
+        )
+    for column in NUMBERS:
+        table.number(column)
+    return table

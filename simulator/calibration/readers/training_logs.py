@@ -1,0 +1,175 @@
+"""How long was a training step? Logs of Megatron, torchtitan, DeepSpeed and nanotron to one row.
+
+The first iterations are dropped and the median is taken. Memory is the peak of any rank that
+the log names: Megatron prints MB of 2^20 bytes, DeepSpeed GB of 2^30, torchtitan GiB reserved,
+nanotron MiB.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...base.errors import InputError
+
+WARM_UP = 10
+"""Iterations dropped: compilation, allocator growth, first collectives."""
+MIB, GIB = 2.0**20, 2.0**30
+_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the user says about the run that the log does not."""
+
+    gpus: int | None = None
+    sequence: int | None = None
+    global_batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one framework writes. Patterns with one group, or with a number and its suffix."""
+
+    name: str
+    seconds: str = ""
+    seconds_scale: float = 1e-3
+    tokens_per_gpu: str = ""
+    samples: str = ""
+    batch: str = ""
+    sequence: str = ""
+    allocated: str = ""
+    reserved: str = ""
+    memory_unit: float = MIB
+
+
+_NUMBER = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?)([KMGBT]?)\b"
+FORMATS = (
+    Format(
+        "nanotron",
+        seconds=rf"elapsed_time_per_iteration_ms: {_NUMBER}",
+        tokens_per_gpu=rf"tokens_per_sec_per_gpu: {_NUMBER}",
+        batch=rf"global_batch_size: {_NUMBER}",
+        allocated=r"Peak allocated:? ([\d.]+)\s*MiB",
+        reserved=r"Peak reserved:? ([\d.]+)\s*MiB",
+    ),
+    Format(
+        "Megatron",
+        seconds=rf"elapsed time per iteration \(ms\): {_NUMBER}",
+        batch=rf"global batch size:\s*{_NUMBER}",
+        allocated=r"\| max allocated: ([\d.]+)",
+        reserved=r"\| max reserved: ([\d.]+)",
+    ),
+    Format(
+        "torchtitan",
+        tokens_per_gpu=rf"\btps:\s*{_NUMBER}",
+        batch=rf"global batch size {_NUMBER}",
+        sequence=rf"sequence length {_NUMBER}",
+        reserved=r"\bmemory:\s*([\d.]+)\s*GiB",
+        memory_unit=GIB,
+    ),
+    Format(
+        "DeepSpeed",
+        samples=rf"CurrSamplesPerSec={_NUMBER}",
+        allocated=r"MaxMemAllocated=([\d.]+)\s*GB",
+        memory_unit=GIB,
+    ),
+)
+"""In order: the first whose lines are in the text. Megatron-DeepSpeed prints Megatron's time."""
+SIGNS = {
+    "nanotron": "elapsed_time_per_iteration_ms:",
+    "Megatron": "elapsed time per iteration (ms):",
+    "torchtitan": " tps: ",
+    "DeepSpeed": "SamplesPerSec=",
+}
+
+
+def is_log(text: str) -> bool:
+    """Whether one of the known frameworks wrote this."""
+    return any(sign in _COLOUR.sub("", text) for sign in SIGNS.values())
+
+
+def read_log(text: str, known: Known, name: str) -> list[Row]:
+    """One row: median step seconds, tokens and peak memory of a run."""
+    text = _COLOUR.sub("", text)
+    form = next(form for form in FORMATS if SIGNS[form.name] in text)
+    batch = known.global_batch or _last(form.batch, text)
+    sequence = known.sequence or _last(form.sequence, text)
+    tokens = batch * sequence if batch and sequence else None
+    rates = _all(form.tokens_per_gpu, text)
+    steps = _step_seconds(form, text, rates, tokens, batch, known.gpus)
+    kept = _settled(steps or rates, name)
+    row: Row = {"suite": "step", "op": "train_step", "repeats": len(kept)}
+    if steps:
+        row |= {
+            "seconds": statistics.median(kept),
+            "seconds_min": min(kept),
+            "seconds_max": max(kept),
+        }
+    if rates:
+        row["tokens_per_second_per_gpu"] = statistics.median(_settled(rates, name))
+    elif tokens and known.gpus and steps:
+        row["tokens_per_second_per_gpu"] = tokens / statistics.median(kept) / known.gpus
+    return [row | _sizes(known, tokens, batch, sequence) | _memory(form, text)]
+
+
+def _step_seconds(
+    form: Format,
+    text: str,
+    rates: Sequence[float],
+    tokens: float | None,
+    batch: float | None,
+    gpus: int | None,
+) -> list[float]:
+    """Seconds of each iteration; [] where the log only has rates and the sizes are not known."""
+    if form.seconds:
+        return [value * form.seconds_scale for value in _all(form.seconds, text)]
+    if rates and tokens and gpus:
+        return [tokens / (rate * gpus) for rate in rates if rate > 0]
+    samples = _all(form.samples, text)
+    return [batch / rate for rate in samples if rate > 0] if batch else []
+
+
+def _settled(values: Sequence[float], name: str) -> list[float]:
+    """The values after the warm-up."""
+    if not values:
+        raise InputError(
+            f"{name}: the log holds samples per second only: give --global-batch for step seconds"
+        )
+    if len(values) <= WARM_UP:
+        raise InputError(
+            f"{name}: {len(values)} iterations; the first {WARM_UP} are dropped as warm-up, so "
+            f"at least {WARM_UP + 1} are needed"
+        )
+    return list(values[WARM_UP:])
+
+
+def _all(pattern: str, text: str) -> list[float]:
+    if not pattern:
+        return []
+    found = re.findall(pattern, text)
+    return [float(number.replace(",", "")) * _SUFFIX[s] for number, s in found]
+
+
+def _last(pattern: str, text: str) -> float | None:
+    values = _all(pattern, text)
+    return values[-1] if values else None
+
+
+def _sizes(known: Known, tokens: float | None, batch: float | None, sequence: float | None) -> Row:
+    sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": known.gpus}
+    return {name: int(value) for name, value in sizes.items() if value}
+
+
+def _memory(form: Format, text: str) -> Row:
+    """Peak bytes of the fullest rank in the log."""
+    out: Row = {}
+    for column, pattern in (("memory_bytes", form.allocated), ("reserved_bytes", form.reserved)):
+        values = [float(value) for value in re.findall(pattern, text)] if pattern else []
+        if values:
+            out[column] = int(max(values) * form.memory_unit)
+    return out

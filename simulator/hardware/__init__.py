@@ -1,0 +1,1 @@
+"""What models are trained on: accelerators, clusters, their measured tables, software stacks."""

@@ -1,0 +1,113 @@
+"""What does one GPU reach? Peaks, memory, and constants and tables of the times of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..base.errors import InputError
+from .profile_file import TableFile
+
+if TYPE_CHECKING:
+    from .layer_tables import LayerTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmTime:
+    """Constants of t = latency + [(flops / (efficiency peak))^q + (bytes / (memory_efficiency
+    memory_bandwidth))^q]^(1/q), q = sharpness."""
+
+    efficiency: float
+    memory_efficiency: float
+    latency: float
+    """Seconds."""
+    sharpness: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionTime:
+    """Constants of a causal flash-attention forward, t = latency + 4 d (b a s + w) (s/2 + c) /
+    (efficiency peak), c = diagonal_tokens, w = tail_rows: query rows that the last, partly filled
+    wave of blocks could have held; the backward takes backward_ratio times as long."""
+
+    efficiency: float
+    diagonal_tokens: float
+    latency: float
+    backward_ratio: float
+    tail_rows: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBoundTime:
+    """Constants of t = latency + bytes / (efficiency memory_bandwidth)."""
+
+    efficiency: float
+    latency: float
+
+
+SUSTAINED = 0.94
+"""Share of the isolated GEMM rate that a long loop keeps, on the machines that software profiles
+were fitted to (0.91 is the ratio of two stacks' tables on H200; published steps want 0.94)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTime:
+    """What was measured of the kernels of a training step beside isolated forward ones; the
+    defaults are what is assumed where it was not."""
+
+    dgrad_rate: float = 1.0
+    """Rate of input-gradient GEMMs over forward ones."""
+    wgrad_rate: float | None = None
+    """Rate of weight-gradient GEMMs over forward ones; None for the stack's."""
+    grouped_rate: float = 1.0
+    """Rate of grouped products over what is predicted of them."""
+    sustained: float = SUSTAINED
+    """Share of the isolated GEMM rate that a loop of ten seconds keeps; a stack's own share is
+    taken in proportion."""
+    streaming_efficiency: float = 0.85
+    """Share of memory bandwidth that long element-wise passes reach: optimizer, gradient
+    accumulation, softmax over stored scores (STREAM triad: 0.83 to 0.89 on A100 and H100)."""
+    loss_efficiency: float | None = None
+    """Share of memory bandwidth at which cross-entropy moves the bytes that the cost model counts
+    (operators.LOSS_BYTES); None for that of other memory-bound kernels."""
+    backward_bytes_ratio: float | None = None
+    """Time of memory-bound kernels backward over forward; None for the stack's."""
+    layer_floor: float = 0.0
+    """Seconds in which the host launches the forward kernels of a plain layer; a stack's floor is
+    at least that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One GPU as a rank sees it: peaks, memory and what kernels reach of them."""
+
+    name: str
+    title: str
+    memory: float
+    """Bytes a process can allocate."""
+    memory_bandwidth: float
+    """Bytes/s."""
+    power: float
+    """Watts, board."""
+    peak: Mapping[str, float]
+    """Dense FLOP/s by number format: 'bf16', 'fp16', 'fp8', 'tf32', 'fp32'; absent = cannot."""
+    gemm: Mapping[str, GemmTime]
+    """By operand width: '32bit', '16bit', '8bit'."""
+    attention: AttentionTime
+    memory_bound: MemoryBoundTime
+    training: TrainingTime = TrainingTime()
+    gemm_tables: Mapping[str, TableFile] = field(default_factory=dict)
+    """Measured GEMM times by operand width; the constants above serve where there is none."""
+    layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
+    """Measured times of whole layers by the software profile they were measured with."""
+
+
+def peak_flops(accelerator: Accelerator, number_format: str) -> float:
+    """Dense datasheet FLOP/s; InputError, naming the formats there are, where it has none."""
+    if number_format not in accelerator.peak:
+        raise InputError(
+            f"{accelerator.name} has no {number_format} arithmetic; "
+            f"it has {', '.join(accelerator.peak)}"
+        )
+    return accelerator.peak[number_format]

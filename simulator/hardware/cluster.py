@@ -1,0 +1,285 @@
+"""What does it run on? Accelerator, links and cluster, read from hardware_profiles.
+
+Bandwidths are bytes/s in one direction for one GPU, the convention of NCCL's bus bandwidth.
+Neglected: GPUs of different kinds in one job (refused), failures, other jobs on the network.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
+from .profile_file import (
+    Profile,
+    Provenance,
+    TableFile,
+    checked,
+    problem,
+    profile_names,
+    read_profile,
+    shipped_tables,
+    shown,
+)
+from .software_stack import SOFTWARE
+
+__all__ = [
+    "Accelerator",
+    "AttentionTime",
+    "Cluster",
+    "CollectiveTime",
+    "FastDomain",
+    "GemmTime",
+    "Host",
+    "MemoryBoundTime",
+    "Network",
+    "Provenance",
+    "profile_names",
+]
+
+MOST_GPUS = 10_000_000
+USER = "given by the user"
+_SHARED = ("host.memory", "host.memory_bandwidth")
+"""Numbers of a node that its GPUs share."""
+_TABLE = "kernels.gemm.{}.table"
+_LAYERS = "kernels.layer.{}.table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveTime:
+    """Constants of t = latency + steps latency_per_step + root sqrt(x) + x / bandwidth + o /
+    own_bandwidth, where x is the bytes one rank sends, o the share of the buffer that it keeps and
+    steps the rounds of a ring."""
+
+    latency: float
+    latency_per_step: float
+    root: float
+    """Seconds per square root of a byte."""
+    bandwidth: float
+    own_bandwidth: float = math.inf
+    """Bytes/s at which a rank copies or adds what it does not send."""
+    root_bytes: float = math.inf
+    """Bytes around which the root term of an all-to-all stops growing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastDomain:
+    """GPUs joined by NVLink, xGMI or PCIe."""
+
+    name: str
+    gpus: int
+    bandwidth: float
+    """Datasheet bytes/s."""
+    all_reduce: CollectiveTime
+    all_gather: CollectiveTime
+    reduce_scatter: CollectiveTime
+    all_to_all: CollectiveTime
+    send: CollectiveTime
+    switch_all_reduce: CollectiveTime | None = None
+    """All-reduce inside the switch (NVLS), for more than four ranks; None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What joins fast domains: one NIC share a GPU."""
+
+    name: str
+    bandwidth: float
+    """Datasheet bytes/s of the NICs of a domain divided by its GPUs."""
+    efficiency: float
+    """Share of that which a collective reaches."""
+    latency: float
+    """Seconds to cross the fabric once."""
+    latency_per_node: float
+    """Seconds for each further domain of a ring (each doubling of a tree)."""
+    root: float
+    """Seconds per square root of a byte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the GPUs of a node have of its CPUs."""
+
+    link_bandwidth: float
+    """Datasheet bytes/s of one link (PCIe, NVLink-C2C) in one direction."""
+    link_gpus: float
+    """GPUs that share a link."""
+    memory_bandwidth: float
+    """Datasheet bytes/s of a node's memory."""
+    memory: float
+    """Bytes of a node's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Accelerators of one kind, in fast domains joined by a network."""
+
+    name: str
+    """Name of the profile, or path of its file."""
+    accelerator: Accelerator
+    gpus: int
+    gpus_per_node: int
+    fast: FastDomain
+    network: Network
+    host: Host | None
+    """None where the profile does not say."""
+    provenance: Mapping[str, Provenance]
+    """By dotted key of the profile; overridden numbers say so."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes the GPUs fill; the last one may be partly used."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    @classmethod
+    def profile(
+        cls,
+        name_or_path: str | Path,
+        gpus: int | None = None,
+        *,
+        nodes: int | None = None,
+        gpus_per_node: int | None = None,
+        inter_node_bandwidth: float | None = None,
+        intra_node_bandwidth: float | None = None,
+        memory: float | None = None,
+        network_latency: float | None = None,
+        latency_per_node: float | None = None,
+    ) -> Cluster:
+        """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
+
+        The other arguments replace numbers of the profile: SI units, bandwidths in one direction
+        for one GPU. The collectives follow intra_node_bandwidth in proportion.
+        """
+        changes = {
+            "accelerator.memory": memory,
+            "links.fast.bandwidth": intra_node_bandwidth,
+            "links.network.bandwidth": inter_node_bandwidth,
+            "links.network.latency": network_latency,
+            "links.network.latency_per_node": latency_per_node,
+        }
+        given = {key: value for key, value in changes.items() if value is not None}
+        file, total = _resize(read_profile(name_or_path), gpus, nodes, gpus_per_node)
+        file = _override(file, given)
+        return cls(
+            name=file.name,
+            accelerator=_accelerator(file),
+            gpus=total,
+            gpus_per_node=int(file.numbers["node.gpus"]),
+            fast=_fast_domain(file),
+            network=Network(name=file.texts["links.network.name"], **file.section("links.network")),
+            host=Host(**host) if (host := file.section("host")) else None,
+            provenance=file.provenance,
+        )
+
+
+def _override(file: Profile, changes: Mapping[str, float]) -> Profile:
+    """The profile with the user's numbers; collectives follow the bandwidth of their link."""
+    new = {key: checked(file.name, key, value) for key, value in changes.items()}
+    if "links.fast.bandwidth" in new:
+        ratio = new["links.fast.bandwidth"] / file.numbers["links.fast.bandwidth"]
+        scaled = {
+            key: value * ratio
+            for key, value in file.numbers.items()
+            if key.startswith("links.fast.") and key.endswith("bandwidth")
+        }
+        file = file.changed(scaled, "the profile's, in proportion to the bandwidth of the user")
+    return file.changed(new, USER)
+
+
+def _resize(
+    file: Profile, gpus: int | None, nodes: int | None, gpus_per_node: int | None
+) -> tuple[Profile, int]:
+    """The profile with nodes of the size asked for, and the GPUs of the cluster."""
+    if gpus is None and nodes is None:
+        raise problem(file.name, "say how many gpus (or nodes) the cluster has")
+    gpus = None if gpus is None else _count("gpus", gpus)
+    nodes = None if nodes is None else _count("nodes", nodes)
+    if gpus_per_node is not None:
+        file = _resize_node(file, _count("gpus_per_node", gpus_per_node))
+    elif gpus is not None and nodes is not None:
+        file = _resize_node(file, -(-gpus // nodes))
+    per_node = int(file.numbers["node.gpus"])
+    if gpus is None:
+        return file, _count("gpus", (nodes or 0) * per_node)
+    if nodes is not None and nodes != -(-gpus // per_node):
+        nearest = f"nearest: nodes {-(-gpus // per_node)} or gpus {nodes * per_node}"
+        raise problem("nodes", f"{gpus} gpus do not fill {nodes} nodes of {per_node}; {nearest}")
+    return file, gpus
+
+
+def _resize_node(file: Profile, per_node: int) -> Profile:
+    """Sets GPUs a node; a fast domain that is one node stays one, a rack keeps its size. A GPU
+    keeps its share of the host."""
+    node, domain = file.numbers["node.gpus"], file.numbers["links.fast.gpus"]
+    keys = ("node.gpus", "links.fast.gpus") if node == domain else ("node.gpus",)
+    if len(keys) == 1 and per_node > domain:
+        limit = f"the {domain:.0f} GPUs of the fast domain of {file.name}"
+        raise problem("gpus_per_node", f"{per_node} exceeds {limit}; nearest: {domain:.0f}")
+    if per_node == node:
+        return file
+    shared = {k: v * per_node / node for k, v in file.numbers.items() if k in _SHARED}
+    file = file.changed(shared, "the profile's, in proportion to the GPUs of a node")
+    return file.changed({key: checked(file.name, key, per_node) for key in keys}, USER)
+
+
+def _count(name: str, value: int) -> int:
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= MOST_GPUS:
+        raise problem(name, f"{shown(value)} is not a whole number from 1 to {MOST_GPUS:,}")
+    return count
+
+
+def _accelerator(file: Profile) -> Accelerator:
+    widths = ("32bit", "16bit", "8bit")
+    gemms = {width: file.section(f"kernels.gemm.{width}") for width in widths}
+    return Accelerator(
+        name=file.texts["accelerator.name"],
+        title=file.texts["accelerator.title"],
+        **file.section("accelerator"),
+        peak=file.section("accelerator.peak"),
+        gemm={width: GemmTime(**constants) for width, constants in gemms.items() if constants},
+        attention=AttentionTime(**file.section("kernels.attention")),
+        memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
+        training=TrainingTime(**file.section("kernels.training")),
+        gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
+        layer_tables={
+            stack: _table(file, key)
+            for stack in SOFTWARE
+            if (key := _LAYERS.format(stack)) in file.tables
+        },
+    )
+
+
+def _table(file: Profile, key: str) -> TableFile:
+    """A table beside the user's profile, or one of the shipped."""
+    table = file.tables[key]
+    beside = Path(file.name).parent / table.path
+    if file.name.endswith(".toml") and beside.is_file():
+        return table._replace(path=str(beside.resolve()))
+    if table.path not in shipped_tables():
+        raise problem(file.name, f"{key}.file: no {shown(table.path)} beside it or shipped")
+    return table
+
+
+def _fast_domain(file: Profile) -> FastDomain:
+    def collective(name: str) -> CollectiveTime:
+        return CollectiveTime(**file.section(f"links.fast.{name}"))
+
+    has_switch = "links.fast.switch_all_reduce.bandwidth" in file.numbers
+    return FastDomain(
+        name=file.texts["links.fast.name"],
+        gpus=int(file.numbers["links.fast.gpus"]),
+        bandwidth=file.numbers["links.fast.bandwidth"],
+        all_reduce=collective("all_reduce"),
+        all_gather=collective("all_gather"),
+        reduce_scatter=collective("reduce_scatter"),
+        all_to_all=collective("all_to_all"),
+        send=collective("send"),
+        switch_all_reduce=collective("switch_all_reduce") if has_switch else None,
+    )

@@ -1,0 +1,50 @@
+"""How fast does a GPU reach the memory of its node, and how fast does the node compute there?
+
+GPUs of a node share its memory, and those behind one switch its link. Copies go both ways at once.
+Neglected: which socket a GPU hangs on, NICs on the same switch, pinning.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cluster import Cluster, Host
+
+Value = NDArray[np.float64]
+
+COPIED = 0.8
+"""Share of a link's datasheet bandwidth that copies of pinned memory reach: 12 to 13 GB/s of 15.75
+over PCIe 3.0 x16, 25 of 31.5 over 4.0, 52 to 55 of 63 over 5.0 (CUDA's bandwidthTest)."""
+STEPPED = 0.46
+"""Share of the memory bandwidth that a vectorised Adam of all cores reaches: 10 billion parameters
+in 2.57 s, at 30 bytes each, of the 256 GB/s of a DGX-2 (Ren et al. 2021, ZeRO-Offload, table 4;
+the other rows of the table: 0.39 to 0.53)."""
+
+
+def host_of(cluster: Cluster) -> Host:
+    """The host of a node, which a rule has made sure is known."""
+    assert cluster.host
+    return cluster.host
+
+
+def node_gpus(cluster: Cluster) -> int:
+    """GPUs of a node that take part."""
+    return min(cluster.gpus, cluster.gpus_per_node)
+
+
+def copy_rate(cluster: Cluster) -> float:
+    """Bytes/s of a copy in one direction while all GPUs of the node copy."""
+    host, gpus = host_of(cluster), node_gpus(cluster)
+    link = COPIED * host.link_bandwidth / min(host.link_gpus, gpus)
+    return min(link, host.memory_bandwidth / gpus)
+
+
+def update_rate(cluster: Cluster) -> float:
+    """Bytes/s at which the node updates the parameters of one GPU while it does those of all."""
+    return STEPPED * host_of(cluster).memory_bandwidth / node_gpus(cluster)
+
+
+def outlasting(size: Value, window: Value, cluster: Cluster) -> Value:
+    """Seconds by which a copy of `size` bytes outlasts the `window` of compute it runs beside."""
+    return np.maximum(size / copy_rate(cluster) - window, 0.0)

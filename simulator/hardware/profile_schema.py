@@ -1,0 +1,110 @@
+"""What may a profile file hold? Every field by dotted key, with its dimension, unit and bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .software_stack import SOFTWARE
+
+LARGEST = 1e30
+"""No quantity of a machine is larger in SI units, nor smaller than its inverse unless zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What a field of a profile may hold."""
+
+    dimension: str
+    example: str
+    least: float = 0.0
+    most: float = LARGEST
+    zero: bool = False
+    """Zero is a value (a latency), not a mistake (a bandwidth)."""
+
+
+_MEMORY = Quantity(dimension="memory", example="GiB")
+_MESSAGE = Quantity(dimension="memory", example="kB")
+_BANDWIDTH = Quantity(dimension="bandwidth", example="GB/s")
+_FLOPS = Quantity(dimension="compute rate", example="TFLOP/s")
+_POWER = Quantity(dimension="power", example="W")
+_TIME = Quantity(dimension="time", example="us", zero=True)
+_ROOT = Quantity(dimension="root latency", example="us/sqrt(kB)", zero=True)
+_SHARE = Quantity(dimension="ratio", example="1", most=2.0)
+_SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
+_RATIO = Quantity(dimension="ratio", example="1", most=100.0)
+_TOKENS = Quantity(dimension="length", example="tokens", zero=True)
+_ROWS = Quantity(dimension="rows", example="rows", zero=True)
+_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000)
+
+_GEMM = {
+    "efficiency": _SHARE,
+    "memory_efficiency": _SHARE,
+    "latency": _TIME,
+    "sharpness": _SHARPNESS,
+}
+_COLLECTIVE = {
+    "latency": _TIME,
+    "latency_per_step": _TIME,
+    "root": _ROOT,
+    "bandwidth": _BANDWIDTH,
+}
+_EXCHANGE = {**_COLLECTIVE, "own_bandwidth": _BANDWIDTH}
+_SECTIONS: dict[str, dict[str, Quantity]] = {
+    "accelerator": {"memory": _MEMORY, "memory_bandwidth": _BANDWIDTH, "power": _POWER},
+    "accelerator.peak": dict.fromkeys(("bf16", "fp16", "fp8", "tf32", "fp32"), _FLOPS),
+    "kernels.gemm.32bit": _GEMM,
+    "kernels.gemm.16bit": _GEMM,
+    "kernels.gemm.8bit": _GEMM,
+    "kernels.attention": {
+        "efficiency": _SHARE,
+        "diagonal_tokens": _TOKENS,
+        "latency": _TIME,
+        "backward_ratio": _RATIO,
+        "tail_rows": _ROWS,
+    },
+    "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
+    "kernels.training": {
+        **dict.fromkeys(("dgrad_rate", "wgrad_rate", "grouped_rate", "sustained"), _SHARE),
+        **dict.fromkeys(("streaming_efficiency", "loss_efficiency"), _SHARE),
+        "backward_bytes_ratio": _RATIO,
+        "layer_floor": _TIME,
+    },
+    "node": {"gpus": _GPUS},
+    "host": {
+        "link_bandwidth": _BANDWIDTH,
+        "link_gpus": _GPUS,
+        "memory_bandwidth": _BANDWIDTH,
+        "memory": _MEMORY,
+    },
+    "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
+    "links.fast.all_reduce": _EXCHANGE,
+    "links.fast.all_gather": _EXCHANGE,
+    "links.fast.reduce_scatter": _EXCHANGE,
+    "links.fast.all_to_all": {**_EXCHANGE, "root_bytes": _MESSAGE},
+    "links.fast.send": _COLLECTIVE,
+    "links.fast.switch_all_reduce": _COLLECTIVE,
+    "links.network": {
+        "bandwidth": _BANDWIDTH,
+        "efficiency": _SHARE,
+        "latency": _TIME,
+        "latency_per_node": _TIME,
+        "root": _ROOT,
+    },
+}
+QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
+TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
+TABLE_FILES = (
+    *(f"kernels.gemm.{width}.table" for width in ("32bit", "16bit", "8bit")),
+    *(f"kernels.layer.{stack}.table" for stack in SOFTWARE),
+)
+FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
+TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
+ONE_BY_ONE = ("accelerator.peak", "kernels.training")
+"""Sections of which a machine may lack any number."""
+OPTIONAL_NUMBERS = (
+    "kernels.attention.tail_rows",
+    *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
+)
+"""Numbers that a section may lack."""
+OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce", "host")
+"""Sections that a machine may lack, the last three whole."""

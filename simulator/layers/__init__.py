@@ -1,0 +1,1 @@
+"""What one layer costs under a local strategy: seconds, parameters, bytes."""

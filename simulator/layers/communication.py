@@ -1,0 +1,159 @@
+"""How long does a layer communicate, and how much of it shows?
+
+Tensor-parallel collectives, the keys and values of context parallelism, and the exchanges of
+experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import some
+from ..operators import collectives, layer_work
+from ..plan.codes import ContextComm, Dispatch
+from ..workload.blocks import Block, Experts
+from .layer_kinds import Kind, Local
+
+Value = NDArray[np.float64]
+
+
+def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+    """Exposed seconds of getting keys and values of the whole sequence, forward and backward."""
+    forward, backward = np.zeros((2, local.s.cp.size))
+    for code in np.unique(local.s.cp_comm):
+        mine = local.s.cp_comm == code
+        passes = _CONTEXT[ContextComm(int(code))](block, core, local)
+        forward, backward = (
+            np.where(mine, new, old) for new, old in zip(passes, (forward, backward), strict=True)
+        )
+    return forward, backward
+
+
+def _key_value_bytes(block: Block, local: Local) -> Value:
+    """Bytes of the keys and values of one rank's part of the sequence."""
+    attn = block.attention
+    width = layer_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
+    out: Value = local.tokens * width * local.recipe.activation
+    return out
+
+
+def _ring(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+    """What of passing keys and values round is longer than the attention it hides behind; the
+    backward passes their gradients too."""
+    s, cluster, size = local.s, local.task.cluster, _key_value_bytes(block, local)
+    crosses = s.cp * s.tp > cluster.fast.gpus
+    steps = s.cp - 1
+    forward = np.maximum(collectives.send(size, crosses, cluster) - core[0] / s.cp, 0.0)
+    backward = np.maximum(collectives.send(2 * size, crosses, cluster) - core[1] / s.cp, 0.0)
+    return steps * forward, steps * backward
+
+
+def _gathered(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+    """Keys and values gathered before attention in both passes, their gradients scattered; none
+    of it hides (Llama 3 report, section 3.3.2)."""
+    s, cluster = local.s, local.task.cluster
+    whole = _key_value_bytes(block, local) * s.cp
+    group = collectives.place(s.cp, s.tp, cluster)
+    gather = collectives.all_gather(whole, group, cluster)
+    return gather, gather + collectives.reduce_scatter(whole, group, cluster)
+
+
+def _exchanged(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+    """Queries, keys, values and the output change between whole sequences of some heads and
+    parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
+    s, attn, cluster = local.s, block.attention, local.task.cluster
+    group = collectives.place(s.cp, s.tp, cluster)
+    element = local.tokens * local.recipe.activation
+    inputs = element * layer_work.qkv_width(attn, s.tp)
+    output = element * attn.heads * attn.value_dim / s.tp
+    both = collectives.all_to_all(inputs, group, cluster)
+    both = both + collectives.all_to_all(output, group, cluster)
+    return both, both
+
+
+_CONTEXT = {
+    ContextComm.P2P: _ring,
+    ContextComm.ALL_GATHER: _gathered,
+    ContextComm.A2A: _exchanged,
+}
+
+
+def tensor_exposed(kind: Kind, local: Local, matmul: Value) -> tuple[Value, Value]:
+    """Exposed seconds of a layer's tensor-parallel collectives, forward and backward.
+
+    Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
+    parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
+    the second gather of the backward hides behind the weight gradient).
+    """
+    s, (gather, scatter, reduce) = local.s, local.tensor
+    sharded = s.sequence_parallel > 0
+    forward = backward = np.zeros(matmul.shape)
+    if kind.block:
+        gathers, scatters = _tensor_regions(kind.block, local.task.model.hidden)
+        both = gathers * gather + scatters * scatter
+        forward = backward = np.where(sharded, both, scatters * reduce)
+    if not kind.name.startswith("block"):
+        # The embedding only reduces forward and gathers backward, the others the other way round.
+        inwards, outwards = np.where(sharded, scatter, reduce), np.where(sharded, gather, 0.0)
+        if kind.name == "embedding":
+            inwards, outwards = outwards, inwards
+        forward, backward = forward + outwards, backward + inwards
+    hidden_share = local.task.software.tp_overlap_share * s.overlap_tp
+    shown = forward - np.minimum(hidden_share * forward, matmul)
+    if backward is forward:
+        return shown, shown
+    return shown, backward - np.minimum(hidden_share * backward, matmul)
+
+
+def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
+    """Hidden states gathered and scattered between a split and its reduction, in full widths.
+
+    One region for attention, one for an MLP or shared experts. MLA gathers its compressions,
+    which are made from sequence shards, instead of the hidden states.
+    """
+    attn = block.attention
+    width = attn.q_rank + attn.kv_rank + attn.rope_dim
+    first = width / hidden if attn.kv_rank and attn.q_rank else 1.0
+    second = block.mlp or (block.experts and block.experts.shared)
+    if block.parallel or not second:
+        return first, 1
+    return first + 1.0, 2
+
+
+def expert_exchange(experts: Experts, local: Local) -> Value:
+    """Dispatch and combine of one direction: two exchanges over ep; within a tensor-parallel
+    expert the tokens are gathered and scattered as well."""
+    s, cluster = local.s, local.task.cluster
+    width = local.task.model.hidden * local.recipe.activation
+    tokens = local.tokens * experts.imbalance / s.tp * width
+    size = tokens * experts.top_k
+    group = collectives.place(s.ep, s.etp, cluster)
+    within = collectives.place(s.etp, 1, cluster)
+    dispatch = collectives.all_to_all(size, group, cluster)
+    if some(s.expert_dispatch):
+        nodes = nodes_reached(experts, group.domains)
+        once = collectives.spread(tokens, nodes, experts.top_k, group, cluster)
+        dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)
+    gather = collectives.all_gather(size * s.etp, within, cluster)
+    scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
+    return 2 * dispatch + gather + scatter
+
+
+def nodes_reached(experts: Experts, nodes: Value) -> Value:
+    """Nodes that hold the experts of a token, on average: K' (1 - (1 - 1/K')^k).
+
+    Even routing of k = top_k choices over K' nodes, those that the token's groups of experts may
+    lie on (DeepSeek-V3 report, section 2.1.2: at most 4 of 8).
+    """
+    within: Value = np.maximum(nodes * (experts.group_limit / experts.groups), 1.0)
+    out: Value = within * (1 - (1 - 1 / within) ** experts.top_k)
+    return out
+
+
+def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
+    """What shows of an exchange that may hide behind `window` seconds of something else;
+    `contention` of what hides shows all the same, because it slows what it hides behind."""
+    hidden = np.minimum(exchange, window) * (1 - contention)
+    out: Value = exchange - overlapped * hidden
+    return out

@@ -1,0 +1,66 @@
+"""How long do the GEMMs of layers take? Kinds together, and strategies with equal GEMMs once.
+
+Columns are strategies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import distinct
+from ..operators import kernel_times
+from ..operators.layer_work import Gemm, Work
+from .layer_kinds import Local
+
+Value = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:
+    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
+
+    fp8 recipes leave the LM head in 16 bits (Transformer Engine).
+    """
+    every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
+    rows, task, recipe = local.s.tp.size, local.task, local.recipe
+    first, which = _alike_in_size(local)
+    fewer = first.size < rows
+    if fewer:
+        every, rows = [_taken(gemm, first) for gemm in every], first.size
+    accelerator = task.cluster.accelerator
+    sustained = kernel_times.sustained_share(task.software, accelerator)
+    seconds = kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
+    out, at = [], 0
+    for work in works:
+        middle = at + (len(work.gemms) if work else 0)
+        end = middle + (len(work.selective_gemms) if work else 0)
+        own = seconds[at:middle]
+        if work and work.sixteen_bit and recipe.gemm_width == "8bit":
+            wider = recipe.in_sixteen_bits()
+            own = kernel_times.gemm_seconds(every[at:middle], rows, accelerator, wider, sustained)
+        out.append((in_order(own), in_order(seconds[middle:end])))
+        at = end
+    return [(own[which], again[which]) for own, again in out] if fewer else out
+
+
+def _alike_in_size(local: Local) -> tuple[Index, Index]:
+    """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
+    s = local.s
+    if s.tp.size == 1 or local.grid is not None:
+        return np.arange(s.tp.size), np.arange(s.tp.size)
+    sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
+    return distinct([size.astype(np.int64) for size in sizes])
+
+
+def _taken(gemm: Gemm, rows: Index) -> Gemm:
+    """The products of the chosen strategies."""
+    return Gemm(*(side[rows] if isinstance(side, np.ndarray) else side for side in gemm))
+
+
+def in_order(parts: Value) -> Value:
+    """The sum over the first axis; np.sum rounds a single row differently from a column."""
+    if not len(parts):
+        return np.zeros(parts.shape[1])
+    out: Value = np.add.accumulate(parts, axis=0)[-1]
+    return out

@@ -1,0 +1,219 @@
+"""What kinds of layers has a model, and what does a rank see of them?
+
+Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import every, some
+from ..hardware import layer_tables
+from ..hardware.cluster import Cluster
+from ..hardware.precision import Recipe
+from ..operators import collectives, grid_gemms, layer_work
+from ..operators.layer_work import GridStrategy, Strategy, Work
+from ..plan.codes import Recompute
+from ..plan.tensor_grid import Grid, grid_of
+from ..task import Task
+from ..workload.blocks import Block, ListedLayer
+from ..workload.model import Model, Network
+
+Value = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
+"""Plain integers, which numpy compares with a column faster than members of an enumeration."""
+
+
+class Kind(NamedTuple):
+    """A layer kind of the cost table: a block of the model, one of its ends, or a listed layer."""
+
+    name: str
+    block: Block | None = None
+    listed: ListedLayer | None = None
+
+
+def layer_kinds(model: Model) -> tuple[Kind, ...]:
+    """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a
+    'lone' end has neither embedding nor head beside it. A network's listed layers have no ends."""
+    if isinstance(model, Network):
+        return tuple(Kind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed))
+    kinds = [Kind(f"block {i}", block) for i, block in enumerate(model.kinds)]
+    kinds += [Kind("embedding"), Kind("head")]
+    if model.tied:
+        kinds.append(Kind("shared head"))
+    if model.mtp_layers:
+        last = model.kinds[model.order[-1]]
+        kinds += [Kind("mtp", last), Kind("shared mtp", last), Kind("lone mtp", last)]
+    return tuple(kinds)
+
+
+class Local(NamedTuple):
+    """What the cost of any kind needs: the question, the strategies and what they imply."""
+
+    task: Task
+    recipe: Recipe
+    s: Strategy
+    tokens: Value
+    split: Value
+    """Ranks that share norms and residuals: u."""
+    hidden: Value
+    """Bytes of a micro-batch's hidden states."""
+    vocabulary: Value
+    """The vocabulary, padded to a multiple that every tensor rank shares."""
+    full: Mask
+    selective: Mask
+    """Which strategies recompute so."""
+    tensor: TensorCollectives
+    layer_ratio: Value | None = None
+    """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
+    the accelerator has no table of them for the stack."""
+    grid: Grid | None = None
+    """The grid of every strategy, all of one kind; None where they are 1d. Then `s` has the ranks
+    that share features as its tp and the sequences of a rank as its micro-batch."""
+
+    @property
+    def together(self) -> Value:
+        """Ranks that have the same sequences."""
+        return self.s.tp if self.grid is None else np.asarray(self.grid.size / self.grid.tokens)
+
+    @property
+    def weight_split(self) -> Value:
+        """Ranks that share a weight matrix."""
+        return self.s.tp if self.grid is None else np.asarray(self.grid.weights)
+
+
+class TensorCollectives(NamedTuple):
+    """Seconds of the tensor-parallel collectives of the hidden states."""
+
+    gather: Value
+    scatter: Value
+    reduce: Value
+
+
+def _tensor_collectives(
+    hidden: Value, group: collectives.Group, cluster: Cluster, sequence_parallel: Value
+) -> TensorCollectives:
+    """Those that some strategy makes; sequence parallelism gathers and scatters, the others
+    reduce."""
+    gather = scatter = reduce = np.zeros(hidden.shape)
+    if some(sequence_parallel):
+        gather = collectives.all_gather(hidden, group, cluster)
+        scatter = collectives.reduce_scatter(hidden, group, cluster)
+    if not every(sequence_parallel):
+        reduce = collectives.all_reduce(hidden, group, cluster)
+    return TensorCollectives(gather, scatter, reduce)
+
+
+def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
+    """The strategies with the sizes and collectives that all kinds share."""
+    if some(s.tp_grid):
+        return _on_grids(task, recipe, s)
+    tokens, cluster = s.tokens(task.sequence), task.cluster
+    hidden = tokens * (task.model.hidden * recipe.activation)
+    group = collectives.place(s.tp, 1, cluster)
+    multiple = task.software.vocabulary_multiple * s.tp
+    return Local(
+        task,
+        recipe,
+        s,
+        tokens,
+        s.norm_split,
+        hidden,
+        np.ceil(task.model.vocabulary / multiple) * multiple,
+        s.recompute == _FULL,
+        s.recompute == _SELECTIVE,
+        _tensor_collectives(hidden, group, cluster, s.sequence_parallel),
+        _layer_ratio(task, recipe, s),
+    )
+
+
+def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
+    """The same for grids of one kind, whose collectives are those of each product."""
+    grid, none = grid_of(s.tp_grid, s.tp), np.zeros(s.tp.shape)
+    shared = {"tp": np.asarray(grid.features), "micro_batch": s.micro_batch / grid.tokens}
+    own = GridStrategy(**{**vars(s), **shared}, hidden_split=np.asarray(grid.hidden))
+    tokens = own.tokens(task.sequence)
+    multiple = task.software.vocabulary_multiple * s.tp
+    return Local(
+        task,
+        recipe,
+        own,
+        tokens,
+        own.norm_split,
+        tokens * (task.model.hidden * recipe.activation),
+        np.ceil(task.model.vocabulary / multiple) * multiple,
+        s.recompute == _FULL,
+        s.recompute == _SELECTIVE,
+        TensorCollectives(none, none, none),
+        grid=grid,
+    )
+
+
+def matrices_of(kind: Kind, local: Local) -> list[grid_gemms.Matrix]:
+    """The weight matrices of a kind whose products are on a grid."""
+    hidden = local.task.model.hidden
+    if kind.block:
+        assert local.grid
+        return grid_gemms.of_block(kind.block, hidden, local.grid)
+    of = grid_gemms.of_embedding if kind.name == "embedding" else grid_gemms.of_head
+    return of(hidden, local.vocabulary)
+
+
+def work_of(kind: Kind, local: Local) -> Work | None:
+    """Forward work of a kind; None for an end that does the work of the one before it."""
+    work = _work_of(kind, local)
+    if local.grid is None or work is None or not work.gemms:
+        return work
+    whole = local.tokens * local.grid.tokens
+    gemms = [grid_gemms.gemm(m, whole, local.grid) for m in matrices_of(kind, local)]
+    return work._replace(gemms=gemms)
+
+
+def _work_of(kind: Kind, local: Local) -> Work | None:
+    """Forward work of a kind under Megatron's tensor parallelism."""
+    task, s = local.task, local.s
+    if kind.name.startswith(("shared", "lone")):
+        return None
+    if kind.name == "embedding":
+        return layer_work.embedding_work(task.model.hidden, s, task.sequence)
+    parts = []
+    if kind.block:
+        parts.append(
+            layer_work.block_work(
+                kind.block,
+                task.model.hidden,
+                s,
+                task.sequence,
+                task.software.selective,
+                task.software.norm_bytes,
+            )
+        )
+    if "mtp" in kind.name:
+        parts += layer_work.mtp_work(task.model, local.vocabulary, s, task.sequence)
+    if "head" in kind.name:
+        parts.append(layer_work.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
+    return layer_work.add(parts)
+
+
+def layer_sizes(task: Task, s: Strategy) -> Value:
+    """The sizes of each strategy's layer, in the order of layer_tables.SIZES."""
+    hidden = np.full_like(s.tp, task.model.hidden)
+    return np.stack([hidden, s.tp, s.micro_batch, task.sequence / s.cp])
+
+
+def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
+    entry = task.cluster.accelerator.layer_tables.get(task.software.name)
+    if entry is None or recipe.gemm_width != "16bit":
+        return None
+    return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
+
+
+def is_tabled(kind: Kind) -> bool:
+    """Whether tables of layers speak of this kind: a block with an MLP and ordinary attention."""
+    block = kind.block
+    return bool(block and block.mlp and not block.experts and not block.attention.kv_rank)

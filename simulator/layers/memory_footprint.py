@@ -1,0 +1,181 @@
+"""What does a layer keep on a rank? Parameters, and activations for the backward pass.
+
+Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1, e bytes of an
+element; columns are strategies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..operators import layer_work
+from ..operators.layer_work import Work
+from ..task import Task
+from ..workload.blocks import Block, Experts
+from . import grid_communication
+from .layer_kinds import Kind, Local
+
+Value = NDArray[np.float64]
+
+UNFUSED_NORM_BYTES = 16.0
+"""Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
+twice (out-of-memory labels of published runs without a fused norm)."""
+
+
+_COPIES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
+"""Tables of the vocabulary that multi-token prediction brings along."""
+
+
+def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
+    """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
+
+    Norms, routers and MLA down-projections are whole on every tensor rank.
+    """
+    model, s = local.task.model, local.s
+    zero = np.zeros(s.tp.shape)
+    table = local.vocabulary * model.hidden / local.weight_split
+    if kind.name == "embedding":
+        whole = model.learned_positions * model.hidden + model.embedding_norm * model.norm_width
+        return table + whole, zero
+    dense, expert = zero, zero
+    if kind.block:
+        dense, expert = _block_parameters(kind.block, local)
+    if "head" in kind.name:
+        own = zero if kind.name == "shared head" else table
+        dense = own + model.norm_width + model.head_bias * table / model.hidden
+    if "mtp" in kind.name:
+        # Embedding and head are those of the main model; where they are not, they are a copy.
+        copy = _COPIES[kind.name] * table
+        dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
+    return dense, expert
+
+
+def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
+    model, s, ranks = local.task.model, local.s, local.weight_split
+    counts = block.parameters(model.hidden, model.norm_width)
+    attn = block.attention
+    down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
+    repeated = layer_work.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
+    width = (attn.head_dim + attn.value_dim) * model.hidden
+    extra = 0.0 if attn.kv_rank else repeated * width * (s.tp / ranks)
+    split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
+    whole = down + counts["norms"] + counts["router"]
+    return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
+
+
+def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value, Value | float]:
+    """Bytes kept per micro-batch; of gathered inputs; and alive while a block is run again."""
+    s, software = local.s, local.task.software
+    hidden = local.hidden
+    gathered = software.gather_buffers * hidden * (s.tp > 1)
+    if local.grid is not None:
+        own = software.gather_buffers * hidden / local.split
+        gathered = own + grid_communication.gathered_bytes(kind, local)
+    if not kind.block:
+        # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
+        mask = hidden / local.recipe.activation * software.dropout
+        kept = mask if kind.name == "embedding" else 2 * hidden
+        return kept / local.split, gathered, 0.0
+    everything, dropped = block_activations(kind.block, local)
+    kept = everything - local.selective * dropped
+    kept = np.where(local.full, hidden / local.split, kept)
+    if "mtp" in kind.name:
+        kept = kept + 6 * hidden / local.split
+    return kept, gathered, local.full * software.working_sets * everything
+
+
+def loss_bytes(local: Local) -> tuple[Value, Value]:
+    """Bytes of logits that wait for the backward pass, and those alive during the loss besides."""
+    software = local.task.software
+    shards = local.s.tp if software.sharded_logits else 1.0
+    logits = local.tokens * local.vocabulary / shards
+    kept = software.kept_logit_bytes
+    return kept * logits, (software.logit_bytes - kept) * logits
+
+
+def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Value:
+    """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
+    e m (k + n), hidden states split as norms are. Ends keep what they keep.
+
+    Source: Qi et al. 2024, section 2 (32 s b h of a GPT layer's 34 s b h + 5 a s^2 b).
+    """
+    if not kind.block:
+        return kept
+    if local.grid is not None:
+        return grid_communication.kept_bytes(kind, local)
+    hidden, split = local.task.model.hidden, local.split
+
+    def width(size: Value | float) -> Value | float:
+        return size if isinstance(size, np.ndarray) or size != hidden else size / split
+
+    values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
+    return np.asarray(local.recipe.activation * sum(values, np.zeros(kept.shape)))
+
+
+def gathered_inputs(kind: Kind, local: Local) -> Value | float:
+    """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
+    if not kind.block or not local.task.software.keeps_gathered or local.grid is not None:
+        return 0.0
+    whole = kind.block.norms * local.hidden * ~(local.full | local.selective)
+    extra: Value = whole - whole / local.split
+    return extra
+
+
+def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
+    """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
+
+        dense, flash, fused:  e T [ 2 norms h / u + (q + k + v + o + w f) / t ],
+        w = 3 gated, 2 not; unfused activations keep one f more when gated;
+        materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
+        masks 2 h T / u.
+
+    Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
+    """
+    task, s, tokens, u = local.task, local.s, local.tokens, local.split
+    software, attn, element = task.software, block.attention, local.recipe.activation
+    hidden = tokens * task.model.hidden
+    norms = element * block.norms * hidden / u
+    norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
+    heads = attn.heads * attn.value_dim / s.tp
+    cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads)
+    kept, dropped = 2 * norms + cores, np.zeros(tokens.shape)
+    if "layernorm" in software.selective:
+        dropped = dropped + norms
+    if attn.kv_rank:
+        kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
+        if "mla_up_proj" in software.selective:
+            dropped = dropped + element * tokens * layer_work.qkv_width(attn, s.tp)
+    if not software.flash_attention:
+        each = software.kept_score_bytes + 3 * software.dropout
+        scores = each * attn.heads * task.sequence * tokens / s.tp
+        kept = kept + scores
+        dropped = dropped + scores * ("core_attn" in software.selective)
+    kept = kept + 2 * software.dropout * hidden / u
+    if block.mlp:
+        kept = kept + element * tokens * block.mlp.ffn * _kept_widths(block.mlp.gated, task) / s.tp
+    if block.experts:
+        routed, activation = _expert_activations(block.experts, local)
+        kept = kept + routed
+        dropped = dropped + activation * ("moe_act" in software.selective)
+    return kept, dropped
+
+
+def _kept_widths(gated: bool, task: Task) -> int:
+    """Tensors of ffn width kept: GEMM output (two when gated), and the product; unfused gated
+    activations keep the activated gate as well."""
+    return (1 + gated) + 1 + (gated and not task.software.fused_activation)
+
+
+def _expert_activations(experts: Experts, local: Local) -> tuple[Value, Value]:
+    """Bytes that routed and shared experts keep, and those of the activation product alone."""
+    task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
+    routed = layer_work.expert_assignments(experts, s, task.sequence)
+    product = element * routed * experts.ffn / s.etp
+    rows = 1 + task.software.keeps_expert_output
+    kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
+    kept = kept + 4 * tokens * experts.count / local.split
+    if experts.shared:
+        widths = _kept_widths(experts.shared.gated, task)
+        kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
+    return kept, product

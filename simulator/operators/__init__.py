@@ -1,0 +1,1 @@
+"""Seconds of one operation: GEMMs, attention, moved bytes, collectives."""

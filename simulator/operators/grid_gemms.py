@@ -1,0 +1,131 @@
+"""Which matrix products has a layer on a grid, and what does a rank compute, hold and send of them?
+
+Products up a layer (queries, keys and values; the MLP's first; the head) and down it (attention
+output; the MLP's second; the embedding, a product with one-hot tokens) alternate, so each reads
+what the one before leaves. Norms, activations and attention work on what a rank has; the two
+numbers a token that norms sum over the ranks of `Grid.hidden` are neglected, and so is that a
+block with attention beside its MLP could add both up before they are reduced.
+Source: tensor_grid. All sizes are in elements, of one micro-batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plan import tensor_mesh
+from ..plan.tensor_grid import Grid
+from ..plan.tensor_mesh import Collective, Sizes
+from ..workload.blocks import Block
+from . import layer_work
+from .layer_work import Gemm
+
+Value = NDArray[np.float64]
+
+
+class Matrix(NamedTuple):
+    """One weight matrix of a layer."""
+
+    name: str
+    inputs: Value | float
+    outputs: Value | float
+    """Widths of the whole matrix."""
+    down: bool
+    """Whether it leaves hidden states."""
+    lookup: bool = False
+    """Rows are looked up: no arithmetic, and no gradient of the input."""
+
+
+class Messages(NamedTuple):
+    """The collectives of a matrix in one pass."""
+
+    weights: list[Collective]
+    """Of w and its gradient: they need no activations of this pass, or nothing waits for them."""
+    inputs: list[Collective]
+    """Of the gradient of x, which the weight gradient does not wait for."""
+    waited_for: list[Collective]
+    """The others."""
+
+
+def of_block(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
+    """The matrices of a dense transformer layer."""
+    attn, mlp = block.attention, block.mlp
+    wide = np.asarray(grid.features, float)
+    heads = layer_work.qkv_width(attn, wide) * wide
+    out = [
+        Matrix("queries, keys, values", heads * 0 + hidden, heads, down=False),
+        Matrix("attention output", attn.heads * attn.value_dim, hidden, down=True),
+    ]
+    if mlp:
+        out.append(Matrix("mlp up", hidden, (1 + mlp.gated) * mlp.ffn, down=False))
+        out.append(Matrix("mlp down", mlp.ffn, hidden, down=True))
+    return out
+
+
+def of_head(hidden: int, vocabulary: Value) -> list[Matrix]:
+    """The matrix that makes logits."""
+    return [Matrix("head", hidden, vocabulary, down=False)]
+
+
+def of_embedding(hidden: int, vocabulary: Value) -> list[Matrix]:
+    """The table of the embedding; tied to the head, it is split as the head is."""
+    return [Matrix("embedding", vocabulary, hidden, down=True, lookup=True)]
+
+
+def _sizes(matrix: Matrix, tokens: Value) -> Sizes:
+    return {"tokens": tokens, "in": matrix.inputs, "out": matrix.outputs}
+
+
+def gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
+    """A rank's part of a product of `tokens` tokens."""
+    split, sizes = grid.layout(matrix.down).split, _sizes(matrix, tokens)
+    m, n, k = (
+        sizes[name] / tensor_mesh.ranks(split.get(name, ()), grid.mesh)
+        for name in ("tokens", "out", "in")
+    )
+    return Gemm(m, n, k)
+
+
+def forward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
+    """What the forward pass sends."""
+    p = grid.layout(matrix.down)
+    return _sorted(matrix, p, tensor_mesh.forward(p, _sizes(matrix, tokens), grid.mesh))
+
+
+def backward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
+    """What the backward pass sends."""
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
+    found = tensor_mesh.weight_gradient(p, sizes, grid.mesh)
+    if not matrix.lookup:
+        found = found + tensor_mesh.input_gradient(p, sizes, grid.mesh)
+    return _sorted(matrix, p, found)
+
+
+def _sorted(matrix: Matrix, p: tensor_mesh.Product, found: list[Collective]) -> Messages:
+    """Collectives by what waits for them; tokens that are looked up are on every rank."""
+    out = Messages([], [], [])
+    for c in found:
+        if c.tensor is p.w:
+            out.weights.append(c)
+        elif c.tensor is p.x and c.operation != "all_gather":
+            out.inputs.append(c)
+        elif c.tensor is p.y or not matrix.lookup:
+            out.waited_for.append(c)
+    return out
+
+
+def kept(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+    """Elements of input and output that a rank holds between the passes."""
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
+    return sum(tensor_mesh.held(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
+
+
+def gathered(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+    """Elements by which a rank holds more while the product runs: gathered operands, and the
+    gradient of a gathered weight before it is scattered."""
+    p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
+    times = ((p.x, 1 - matrix.lookup), (p.w, 2))
+    how = (p.split, sizes, grid.mesh)
+    return sum(n * (tensor_mesh.local(t, *how) - tensor_mesh.held(t, *how)) for t, n in times if n)

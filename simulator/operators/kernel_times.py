@@ -1,0 +1,205 @@
+"""How long does work take on an accelerator? Seconds of GEMMs, attention and moved bytes.
+
+Each kind of work has one function. GEMMs come from the measured table of the accelerator where
+its profile names one (gemm_tables), else from a roofline; the constants come from the hardware
+profile. `sustained` is the share of the isolated rate that is kept in a training step.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware import gemm_tables
+from ..hardware.accelerator import SUSTAINED, Accelerator, peak_flops
+from ..hardware.cluster import Cluster
+from ..hardware.gemm_tables import GemmTable, Machine, Origin
+from ..hardware.precision import Recipe
+from ..hardware.software_stack import Software
+from .layer_work import AttentionWork, Gemm
+
+Value = NDArray[np.float64]
+
+SAME = 1e-9
+"""Relative difference of datasheet numbers that is rounding."""
+
+
+def sustained_share(software: Software, accelerator: Accelerator) -> float:
+    """Share of the isolated rate that GEMMs and attention keep in a step of a stack."""
+    return software.sustained * (accelerator.training.sustained / SUSTAINED)
+
+
+def gradient_rates(software: Software, accelerator: Accelerator) -> tuple[float, float]:
+    """Rate of the input- and of the weight-gradient GEMM over the forward one."""
+    rates = accelerator.training
+    wgrad = software.wgrad_rate if rates.wgrad_rate is None else rates.wgrad_rate
+    return rates.dgrad_rate, wgrad
+
+
+def stack_gemms(gemms: list[Gemm], rows: int) -> Value:
+    """m, n, k and batch of several GEMMs as one array [side, gemm, row]."""
+    stacked = np.empty((4, len(gemms), rows))
+    for i, gemm in enumerate(gemms):
+        for j, size in enumerate(gemm):
+            stacked[j, i] = size
+    return stacked
+
+
+def gemm_seconds(
+    gemms: list[Gemm], rows: int, accelerator: Accelerator, recipe: Recipe, sustained: float
+) -> Value:
+    """Seconds of each GEMM [gemm, row], from the accelerator's table where it has one.
+
+    The dgrad of a GEMM has the same FLOPs and bytes; gradient_rates says how its time differs.
+    """
+    sizes = stack_gemms(gemms, rows)
+    grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
+    groups = sizes[3] != 1.0
+    if recipe.gemm_width in accelerator.gemm_tables:
+        out = _tabled(sizes, accelerator, recipe, sustained, grouped)
+    else:
+        out = _roofline(sizes, accelerator, recipe, sustained)
+    if grouped and accelerator.training.grouped_rate != 1.0:
+        out[groups] /= accelerator.training.grouped_rate
+    return out
+
+
+def _tabled(
+    sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float, grouped: bool
+) -> Value:
+    """Seconds from the measured table.
+
+        t = (T(m batch, n, k)^q + (weights of the other products / (beta BW))^q)^(1/q) / sustained
+
+    Products of a group fill the GPU together like one with all their rows, and each brings its
+    own weights. With the bytes moved between them, against 616 fused expert layers of 128 tokens
+    an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
+    (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
+    """
+    table = gemm_table(accelerator, recipe.gemm_width, recipe.gemm_format)
+    if not grouped:
+        return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
+    constants = accelerator.gemm[recipe.gemm_width]
+    _, n, k, batch = sizes
+    weights = (batch - 1) * n * k
+    weights *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    sizes[0] *= batch
+    together = gemm_tables.seconds(table, sizes[:3])
+    return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
+
+
+def gemm_table(accelerator: Accelerator, width: str, number_format: str) -> GemmTable:
+    """The accelerator's table of that operand width, at its peak and memory bandwidth."""
+    now = Machine(peak_flops(accelerator, number_format), accelerator.memory_bandwidth)
+    return _on_machine(accelerator.gemm_tables[width].path, now, accelerator.gemm[width].latency)
+
+
+@lru_cache(maxsize=64)
+def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
+    """A table, moved to a machine of another peak or bandwidth than the one it was measured on.
+
+        T' = T R(now) / R(then),    R = t0 + max(2 m n k / P, 2 (m k + k n + m n) / BW)
+
+    with datasheet numbers, and never falling with m. So a what-if on those numbers, and a sibling
+    of the GPU, act on measured times too.
+    """
+    table = gemm_tables.load(path)
+    if table.machine is None or np.allclose(table.machine, now, rtol=SAME, atol=0):
+        return table
+    m, n, k = gemm_tables.lattice_sides(table)
+    flops, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+    then, new = (
+        latency + np.maximum(flops / machine.peak, moved / machine.bandwidth)
+        for machine in (table.machine, now)
+    )
+    return gemm_tables.scaled(table, new / then)
+
+
+def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
+    """Seconds from the profile's constants.
+
+    t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
+    """
+    constants = accelerator.gemm[recipe.gemm_width]
+    peak = peak_flops(accelerator, recipe.gemm_format)
+    m, n, k, batch = sizes
+    arithmetic = m * n
+    memory = (m * k + k * n + arithmetic) * batch
+    memory *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    arithmetic *= k * batch
+    arithmetic *= 2 / (constants.efficiency * sustained * peak)
+    return constants.latency + smooth_maximum(arithmetic, memory, constants.sharpness)
+
+
+def gemm_origins(
+    gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
+) -> NDArray[np.int64]:
+    """Origin [gemm, row] of each GEMM's time."""
+    entry = cluster.accelerator.gemm_tables.get(recipe.gemm_width)
+    sizes = stack_gemms(gemms, rows)
+    if entry is None:
+        fitted = cluster.provenance[f"kernels.gemm.{recipe.gemm_width}.efficiency"].measured
+        return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
+    sizes[0] *= sizes[3]
+    table = gemm_table(cluster.accelerator, recipe.gemm_width, recipe.gemm_format)
+    found = gemm_tables.origins(table, sizes[:3])
+    if not entry.provenance.measured:
+        return np.full_like(found, Origin.EXTRAPOLATED)
+    # A group is composed of times, not measured as one.
+    return np.where(sizes[3] > 1, np.maximum(found, Origin.INTERPOLATED), found)
+
+
+def smooth_maximum(a: Value, b: Value | float, sharpness: float) -> Value:
+    """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows."""
+    high = np.maximum(np.maximum(a, b), 1e-300)
+    ratio: Value = np.minimum(a, b) / high
+    raised: Value = ratio**sharpness
+    raised += 1.0
+    out: Value = high * raised ** (1 / sharpness)
+    return out
+
+
+def attention_seconds(
+    work: AttentionWork, accelerator: Accelerator, recipe: Recipe, software: Software
+) -> tuple[Value, Value]:
+    """Seconds of the attention core forward and backward, at the stack's attention_rate.
+
+    Flash: t = t0 + 2 (rows + w) width (span + c) / (eta P); the backward takes a measured multiple.
+    Materialised: two matmuls without a causal saving, and softmax over every stored score, 1.5
+    times as many bytes and twice the FLOPs backward. Where the head width is no multiple of 8, the
+    matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times slower
+    on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
+    """
+    constants = accelerator.attention
+    peak = peak_flops(accelerator, recipe.attention_format)
+    slower, kept = 1 / software.attention_rate, sustained_share(software, accelerator)
+    if software.flash_attention:
+        rows = work.rows + constants.tail_rows
+        flops = 2 * rows * work.width * (work.span + constants.diagonal_tokens)
+        forward = constants.latency + flops / (constants.efficiency * kept * peak)
+        forward *= slower
+        return forward, constants.backward_ratio * forward
+    matmul = 2 * work.rows * work.width * work.sequence
+    width, rate = ("16bit", peak) if work.aligned else ("32bit", peak_flops(accelerator, "fp32"))
+    matmul *= slower
+    matmul /= accelerator.gemm[width].efficiency * kept * rate
+    softmax = software.score_bytes * work.rows * work.sequence
+    softmax = softmax / (accelerator.training.streaming_efficiency * accelerator.memory_bandwidth)
+    return matmul + softmax, 2 * matmul + 1.5 * softmax
+
+
+def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator, kernels: int) -> Value:
+    """Seconds of that many kernels between GEMMs that together move these bytes."""
+    constants = accelerator.memory_bound
+    rate = constants.efficiency * accelerator.memory_bandwidth
+    moved: Value = kernels * constants.latency + moved_bytes / rate
+    return moved
+
+
+def streaming_seconds(moved_bytes: Value, accelerator: Accelerator) -> Value:
+    """Seconds of one long element-wise pass over memory."""
+    efficiency = accelerator.training.streaming_efficiency
+    moved: Value = moved_bytes / (efficiency * accelerator.memory_bandwidth)
+    return moved

@@ -1,0 +1,347 @@
+"""What work is in a layer? GEMMs, attention and moved bytes on one rank; no time in it.
+
+Legend, per rank and micro-batch: b micro-batch, s sequence, h hidden, t tp, c cp,
+T = b s / c tokens, u = t with sequence parallelism else 1 (how often norms are split),
+A = T top_k etp / t assignments of tokens to experts. Fields of Strategy are float columns [S].
+Neglected: padding of ragged expert batches (routing is assumed balanced).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..workload.blocks import Attention, Block, Experts, Mlp
+from ..workload.model import Model, Network
+
+Value = NDArray[np.float64]
+
+LOSS_BYTES = 8
+"""Bytes that cross-entropy moves forward per logit (fp32 logits)."""
+LOSS_BACKWARD = 1.6
+"""Its bytes backward over those forward, as of other memory-bound kernels."""
+
+KERNELS_PER_BLOCK = 6
+"""Memory-bound kernels of a fused layer: norms with residuals, rotary, activation, copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """What one layer can see of a plan; float columns of equal length."""
+
+    tp: Value
+    cp: Value
+    ep: Value
+    etp: Value
+    micro_batch: Value
+    sequence_parallel: Value
+    recompute: Value
+    overlap_tp: Value
+    overlap_ep: Value
+    cp_comm: Value
+    expert_dispatch: Value
+    offload_activations: Value
+    """Percent of what is kept."""
+    tp_grid: Value
+    """Code of the grid of tensor_grid; 0 in what is not on one."""
+
+    def take(self, rows: NDArray[np.intp]) -> Strategy:
+        """The chosen strategies."""
+        return Strategy(**{name: column[rows] for name, column in vars(self).items()})
+
+    def tokens(self, sequence: int) -> Value:
+        """Tokens a rank holds of one micro-batch: b s / c."""
+        return self.micro_batch * (sequence / self.cp)
+
+    @property
+    def norm_split(self) -> Value:
+        """Ranks that share the norms and residuals: t with sequence parallelism, else 1."""
+        return 1 + self.sequence_parallel * (self.tp - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridStrategy(Strategy):
+    """What a layer sees whose matrices are on a grid: tp shares its features, micro_batch is what
+    a rank has."""
+
+    hidden_split: Value
+    """Ranks that share hidden states."""
+
+    @property
+    def norm_split(self) -> Value:
+        return self.hidden_split
+
+
+class Gemm(NamedTuple):
+    """`batch` products of [m, k] and [k, n]; the fields broadcast."""
+
+    m: Value | float
+    n: Value | float
+    k: Value | float
+    batch: Value | float = 1.0
+
+
+class AttentionWork(NamedTuple):
+    """Scores of `rows` (query, head) pairs against `span` keys on average."""
+
+    rows: Value
+    width: int
+    """Query/key plus value head width."""
+    span: float
+    """Keys seen on average under the causal mask and the window."""
+    sequence: int
+    """Keys a materialised score matrix holds a row."""
+    aligned: bool = True
+    """Head widths are multiples of 8, as 16-bit tensor-core kernels want."""
+
+
+class Work(NamedTuple):
+    """Forward work of one layer on one rank for one micro-batch."""
+
+    gemms: list[Gemm]
+    attention: AttentionWork | None
+    moved_bytes: Value
+    """Bytes moved by norms, residuals, activations and token permutation."""
+    selective_gemms: list[Gemm]
+    """The GEMMs that selective recompute runs again (MLA up-projections)."""
+    selective_bytes: Value
+    """Bytes that selective recompute moves again."""
+    kernels: int
+    """Memory-bound kernels launched forward."""
+    sixteen_bit: bool = False
+    """GEMMs that no recipe runs in 8 bits."""
+    loss_bytes: Value | float = 0.0
+    """Those of moved_bytes that are cross-entropy's."""
+
+
+def causal_span(attention: Attention, sequence: int) -> float:
+    """Keys a query sees on average: s/2 causal, w - w^2/(2s) sliding window, w/2 chunked."""
+    window = min(attention.window or sequence, sequence)
+    if attention.index_topk:
+        window = min(window, attention.index_topk)
+    if attention.chunked:
+        return window / 2
+    return window - window * window / (2 * sequence)
+
+
+def kv_heads_per_rank(attention: Attention, tp: Value) -> Value:
+    """Key/value heads are repeated where there are fewer of them than tensor ranks."""
+    return np.maximum(attention.kv_heads / tp, 1.0)
+
+
+def qkv_width(attention: Attention, tp: Value) -> Value:
+    """Columns of the fused query/key/value projection on one rank."""
+    kv = kv_heads_per_rank(attention, tp)
+    return attention.heads * attention.head_dim / tp + kv * (
+        attention.head_dim + attention.value_dim
+    )
+
+
+def _latent_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+    """MLA down-projections, replicated over tp and run on sequence shards (Megatron-Core)."""
+    shard = tokens / s.norm_split
+    down = attn.kv_rank + attn.rope_dim + attn.q_rank
+    return [Gemm(shard, float(down), hidden)]
+
+
+def _latent_up_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+    a, d, dv = attn.heads / s.tp, attn.head_dim, attn.value_dim
+    return [
+        Gemm(tokens, a * d, float(attn.q_rank or hidden)),
+        Gemm(tokens, a * (d - attn.rope_dim + dv), float(attn.kv_rank)),
+    ]
+
+
+def _attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
+    tokens = s.tokens(sequence)
+    out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
+    if not attn.kv_rank:
+        return [Gemm(tokens, qkv_width(attn, s.tp), hidden), out]
+    gemms = [*_latent_gemms(attn, hidden, s, tokens), *_latent_up_gemms(attn, hidden, s, tokens)]
+    if attn.index_heads:
+        width = attn.index_heads * attn.index_dim
+        gemms.append(Gemm(tokens / s.norm_split, float(width), float(attn.q_rank)))
+        gemms.append(Gemm(tokens / s.norm_split, attn.index_dim + attn.index_heads, hidden))
+        # Every index head scores every earlier key: half the sequence on average.
+        queries = tokens / s.norm_split * attn.index_heads
+        gemms.append(Gemm(queries, sequence / 2, attn.index_dim))
+    return [*gemms, out]
+
+
+def _mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | float) -> list[Gemm]:
+    width = mlp.ffn / tp
+    return [
+        Gemm(tokens, (1 + mlp.gated) * width, hidden, batch),
+        Gemm(tokens, hidden, width, batch),
+    ]
+
+
+def expert_assignments(experts: Experts, s: Strategy, sequence: int) -> Value:
+    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t."""
+    return s.tokens(sequence) * (experts.imbalance * experts.top_k) * s.etp / s.tp
+
+
+def _expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
+    tokens = s.tokens(sequence)
+    local = experts.count / s.ep
+    each = expert_assignments(experts, s, sequence) / local
+    gemms = _mlp_gemms(experts.expert, hidden, s.etp, each, local)
+    gemms.append(Gemm(tokens / s.norm_split, float(experts.count), hidden))
+    if experts.shared:
+        gemms += _mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
+    return gemms
+
+
+def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:
+    """Norms and residual adds: 11 h elements of two bytes, in and out, for two norms a layer.
+
+    Source: fit to published training steps (per token 11 h / u + 8 h / t + 3 ffn / t).
+    """
+    return 2 * tokens * 5.5 * block.norms * hidden / s.norm_split
+
+
+def _activation_bytes(mlp: Mlp, split: Value, tokens: Value) -> Value:
+    return 2 * tokens * (4 if mlp.gated else 3) * mlp.ffn / split
+
+
+def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
+    tokens = s.tokens(sequence)
+    heads = block.attention.heads * block.attention.value_dim
+    moved = _norm_bytes(block, hidden, s, tokens) + 2 * tokens * 8 * heads / s.tp
+    if block.mlp:
+        moved = moved + _activation_bytes(block.mlp, s.tp, tokens)
+    if block.experts:
+        routed = expert_assignments(block.experts, s, sequence)
+        # Tokens are permuted to expert order and back: read and written twice.
+        moved = moved + 2 * routed * 4 * hidden
+        moved = moved + _activation_bytes(block.experts.expert, s.etp, routed)
+        if block.experts.shared:
+            moved = moved + _activation_bytes(block.experts.shared, s.tp, tokens)
+    return moved
+
+
+def block_work(
+    block: Block,
+    hidden: int,
+    s: Strategy,
+    sequence: int,
+    selective: tuple[str, ...],
+    norm_bytes: float = 0.0,
+) -> Work:
+    """Forward work of a transformer layer; `selective` names what selective recompute reruns,
+    `norm_bytes` is what unfused norms move besides, per token and hidden unit."""
+    tokens = s.tokens(sequence)
+    attn = block.attention
+    gemms = _attention_gemms(attn, hidden, s, sequence)
+    if block.mlp:
+        gemms += _mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
+    if block.experts:
+        gemms += _expert_gemms(block.experts, hidden, s, sequence)
+    again = np.zeros(tokens.shape)
+    if "layernorm" in selective:
+        again = again + 2 * tokens * 2 * block.norms * hidden / s.norm_split
+    if "moe_act" in selective and block.experts:
+        routed = expert_assignments(block.experts, s, sequence)
+        again = again + _activation_bytes(block.experts.expert, s.etp, routed)
+    latent = attn.kv_rank and "mla_up_proj" in selective
+    return Work(
+        gemms=gemms,
+        attention=AttentionWork(
+            rows=tokens * attn.heads / s.tp,
+            width=attn.head_dim + attn.value_dim,
+            span=causal_span(attn, sequence),
+            sequence=sequence,
+            aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
+        ),
+        moved_bytes=_moved_bytes(block, hidden, s, sequence)
+        + norm_bytes * tokens * hidden / s.norm_split,
+        selective_gemms=_latent_up_gemms(attn, hidden, s, tokens) if latent else [],
+        selective_bytes=again,
+        kernels=KERNELS_PER_BLOCK,
+    )
+
+
+def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:
+    """Table lookup: the hidden states are read and written once."""
+    moved = 2 * s.tokens(sequence) * 2 * hidden / s.norm_split
+    return Work([], None, moved, [], np.zeros(moved.shape), kernels=1)
+
+
+def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Work:
+    """Final norm, logits of a rank's share of the vocabulary, and cross-entropy."""
+    tokens = s.tokens(sequence)
+    logits = vocabulary / s.tp
+    loss = LOSS_BYTES * tokens * logits
+    moved = 2 * tokens * 2 * hidden / s.norm_split + loss
+    logit = Gemm(tokens, logits, hidden)
+    return Work([logit], None, moved, [], np.zeros(moved.shape), 3, True, loss)
+
+
+def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tuple[Work, Work]:
+    """A multi-token-prediction layer besides its block: projection of 2h to h, and a head.
+
+    Source: DeepSeek-V3 technical report, section 2.2.
+    """
+    projection = Work(
+        [Gemm(s.tokens(sequence) / s.norm_split, model.hidden, 2.0 * model.hidden)],
+        None,
+        2 * s.tokens(sequence) * 6 * model.hidden / s.norm_split,
+        [],
+        np.zeros(s.tp.shape),
+        kernels=3,
+    )
+    return projection, head_work(model.hidden, vocabulary, s, sequence)
+
+
+def add(works: list[Work]) -> Work:
+    """The work of several parts run one after another; at most one has attention."""
+    return Work(
+        gemms=[g for w in works for g in w.gemms],
+        attention=next((w.attention for w in works if w.attention), None),
+        moved_bytes=sum((w.moved_bytes for w in works[1:]), works[0].moved_bytes),
+        selective_gemms=[g for w in works for g in w.selective_gemms],
+        selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
+        kernels=sum(w.kernels for w in works),
+        sixteen_bit=all(w.sixteen_bit for w in works),
+        loss_bytes=sum((w.loss_bytes for w in works), 0.0),
+    )
+
+
+def model_flops_per_token(model: Model, sequence: int) -> float:
+    """FLOPs a token costs forward and backward, the numerator of MFU.
+
+        6 (matrix parameters a token passes through) + 6 sum_layers a (d + d_v) min(w, s)
+
+    Attention is counted over the whole window, not half of it, a sparse-attention indexer over
+    the half it scores, and recompute not at all.
+    Source: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation 3.
+    """
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
+    head = model.vocabulary * model.hidden
+    extra = 2 * model.hidden**2 + head
+    last = _matrices(model, model.kinds[model.order[-1]], sequence)
+    body = block_flops_per_token(model, sequence)
+    return body + 6.0 * (head + model.mtp_layers * (last + extra))
+
+
+def block_flops_per_token(model: Model, sequence: int) -> float:
+    """The part of model_flops_per_token that the layers make, head and MTP left out."""
+    if isinstance(model, Network):
+        return 3.0 * model.forward_flops
+    return 6.0 * sum(_matrices(model, model.kinds[kind], sequence) for kind in model.order)
+
+
+def _matrices(model: Model, block: Block, sequence: int) -> float:
+    """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores."""
+    counts = block.parameters(model.hidden, model.norm_width)
+    del counts["norms"]
+    if block.experts:
+        counts["experts"] = block.experts.top_k * block.experts.expert.parameters(model.hidden)
+    attn = block.attention
+    span = min(attn.window or sequence, attn.index_topk or sequence, sequence)
+    scores = attn.heads * (attn.head_dim + attn.value_dim) * span
+    return counts.total() + scores + attn.index_heads * attn.index_dim * sequence / 2

@@ -1,0 +1,1 @@
+"""Pipelines on their own: schedules, their closed forms, and their simulation event by event."""

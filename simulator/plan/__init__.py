@@ -1,0 +1,1 @@
+"""What is chosen: a plan is a row of small integers, a table of plans the same with columns."""

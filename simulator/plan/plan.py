@@ -1,0 +1,390 @@
+"""What is chosen? A plan is a row of small integers; a table of plans is the same with columns.
+
+Every field is an int or a one-dimensional int64 array; names such as 'full' or '1f1b' are codes
+of an enumeration. AUTO (-1) in a field means "what a current training stack does"; `resolve`
+replaces it, once the number of GPUs is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import Column, repeats
+from ..base.errors import InputError, did_you_mean
+from ..hardware.precision import Optimizer, Precision
+from ..pipeline.schedule_names import Schedule
+from .codes import ContextComm, Dispatch, Recompute, Sync
+from .compressors import Compression
+from .gossip_graphs import Topology
+from .layer_runs import FIELDS as SEGMENT_FIELDS
+from .layer_runs import Segments, read_segments, text_of
+from .layer_runs import concat as concat_segments
+from .stage_layout import mtp_stage, read_layout
+from .values import AUTO, Cell, code, coded, spell
+
+ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
+"""Fields in which 0 stands for what a stack does unless told otherwise."""
+ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
+"""Other names of fields, where a plan is written out."""
+
+
+def _axis(default: int, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """How a model is spread over GPUs: one row, or a table with equally long columns.
+
+    Raises InputError for a field, name or number that no plan can have.
+    """
+
+    tp: Cell = _axis(1, "tensor-parallel size")
+    tp_grid: Cell = _axis(
+        0, "grid of the tensor ranks: 1d (Megatron-LM), 4x4 (2d, SUMMA), 2.5d:4x4x2 or 4x2x2 (3d)"
+    )
+    pp: Cell = _axis(1, "pipeline-parallel size (stages)")
+    dp: Cell = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
+    cp: Cell = _axis(1, "context-parallel size; divides the sequence")
+    ep: Cell = _axis(1, "expert-parallel size; folds into the data ranks")
+    etp: Cell = _axis(1, "tensor-parallel size of the experts")
+    virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
+    micro_batch: Cell = _axis(1, "sequences in one micro-batch")
+    schedule: Cell = _axis(
+        AUTO,
+        "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
+        "or dualpipe-v",
+    )
+    micro_batch_group: Cell = _axis(
+        0, "micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp"
+    )
+    sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
+    zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
+    recompute: Cell = _axis(Recompute.NONE, "none, selective or full activation recompute")
+    overlap_grad_reduce: Cell = _axis(AUTO, "gradient reduction hides behind the backward pass")
+    overlap_param_gather: Cell = _axis(AUTO, "parameter gathers hide behind the forward pass")
+    overlap_p2p: Cell = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
+    overlap_tp: Cell = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
+    overlap_ep: Cell = _axis(0, "expert all-to-alls hide behind another micro-batch")
+    cp_comm: Cell = _axis(ContextComm.P2P, "p2p (ring), all-gather or a2a (Ulysses)")
+    expert_dispatch: Cell = _axis(Dispatch.ALLTOALL, "alltoall or hierarchical (once a node)")
+    precision: Cell = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
+    optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
+    first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
+    last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
+    mtp_stage: Cell = _axis(
+        0, "stage, from 1, with the multi-token prediction layer; 0 = the last, with the head"
+    )
+    sync: Cell = _axis(
+        Sync.ALL_REDUCE,
+        "all-reduce, ring, tree, hierarchical, parameter-server, sharded-parameter-server, gossip "
+        "or hierarchical-gossip",
+    )
+    topology: Cell = _axis(
+        AUTO,
+        "graph of gossip: ring, grid, torus, exponential, one-peer-exponential, "
+        "inner-outer-exponential, complete or given (--graph)",
+    )
+    sync_period: Cell = _axis(1, "steps between synchronisations (local SGD)")
+    compression: Cell = _axis(
+        Compression.NONE,
+        "none, qsgd, one-bit, mem-sgd (top-k), double-squeeze, ef21-sgd or neolithic",
+    )
+    levels: Cell = _axis(0, "levels of quantisation, for qsgd")
+    kept_per_thousand: Cell = _axis(0, "entries of a thousand that top-k keeps")
+    bucket_parameters: Cell = _axis(
+        0, "gradients reduced together when overlapped; 1 = each tensor, 0 = the stack's"
+    )
+    shard: Cell = _axis(0, "ranks that ZeRO shards over, replicated beyond (HSDP); 0 = all")
+    offload_optimizer: Cell = _axis(
+        0, "percent of the optimizer whose state and update are on the host's CPUs"
+    )
+    offload_activations: Cell = _axis(0, "percent of the kept activations that wait in host memory")
+    layers_per_stage: tuple[int, ...] = field(
+        default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
+    )
+    segments: Segments | None = field(
+        default=None,
+        metadata={"help": "runs of layers with a strategy of their own: 11:recompute=full+1|12*3"},
+    )
+
+    def __post_init__(self) -> None:
+        lengths = set()
+        for name in AXES:
+            value = coded(name, getattr(self, name))
+            object.__setattr__(self, name, value)
+            if isinstance(value, np.ndarray):
+                lengths.add(value.size)
+        if len(lengths) > 1:
+            raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
+        self._read_layout()
+        segments = read_segments(self.segments, code)
+        object.__setattr__(self, "segments", segments)
+        if segments and segments.stage.shape[0] != self.rows:
+            raise InputError(
+                f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
+            )
+
+    def _read_layout(self) -> None:
+        """Layers of every stage, and where a layout string puts multi-token prediction."""
+        stage = mtp_stage(self.layers_per_stage)
+        object.__setattr__(self, "layers_per_stage", read_layout(self.layers_per_stage))
+        if stage and np.any((np.asarray(self.mtp_stage) != 0) & (self.mtp_stage != stage)):
+            raise InputError(f"mtp_stage contradicts the layout, which has m in stage {stage}")
+        if stage:
+            object.__setattr__(self, "mtp_stage", 0 * self.mtp_stage + stage)
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """A plan from 'tp=8 pp=8 recompute=full layers_per_stage=11,12,12,11'."""
+        values: dict[str, Any] = {}
+        for word in text.split():
+            name, equals, value = word.partition("=")
+            name = ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
+            if not equals or not value:
+                raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
+            if name in values:
+                raise InputError(f"plan gives {name} twice")
+            check_field(name)
+            values[name] = value
+        return cls(**values)
+
+    @property
+    def rows(self) -> int:
+        """Plans in the table; 1 for a plan of plain numbers."""
+        if isinstance(self.tp, np.ndarray):
+            return self.tp.size
+        columns = self.columns().values()
+        return max((c.size for c in columns if isinstance(c, np.ndarray)), default=1)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether this is one plan of plain numbers rather than a table."""
+        return np.ndarray not in map(type, vars(self).values())
+
+    def table(self) -> Plan:
+        """The same plans with every field a column of equal length."""
+        values = [getattr(self, name) for name in AXES]
+        columns = [isinstance(value, np.ndarray) for value in values]
+        if all(columns):
+            return self
+        if not any(columns):
+            row = np.array(values, np.int64)[:, None]
+            return _unchecked(
+                dict(zip(AXES, row, strict=True)), self.layers_per_stage, self.segments
+            )
+        n = self.rows
+        full = {
+            name: value if column else np.full(n, value, np.int64)
+            for name, value, column in zip(AXES, values, columns, strict=True)
+        }
+        return _unchecked(full, self.layers_per_stage, self.segments)
+
+    def columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in AXES}
+
+    def take(self, rows: Any) -> Plan:
+        """The chosen rows: an index, a slice, an index array or a mask."""
+        segments = self.segments
+        if isinstance(rows, (int, np.integer)):
+            chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
+            own = segments.take([rows]) if segments else None
+            return _unchecked(chosen, self.layers_per_stage, own)
+        columns = {name: _chosen(column, rows) for name, column in self.table().columns().items()}
+        kept = segments.take(rows) if segments else None
+        return _unchecked(columns, self.layers_per_stage, kept)
+
+    def __iter__(self) -> Iterator[Plan]:
+        return (self.take(i) for i in range(self.rows))
+
+    def to_dict(self) -> dict[str, Any]:
+        """One plan as names and plain values, the form of the JSON contract."""
+        out: dict[str, Any] = {
+            name: spell(name, int(np.ravel(getattr(self, name))[0])) for name in AXES
+        }
+        if self.layers_per_stage:
+            out["layers_per_stage"] = list(self.layers_per_stage)
+        if self.segments:
+            out["segments"] = [
+                [{n: spell(n, value) for n, value in run.items()} for run in stage]
+                for stage in self.segments.stages()
+            ]
+        return out
+
+    @property
+    def segments_text(self) -> str:
+        """The runs of one plan as `parse` reads them, without what its own fields say; or ''."""
+        return text_of(_differing(self), spell) if self.segments else ""
+
+    def __str__(self) -> str:
+        """The row as `parse` reads it; what `resolve` would choose anyway is left out."""
+        row = self.take(0)
+        usual = _usual(row)
+        shown = [
+            f"{name}={int(value) if isinstance(value, bool) else value}"
+            for name, value in row.to_dict().items()
+            if name in AXES and getattr(row, name) not in (AUTO, getattr(usual, name))
+        ]
+        if self.layers_per_stage:
+            shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
+        if row.segments:
+            shown.append(f"segments={row.segments_text}")
+        return " ".join(shown) or "tp=1"
+
+
+AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", "segments"))
+"""The columns of a plan."""
+_STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
+"""Defaults of the columns, 0 where they are AUTO."""
+DISTINCT = (
+    *("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
+    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
+    *("sync", "topology", "sync_period", "compression"),
+)
+"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
+HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
+"""One line about every field; the command line shows the same."""
+
+
+def _usual(row: Plan) -> Plan:
+    """The defaults that go with a row's sizes and segments, dp aside."""
+    sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
+    ways = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
+    usual = resolve(Plan(**sizes, **ways, segments=row.segments), 1)
+    own = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
+    gather = resolve(Plan(**sizes, **ways, **own, segments=row.segments), 1).overlap_param_gather
+    shown = {**dict.fromkeys(sizes, 1), **dict.fromkeys(ways, 0), "sync_period": 1}
+    return _unchecked({**usual.columns(), **shown, "overlap_param_gather": gather}, ())
+
+
+def model_copies(schedule: Cell) -> Cell:
+    """Copies of the model that one pipeline holds."""
+    return 1 + 1 * (schedule == Schedule.DUALPIPE)
+
+
+def _differing(row: Plan) -> Segments:
+    """A row's segments with only what differs from the row's own fields."""
+    assert row.segments
+    own = {name: np.int64(getattr(row, name)) for name in SEGMENT_FIELDS}
+    columns = {name: getattr(row.segments, name) for name in own}
+    return row.segments.filled(
+        **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
+    )
+
+
+def _chosen(column: Column, rows: Any) -> Column:
+    if repeats(column) and isinstance(rows, np.ndarray):
+        size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
+        # A part of such a view is one too; only more rows than it has need a new one.
+        return column[:size] if size <= column.size else np.repeat(column[:1], size)
+    out: Column = column[rows]
+    return out
+
+
+def check_field(name: str) -> None:
+    """Raise InputError, with the nearest names, when no plan has this field."""
+    if name not in HELP:
+        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, HELP)}")
+
+
+def _unchecked(
+    columns: Mapping[str, Any], layers_per_stage: tuple[int, ...], segments: Segments | None = None
+) -> Plan:
+    """A Plan from columns that are known to be right: no checks in the hot path."""
+    plan = object.__new__(Plan)
+    vars(plan).update(columns, layers_per_stage=layers_per_stage, segments=segments)
+    return plan
+
+
+def from_columns(
+    columns: Mapping[str, Any],
+    layers_per_stage: tuple[int, ...] = (),
+    segments: Segments | None = None,
+) -> Plan:
+    """A table from columns that a search space made; missing fields take their defaults, or
+    0 for AUTO: nothing is left to resolve."""
+    n = max(np.size(c) for c in columns.values())
+    full = {
+        name: columns[name] if name in columns else np.full(n, default, np.int64)
+        for name, default in _STATED.items()
+    }
+    return _unchecked(full, layers_per_stage, segments)
+
+
+def concat(tables: list[Plan]) -> Plan:
+    """One table of several; an explicit layout must be the same in all."""
+    if len({t.layers_per_stage for t in tables}) > 1:
+        raise InputError("plans with different layers_per_stage cannot share a table")
+    runs = [t.segments for t in tables if t.segments]
+    if 0 < len(runs) < len(tables):
+        raise InputError("plans with and without segments cannot share a table")
+    whole = [t.table() for t in tables]
+    joined = {name: np.concatenate([getattr(t, name) for t in whole]) for name in AXES}
+    segments = concat_segments(runs) if runs else None
+    return _unchecked(joined, tables[0].layers_per_stage, segments)
+
+
+def resolve(plan: Plan, gpus: int) -> Plan:
+    """The plan with every AUTO replaced by what current training stacks do.
+
+    dp = gpus / (tp cp pp); interleaved where there are virtual stages; sequence parallelism
+    where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard (no
+    ZeRO where replicas are not all-reduced every step in full); overlapped sends where
+    interleaved; the static exponential graph for gossip.
+    """
+    columns = plan.columns()
+    dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
+    segments = _resolved_segments(plan, dp) if plan.segments else None
+    tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
+    sharded = 1 * (widest * plan.cp * model_copies(plan.schedule) > 1)
+    plain = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
+    zero = _unless_given(plan.zero, sharded * plain)
+    several = 1 * (plan.virtual_stages > 1)
+    reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
+    columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
+    usual = {
+        "schedule": several,
+        "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
+        "overlap_param_gather": reduce * (zero > 0) * sharded,
+        "overlap_p2p": several,
+        "topology": Topology.EXPONENTIAL * (plan.sync >= Sync.GOSSIP),
+    }
+    for name, default in usual.items():
+        columns[name] = _unless_given(columns[name], default)
+    return _unchecked(columns, plan.layers_per_stage, segments)
+
+
+def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
+    """Runs with every field stated: the plan's own, as many GPUs a stage as the plan's own have,
+    and ZeRO only where there are ranks to shard over."""
+    assert plan.segments
+    runs, own = plan.segments, {**plan.columns(), "dp": dp}
+    row = {name: np.reshape(own[name], (-1, 1)) for name in (*SEGMENT_FIELDS, "cp")}
+    tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
+    dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
+    usual = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
+    zero = np.where(runs.zero == AUTO, usual, runs.zero)
+    recompute = np.where(runs.recompute == AUTO, row["recompute"], runs.recompute)
+    return runs.filled(tp=tp, dp=dp, zero=zero, recompute=recompute)
+
+
+def _most(plan: Plan, values: NDArray[np.int64]) -> Cell:
+    """The largest value among the runs of each plan."""
+    most = values.max(axis=1)
+    return int(most[0]) if plan.scalar else most
+
+
+def _unless_given(value: Cell, default: Cell) -> Cell:
+    """The default where the value is AUTO."""
+    if isinstance(value, int):
+        return default if value == AUTO else value
+    return np.where(value == AUTO, default, value)
+
+
+def _at_least_one(value: Cell) -> Cell:
+    return max(value, 1) if isinstance(value, int) else np.maximum(value, 1)

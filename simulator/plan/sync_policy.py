@@ -1,0 +1,66 @@
+"""How replicas of the model are kept together: what all rows of one group of plans share.
+
+A policy is how replicas are synchronised, over which graph, how often, how gradients are
+compressed, and how much of the optimizer is on the host.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .codes import Sync
+from .compressors import Compression
+from .gossip_graphs import Topology
+from .plan import Plan
+
+FIELDS = (
+    "sync",
+    "topology",
+    "sync_period",
+    "compression",
+    "levels",
+    "kept_per_thousand",
+    "bucket_parameters",
+    "shard",
+    "offload_optimizer",
+)
+"""Fields of a plan that make its policy."""
+GOSSIP = (Sync.GOSSIP, Sync.HIERARCHICAL_GOSSIP)
+SERVERS = (Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
+
+
+class Policy(NamedTuple):
+    """One combination of FIELDS."""
+
+    sync: Sync = Sync.ALL_REDUCE
+    topology: Topology = Topology.NONE
+    period: int = 1
+    compression: Compression = Compression.NONE
+    levels: int = 0
+    kept_per_thousand: int = 0
+    bucket_parameters: int = 0
+    shard: int = 0
+    offload_optimizer: int = 0
+    """Percent of the parameters that the host updates."""
+
+    @property
+    def apart(self) -> bool:
+        """Replicas differ between synchronisations: weights are averaged, not gradients."""
+        return self.sync in GOSSIP or self.period > 1
+
+    @property
+    def all_reduces(self) -> bool:
+        """Gradients are all-reduced every step in full: the way of every other part of the code."""
+        return self.sync == Sync.ALL_REDUCE and self.period == 1 and not self.compression
+
+
+PLAIN = Policy()
+
+
+def policy_of(plans: Plan, row: int = 0) -> Policy:
+    """The policy of one row of a table."""
+    stated = tuple(int(getattr(plans, name)[row]) for name in FIELDS)
+    if stated == PLAIN:
+        return PLAIN
+    sync, topology, period, method, *rest = stated
+    return Policy(Sync(sync), Topology(topology), period, Compression(method), *rest)

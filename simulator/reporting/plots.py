@@ -1,0 +1,195 @@
+"""How do a plan's costs look? One function a picture: axes in, axes out; units on every axis.
+
+`explanation` puts those about one plan on one page. Pictures of many plans are in plots_many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..analysis.roofline import gemm_points
+from ..analysis.sensitivity import HELD, WIDE, Sensitivity, held
+from ..analysis.time_breakdown import KERNELS, Loss
+from ..base.units import GIB
+from ..step import memory
+from ..step.costs import EDGE, Costs
+from ..step.costs_tables import number_format, summary
+from .palette import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    figure,
+    plain_frame,
+    plain_logarithms,
+    time_axis,
+    written,
+)
+from .report import stage_records
+
+SHARE_DRAWN = 0.0005
+"""Share of a step below which a bar is left out."""
+MEMORY_COLOURS = dict(
+    zip(memory.PARTS, (BLUE, ORANGE, GREEN, SKY, PINK, YELLOW, GREY), strict=True)
+)
+COMMUNICATION = ("tensor_comm", "context_comm", "expert_comm", "pipeline_comm", "data_comm")
+MARKERS = "osD^vP*Xh<>d"
+
+
+def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
+    """From the ideal step to the predicted one; every bar starts where the one above ends."""
+    drawn = [b for b in bars if b.name == "ideal" or abs(b.mfu_points) >= 100 * SHARE_DRAWN]
+    scale, unit = time_axis(sum(b.seconds for b in bars))
+    step, start = scale * sum(b.seconds for b in bars), 0.0
+    for y, bar in enumerate(drawn):
+        size = scale * bar.seconds
+        end = start + size
+        axes.barh(y, size, left=start, color=_colour(bar), height=0.7)
+        axes.plot([end, end], [y - 0.35, y + 1.35], color=GREY, linewidth=0.6)
+        sign = "" if bar.name == "ideal" else "+" if size >= 0 else "\N{MINUS SIGN}"
+        said = f" {sign}{abs(size):.3g} {unit}, {bar.mfu_points:.1f} points"
+        axes.text(max(start, end), y, said, va="center", fontsize=8)
+        start = end
+    axes.barh(len(drawn), step, color=BLACK, height=0.7)
+    axes.text(
+        step, len(drawn), f" {step:.4g} {unit}, MFU {100 * mfu:.1f} %", va="center", fontsize=8
+    )
+    axes.set_yticks(range(len(drawn) + 1), [*(b.label for b in drawn), "predicted step"])
+    axes.set(
+        xlabel=f"time of a step / {unit}", xlim=(0, step * 1.45), ylim=(len(drawn) + 0.6, -0.6)
+    )
+    axes.set_title("From arithmetic at peak to the predicted step", loc="left")
+    plain_frame(axes)
+    return axes
+
+
+def _colour(bar: Loss) -> str:
+    if bar.seconds < 0:
+        return GREEN
+    if bar.name == "ideal":
+        return BLUE
+    if bar.name in KERNELS or bar.name == "recompute":
+        return ORANGE
+    return SKY if bar.name in COMMUNICATION else PINK
+
+
+def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float) -> Any:
+    """Memory of every pipeline rank by component, against what a GPU has."""
+    ranks = np.array([stage["rank"] for stage in stages])
+    bottom = np.zeros(ranks.size)
+    for name, colour in MEMORY_COLOURS.items():
+        part = np.array([stage["memory_bytes"][name] for stage in stages]) / GIB
+        if part.any():
+            axes.bar(ranks, part, bottom=bottom, color=colour, width=0.8, label=name)
+        bottom += part
+    high = max(bottom.max(), capacity / GIB)
+    axes.axhline(capacity / GIB, color=BLACK, linewidth=1.2, label="capacity")
+    label = f"{100 * EDGE:.0f} % of it"
+    axes.axhline(EDGE * capacity / GIB, color=BLACK, linewidth=0.9, linestyle="--", label=label)
+    axes.set(xlabel="pipeline rank", ylabel="memory of a GPU / GiB", ylim=(0, 1.05 * high))
+    axes.set_xticks(ranks[:: max(ranks.size // 16, 1)])
+    axes.set_xlim(ranks[0] - 0.6, ranks[-1] + 0.6)
+    axes.set_title("Memory by pipeline rank", loc="left")
+    beside(axes)
+    plain_frame(axes)
+    return axes
+
+
+def beside(axes: Any) -> None:
+    """The legend to the right of the axes, the top bar's name first."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
+        frameon=False, fontsize=8,
+    )  # fmt: skip
+
+
+def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
+    """Change of the step when each hardware number is halved and doubled, the largest on top."""
+    halved = np.array([100 * (s.step_if_halved / step - 1) for s in found])
+    doubled = np.array([100 * (s.step_if_doubled / step - 1) for s in found])
+    order = np.argsort(-np.maximum(np.abs(halved), np.abs(doubled)), kind="stable")
+    y = np.arange(order.size)
+    axes.barh(y, halved[order], color=ORANGE, height=0.7, label=f"number / {WIDE:g}")
+    axes.barh(y, doubled[order], color=BLUE, height=0.7, label=f"number x {WIDE:g}")
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.set_yticks(y, [f"{found[i].label} ({found[i].elasticity:+.2f})" for i in order])
+    low, high = min(halved.min(), doubled.min(), -1.0), max(halved.max(), doubled.max(), 1.0)
+    axes.set(xlabel="change of the step / %", xlim=(1.08 * low, 1.08 * high))
+    axes.set_ylim(order.size - 0.5, -0.5)
+    share = held(found)
+    tables = f"\nmeasured tables hold {100 * share:.0f} % of the step" if share > HELD else ""
+    axes.set_title(f"Which hardware number matters (elasticity){tables}", loc="left")
+    axes.legend(loc="lower right", frameon=False, fontsize=8)
+    plain_frame(axes)
+    return axes
+
+
+def roofline(axes: Any, costs: Costs) -> Any:
+    """The plan's GEMMs against peak and memory bandwidth; a point shows m x n x k."""
+    points, machine = gemm_points(costs), costs.task.cluster.accelerator
+    peak = float(costs.one().peak_flops)
+    ridge = peak / machine.memory_bandwidth
+    intensities = [p.intensity for p in points] or [ridge]
+    x = np.geomspace(min(*intensities, ridge) / 3, max(*intensities, ridge) * 3, 200)
+    roof = np.minimum(peak, machine.memory_bandwidth * x)
+    axes.plot(x, roof / 1e12, color=BLACK, linewidth=1.2, label="datasheet roof")
+    colours = (BLUE, ORANGE, GREEN, PINK, SKY, RED, GREY, YELLOW)
+    if not points:
+        said = "a list of layers has no matrix products"
+        axes.text(0.98, 0.05, said, transform=axes.transAxes, ha="right")
+    for i, p in enumerate(points):
+        group = f"{p.batch} x " if p.batch > 1 else ""
+        label = f"{group}{' x '.join(map(str, p.sides))} ({p.kind})"
+        style = {"color": colours[i % len(colours)], "marker": MARKERS[i % len(MARKERS)]}
+        axes.plot(p.intensity, p.rate / 1e12, linestyle="", label=label, markersize=6,
+                  markeredgecolor=BLACK, markeredgewidth=0.3, **style)  # fmt: skip
+    axes.set(xscale="log", yscale="log")
+    plain_logarithms(axes.xaxis, axes.yaxis)
+    axes.set(xlabel="intensity / (FLOP/byte)", ylabel="rate of one GPU / (TFLOP/s)")
+    axes.set_title(f"Matrix products, m x n x k ({number_format(costs.plans)})", loc="left")
+    axes.grid(which="major", color=PALE, linewidth=0.8)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7
+    )
+    plain_frame(axes)
+    return axes
+
+
+def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
+    """Waterfall and memory of one plan side by side."""
+    costs, drawn = costs.one(), figure(13, 4.6)
+    left, right = drawn.subplots(1, 2)
+    waterfall(left, bars, costs.mfu)
+    memory_bars(right, stage_records(costs), costs.capacity)
+    return written(drawn, form)
+
+
+def explanation(
+    costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity], form: str
+) -> bytes:
+    """One page about one plan: waterfall, memory, roofline and what matters."""
+    return written(explanation_page(costs, bars, found), form)
+
+
+def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity]) -> Any:
+    """The figure of `explanation`."""
+    costs, page = costs.one(), figure(16, 9.5)
+    upper, lower = page.subplots(2, 2)
+    waterfall(upper[0], bars, costs.mfu)
+    memory_bars(upper[1], stage_records(costs), costs.capacity)
+    tornado(lower[0], found, costs.step_seconds)
+    roofline(lower[1], costs)
+    where = f"{costs.task.model.name} on {costs.task.gpus} x {costs.task.cluster.accelerator.name}"
+    page.suptitle(f"{where}\n{summary(costs)}", fontsize=11)
+    return page

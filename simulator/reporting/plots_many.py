@@ -1,0 +1,152 @@
+"""How do many plans or questions look? A search's frontier, and curves over one number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base.units import GIB
+from ..step.costs import Costs
+from .palette import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    GREY,
+    ORANGE,
+    PALE,
+    figure,
+    plain_frame,
+    plain_logarithms,
+    written,
+)
+
+MARKERS = "osD^vP*Xh<>d"
+WIDE_RANGE = 8.0
+"""Largest over smallest value from which an axis is logarithmic."""
+NAMED = 4
+"""Plans of a frontier that are written beside their points."""
+
+Row = Mapping[str, Any]
+
+
+def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
+    """Step time against memory: the plans that no other beats in both, and the ranked ones."""
+    time, size = frontier.step, frontier.memory_total / GIB
+    axes.step(size, time, where="post", color=BLUE, linewidth=1)
+    axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
+    ranked_label = f"the {len(ranked)} fastest plans"
+    axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
+              markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
+    axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--", label="limit of the search")
+    shown = sorted({round(i) for i in np.linspace(0, len(frontier) - 1, NAMED)})
+    for number, i in enumerate(shown, 1):
+        axes.annotate(str(number), (size[i], time[i]), xytext=(5, 5), textcoords="offset points")
+        axes.plot([], [], linestyle="", label=f"{number}: {frontier.plans.take(i)}")
+    axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
+    plain_logarithms(axes.yaxis)
+    axes.set_title("Time against memory", loc="left")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=8)
+    axes.grid(color=PALE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    plain_frame(axes)
+    return axes
+
+
+def frontier_picture(frontier: Costs, ranked: Costs, limit: float, form: str = "png") -> bytes:
+    """The frontier of a search as a file."""
+    drawn = figure(8, 7)
+    pareto(drawn.add_subplot(), frontier, ranked, limit)
+    return written(drawn, form)
+
+
+def curve(
+    axes: Any,
+    series: Mapping[str, tuple[Sequence[Any], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    ideal: bool = False,
+) -> Any:
+    """One line a series of x and y; `ideal` adds a line in proportion to x from its first point."""
+    numbers = all(isinstance(x, (int, float)) for xs, _ in series.values() for x in xs)
+    names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
+    for i, (name, (xs, ys)) in enumerate(series.items()):
+        at = list(xs) if numbers else [names.index(str(x)) for x in xs]
+        style = {"color": CYCLE[i % len(CYCLE)], "marker": MARKERS[i % len(MARKERS)]}
+        if ideal and len(at) > 1:
+            label = "in proportion" if i == 0 else None
+            axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
+        axes.plot(at, ys, label=name or None, **style)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(color=PALE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    plain_frame(axes)
+    if not numbers:
+        axes.set_xticks(range(len(names)), names, rotation=20, ha="right", rotation_mode="anchor")
+    _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
+    return axes
+
+
+def _stretch(axes: Any, numbers: Mapping[str, Any], ys: Sequence[float], ideal: bool) -> None:
+    """Logarithmic where x ranges widely (and y too, in proportion to it), else from zero."""
+    xs = [x for values, _ in numbers.values() for x in values]
+    wide = bool(xs) and min(xs) > 0 and max(xs) >= WIDE_RANGE * min(xs)
+    if wide:
+        axes.set_xscale("log")
+        ticks = sorted(set(xs))
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=0 if len(ticks) < 9 else 60)
+        axes.set_xticks([], minor=True)
+    if wide and ideal and min(ys) > 0:
+        axes.set_yscale("log")
+        plain_logarithms(axes.yaxis)
+    elif ys:
+        axes.set_ylim(0, 1.08 * max(ys))
+
+
+def scaling(
+    rows: Sequence[Row], over: str, xlabel: str, second: str | None, title: str, form: str = "png"
+) -> bytes:
+    """Curves of a sweep: tokens/s, MFU and memory over its first field, a line a value of the
+    second. Rows without a plan are left out."""
+    from matplotlib.ticker import StrMethodFormatter
+
+    drawn = figure(15, 4.8)
+    panels = drawn.subplots(1, 3)
+    columns = (("tokens_per_second", 1.0, "speed / (tokens/s)"), ("mfu", 100.0, "MFU / %"),
+               ("memory_bytes", 1 / GIB, "memory of the fullest rank / GiB"))  # fmt: skip
+    for axes, (column, factor, label) in zip(panels, columns, strict=True):
+        found = _series(rows, over, second, column, factor)
+        curve(axes, found, xlabel, label, over == "gpus" and column == "tokens_per_second")
+    panels[0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    _capacity(panels[2], rows)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        drawn.legend(handles, labels, loc="outside right upper", frameon=False)
+    drawn.suptitle(title)
+    return written(drawn, form)
+
+
+def _capacity(axes: Any, rows: Sequence[Row]) -> None:
+    """A line where all points have GPUs with the same memory."""
+    sizes = {row["capacity_bytes"] / GIB for row in rows if "capacity_bytes" in row}
+    if len(sizes) == 1:
+        (size,) = sizes
+        axes.axhline(size, color=BLACK, linewidth=1.2)
+        axes.set_ylim(0, 1.08 * max(size, axes.get_ylim()[1] / 1.08))
+        place = axes.get_yaxis_transform()
+        axes.text(0.99, size, "capacity of a GPU", transform=place, ha="right", va="bottom")
+
+
+def _series(
+    rows: Sequence[Row], over: str, second: str | None, column: str, factor: float
+) -> dict[str, tuple[list[Any], list[float]]]:
+    out: dict[str, tuple[list[Any], list[float]]] = {}
+    for row in rows:
+        if column not in row:
+            continue
+        name = f"{second}={row[second]}" if second else ""
+        xs, ys = out.setdefault(name, ([], []))
+        xs.append(row[over])
+        ys.append(factor * row[column])
+    return out

@@ -1,0 +1,256 @@
+"""Why is this plan as fast as it is, and what was assumed? Sentences with numbers.
+
+A step is split into the seconds that the model's arithmetic would take at the datasheet peak and
+everything that keeps a GPU from it; the shares add up to one. For a few rows, never the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..analysis import grid_traffic
+from ..analysis.provenance import sentence, time_provenance
+from ..analysis.time_breakdown import KERNELS, losses
+from ..analysis.time_breakdown import LABELS as LOSSES
+from ..analysis.traffic import sentences
+from ..base.units import format_bytes, format_flops
+from ..hardware.cluster import USER, Cluster
+from ..hardware.host import copy_rate
+from ..hardware.profile_file import TableFile
+from ..pipeline.stage_placement import Placement, chunk_ranks, placement
+from ..plan.plan import Plan, model_copies
+from ..plan.values import spell
+from ..step.costs import Costs, interval_factors
+from ..step.costs_tables import number_format
+from ..step.stage_layouts import chunk_sizes
+from ..task import Task
+from ..workload.model import padded_vocabulary
+from .host_report import about_the_host, host_sentence
+
+LABELS = {
+    "peak": LOSSES["ideal"],
+    "kernels": "kernels below peak",
+    **{name: label for name, label in LOSSES.items() if name not in ("ideal", *KERNELS)},
+}
+"""What a GPU-second goes to; the keys of loss_shares()."""
+
+SMALL = 0.005
+"""Shares of a step below this are not worth a word."""
+WORTH_A_SENTENCE = 0.02
+
+
+def layers_per_rank(task: Task, p: Plan) -> list[int]:
+    """Transformer layers on every pipeline rank of one plan, those of both copies."""
+    if p.segments:
+        return [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
+    chunks, out = chunk_sizes(task, p), [0] * p.pp
+    ranks = chunk_ranks(p.pp, len(chunks), int(placement(p.schedule))).tolist()
+    for layers, rank in zip(chunks, ranks, strict=True):
+        out[rank] += layers
+    copies = out[::-1] if model_copies(p.schedule) > 1 else [0] * p.pp
+    return [own + other for own, other in zip(out, copies, strict=True)]
+
+
+def loss_shares(costs: Costs) -> dict[str, float]:
+    """Share of a step by LABELS, of one plan; they add up to 1.
+
+    `peak` is the MFU; `kernels` sums what losses() tells apart. Where attention is causal, kernels
+    skip half of the scores that the MFU counts, so that it can fall below zero at long sequences.
+    """
+    costs = costs.one()
+    share = {name: seconds / costs.step_seconds for name, seconds in losses(costs).items()}
+    peak, kernels = share.pop("ideal"), sum(share.pop(name) for name in KERNELS)
+    return {"peak": peak, "kernels": kernels, **share}
+
+
+def why(costs: Costs) -> list[str]:
+    """Where the GPU time of one plan goes, the largest losses and what would change them."""
+    costs = costs.one()
+    shares = loss_shares(costs)
+    rate = format_flops(costs.model_flops_per_second)
+    dense = f"{format_flops(costs.peak_flops)} ({number_format(costs.plans)}, dense)"
+    losses = sorted(shares.items(), key=lambda item: -abs(item[1]))
+    spent = [f"{LABELS[n]} {_percent(s)}" for n, s in losses if abs(s) >= SMALL and n != "peak"]
+    out = [
+        f"MFU {_percent(costs.mfu)}: {rate} of {dense} per GPU; the rest of each GPU-second goes "
+        f"to {', '.join(spent)}.",
+        _kernel_sentence(costs),
+    ]
+    plan = costs.plans.take(0)
+    large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
+    out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
+    return [*out, _memory_sentence(costs), *([host_sentence(costs)] if costs.uses_host else [])]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _kernel_sentence(costs: Costs) -> str:
+    compute = {n: s for n, s in costs.compute_seconds.items() if n != "recompute"}
+    total = sum(compute.values())
+    reached = costs.mfu * costs.step_seconds / total
+    parts = [f"{name.replace('_', '-')} {_percent(s / total)}" for name, s in compute.items()]
+    return (
+        f"Kernels do the model's arithmetic at {_percent(reached)} of peak; their time is "
+        f"{', '.join(parts)}."
+    )
+
+
+def _memory_sentence(costs: Costs) -> str:
+    parts = sorted(costs.memory.items(), key=lambda item: -item[1])
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts[:3])
+    state = f"{format_bytes(costs.margin)} are left"
+    if not costs.fits:
+        state = f"it exceeds the GPU by {format_bytes(-costs.margin)}"
+    return (
+        f"Pipeline rank {costs.worst_rank} needs most memory, {format_bytes(costs.memory_bytes)} "
+        f"of {format_bytes(costs.capacity)} ({largest}); {state}."
+    )
+
+
+def _recompute(costs: Costs, plan: Plan, share: str) -> str:
+    mode = spell("recompute", plan.recompute)
+    return f"Recompute ({mode}) costs {share} of the step and buys activation memory."
+
+
+def _tensor(costs: Costs, plan: Plan, share: str) -> str:
+    fast = costs.task.cluster.fast
+    where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
+    hidden = "after overlap" if plan.overlap_tp else "not overlapped"
+    return f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}."
+
+
+def _bubble(costs: Costs, plan: Plan, share: str) -> str:
+    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
+    return (
+        f"The pipeline bubble is {share}: pp = {plan.pp} with {batches} micro-batches and "
+        f"{plan.virtual_stages} virtual stages; more of either shrinks it."
+    )
+
+
+def _data(costs: Costs, plan: Plan, share: str) -> str:
+    hidden = "after overlap" if plan.overlap_grad_reduce else "without overlap"
+    copies = " and both copies of the model" if model_copies(plan.schedule) > 1 else ""
+    return (
+        f"Synchronising gradients and weights over dp x cp = {plan.dp * plan.cp} ranks{copies} "
+        f"shows {share} of the step {hidden} (zero = {plan.zero})."
+    )
+
+
+def _expert(costs: Costs, plan: Plan, share: str) -> str:
+    fast = costs.task.cluster.fast.gpus
+    where = "within" if plan.ep * plan.etp <= fast else "beyond"
+    return (
+        f"The experts' all-to-alls over ep = {plan.ep} take {share} of the step, {where} "
+        f"{fast} fast-linked GPUs."
+    )
+
+
+def _host(costs: Costs, plan: Plan, share: str) -> str:
+    rate = copy_rate(costs.task.cluster)
+    return (
+        f"Copies to and from the host show {share} of the step, beyond the compute that they hide "
+        f"behind: {rate / 1e9:.3g} GB/s each way a GPU."
+    )
+
+
+_ENDS = {
+    Placement.LOOPED: "the first also the embedding, the last the head",
+    Placement.V_SHAPED: "the first also embedding and head",
+    Placement.TWO_WAY: "the first and the last also embedding and head",
+}
+
+
+def _uneven(costs: Costs, plan: Plan, share: str) -> str:
+    place = Placement(int(placement(plan.schedule)))
+    layers = layers_per_rank(costs.task, plan)
+    held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
+    return (
+        f"The slowest rank works {share} of the step longer than the mean: ranks hold {held} "
+        f"layers, {_ENDS[place]}."
+    )
+
+
+_SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
+    "recompute": _recompute,
+    "tensor_comm": _tensor,
+    "bubble": _bubble,
+    "data_comm": _data,
+    "expert_comm": _expert,
+    "host_comm": _host,
+    "uneven": _uneven,
+}
+
+
+def provenance_counts(cluster: Cluster) -> dict[str, int]:
+    """How many numbers of the profile were measured, and how many the user gave."""
+    origins = list(cluster.provenance.values())
+    return {
+        "numbers": len(origins),
+        "measured": sum(origin.measured for origin in origins),
+        "given": sum(origin.source == USER for origin in origins),
+    }
+
+
+def provenance_line(cluster: Cluster) -> str:
+    """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
+    counts = provenance_counts(cluster)
+    given = [key for key, origin in cluster.provenance.items() if origin.source == USER]
+    by_user = f", {', '.join(given)} given by the user" if given else ""
+    return (
+        f"hardware profile {cluster.name}: {counts['measured']} of {counts['numbers']} numbers "
+        f"measured{by_user}, the others datasheet or prior"
+    )
+
+
+def assumptions(costs: Costs, row: int = 0) -> list[str]:
+    """What the numbers of one plan rest on."""
+    task, plan = costs.task, costs.plans.take(row)
+    low, high = interval_factors(task)
+    out = [
+        f"uncalibrated: about four of five published runs took {low:g} to {high:g} times the "
+        "predicted step",
+        provenance_line(task.cluster),
+        sentence(time_provenance(costs, row)),
+        *_about_layers(task),
+        *(about_the_host(task) if costs.uses_host else []),
+        f"software profile {task.software.name}: {task.software.title}",
+        "MFU counts attention over the whole window and no recompute",
+        "no failures, data loading, checkpoints or other jobs on the network",
+    ]
+    out += grid_traffic.sentences(costs, row)
+    return out + sentences(costs, row) + _about_the_model(task, plan)
+
+
+def _about_layers(task: Task) -> list[str]:
+    """Whether times of whole layers are used, or lie beside the profile for other stacks."""
+    tables = task.cluster.accelerator.layer_tables
+    if task.software.name in tables:
+        entry = tables[task.software.name]
+        where = entry.path if isinstance(entry, TableFile) else "a table"
+        return [f"times of whole 16-bit layers from {Path(where).name}"]
+    return []
+
+
+def _routing(task: Task) -> str:
+    imbalance = max(kind.experts.imbalance for kind in task.model.kinds if kind.experts)
+    if imbalance == 1:
+        return "tokens are routed evenly over the experts"
+    return f"the busiest rank of experts gets {imbalance:g} times the mean of tokens"
+
+
+def _about_the_model(task: Task, plan: Plan) -> list[str]:
+    out = []
+    if any(kind.experts for kind in task.model.kinds):
+        out.append(_routing(task))
+    padded = padded_vocabulary(task.model.vocabulary, task.software.vocabulary_multiple * plan.tp)
+    if padded != task.model.vocabulary:
+        out.append(f"vocabulary padded from {task.model.vocabulary:,} to {padded:,}")
+    layers = layers_per_rank(task, plan)
+    if len(set(layers)) > 1:
+        out.append(f"pipeline ranks hold {min(layers)} to {max(layers)} layers")
+    if task.model.mtp_layers:
+        out.append(f"multi-token prediction ({task.model.mtp_layers} layer) is trained too")
+    return out

@@ -1,0 +1,1 @@
+"""Which plans are legal: named rules that prune, explain and are tested."""

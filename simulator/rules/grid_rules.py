@@ -1,0 +1,115 @@
+"""Which plans can multiply matrices on a grid of tensor ranks? Rules by name, with messages.
+
+What no published system combines with a grid, and what has no cost model here, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hardware.precision import Precision
+from ..plan import tensor_grid
+from ..plan.plan import Plan
+from ..plan.values import spell
+from ..task import Task
+from ..workload.model import Network
+from .rule import Rule
+
+
+def feature_ranks(p: Any) -> Any:
+    """Ranks that share heads and feed-forward width: tp where it is 1d."""
+    grid = p.tp_grid
+    if grid == 0 if isinstance(grid, int) else not grid.any():
+        return p.tp
+    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.features)
+
+
+def _flat(p: Any) -> Any:
+    return p.tp_grid == 0
+
+
+def _fills(p: Any, task: Task) -> Any:
+    return (p.tp_grid >= 0) & (tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.size) == p.tp)
+
+
+def _fill_message(p: Plan, task: Task) -> str:
+    if p.tp_grid < 0:
+        return "tp_grid=auto is for a search: name a grid of one plan, such as tp_grid=4x2x2"
+    rows, columns, depth = tensor_grid.sides(p.tp_grid)
+    near = [tensor_grid.written(code) for code in tensor_grid.grids(p.tp)]
+    return (
+        f"tp_grid={spell('tp_grid', p.tp_grid)}: {rows} x {columns} x {depth} = "
+        f"{rows * columns * depth} != tp = {p.tp}; grids of {p.tp}: "
+        f"{', '.join(['1d', *near[:GRIDS_SHOWN]])}"
+    )
+
+
+GRIDS_SHOWN = 8
+"""Grids that a message names."""
+
+
+def _hidden(p: Any) -> Any:
+    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.hidden)
+
+
+def _tokens(p: Any) -> Any:
+    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.tokens)
+
+
+def _dense(task: Task) -> bool:
+    """Whether every layer is attention with projections of its own and a dense MLP."""
+    model = task.model
+    plain = all(kind.mlp and not kind.attention.kv_rank for kind in model.kinds)
+    return plain and not model.mtp_layers and not isinstance(model, Network)
+
+
+GRID_RULES = (
+    Rule("grid-fills-tp", ("tp", "tp_grid"), _fills, _fill_message),
+    Rule(
+        "grid-splits-dense-layers",
+        ("tp_grid",),
+        lambda p, t: _flat(p) | _dense(t),
+        lambda p, t: (
+            f"tp_grid={spell('tp_grid', p.tp_grid)} is modelled for dense transformer layers, not "
+            "for experts, latent attention, multi-token prediction or a list of layers; nearest: 1d"
+        ),
+    ),
+    Rule(
+        "grid-divides-hidden",
+        ("tp", "tp_grid"),
+        lambda p, t: _flat(p) | (t.model.hidden % _hidden(p) == 0),
+        lambda p, t: (
+            f"tp_grid={spell('tp_grid', p.tp_grid)} splits hidden states over {_hidden(p)} ranks, "
+            f"which does not divide hidden size {t.model.hidden}"
+        ),
+    ),
+    Rule(
+        "grid-divides-micro-batch",
+        ("tp", "tp_grid", "micro_batch"),
+        lambda p, t: _flat(p) | (p.micro_batch % _tokens(p) == 0),
+        lambda p, t: (
+            f"tp_grid={spell('tp_grid', p.tp_grid)} splits the sequences of a micro-batch over "
+            f"{_tokens(p)} ranks, which does not divide micro_batch={p.micro_batch}; nearest: "
+            f"{max(p.micro_batch // int(_tokens(p)), 1) * int(_tokens(p))}"
+        ),
+    ),
+    Rule(
+        "grid-splits-no-sequence",
+        ("tp_grid", "sequence_parallel", "cp"),
+        lambda p, t: _flat(p) | ((p.sequence_parallel == 0) & (p.cp == 1)),
+        lambda p, t: (
+            f"tp_grid={spell('tp_grid', p.tp_grid)} splits tokens by sequence already: it needs "
+            f"sequence_parallel=0 and cp=1, not {p.sequence_parallel} and {p.cp}"
+        ),
+    ),
+    Rule(
+        "grid-in-sixteen-bits",
+        ("tp_grid", "precision"),
+        lambda p, t: _flat(p) | (p.precision != Precision.FP8),
+        lambda p, t: (
+            f"tp_grid={spell('tp_grid', p.tp_grid)}: no scaling recipe of fp8 is known for partial "
+            "sums over a grid; nearest: precision=bf16"
+        ),
+    ),
+)
+"""Every rule of a grid; plans without one meet them all."""

@@ -1,0 +1,174 @@
+"""May the runs of a plan be as they are? Each as a plan of its own, and all of them together.
+
+What one layer sees is checked run by run with the rules of uniform plans (`run_rows`); the rules
+here are about the runs of a pipeline together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plan.layer_runs import Segments
+from ..plan.plan import Plan, from_columns, model_copies
+from ..plan.sync_policy import FIELDS as POLICY_FIELDS
+from ..plan.sync_policy import PLAIN
+from ..task import Task
+
+Mask = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+class SegmentRule(NamedTuple):
+    """One condition that the runs of a plan must meet together."""
+
+    name: str
+    ok: Callable[[Plan, Segments, Task], Mask]
+    message: Callable[[Plan, Segments, Task], str]
+    """One illegal plan -> what is wrong with it."""
+
+
+def micro_batches(plans: Plan, task: Task) -> Any:
+    """Micro-batches of a step: what the plan's own dp and micro-batch make of the batch."""
+    return np.maximum(task.global_batch // (plans.dp * plans.micro_batch), 1)
+
+
+def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
+    """Every run as a row of its own [run], and the plan it belongs to; a run takes its share of
+    a micro-batch."""
+    table, runs = plans.table(), plans.segments
+    assert runs
+    owner, _ = np.nonzero(runs.present)
+    columns = {name: column[owner] for name, column in table.columns().items()}
+    for name in ("tp", "dp", "zero", "recompute"):
+        columns[name] = getattr(runs, name)[runs.present]
+    m = micro_batches(table, task)[owner]
+    columns["micro_batch"] = np.maximum(task.global_batch // (m * columns["dp"]), 1)
+    return from_columns(as_run(columns)), owner
+
+
+def as_run(columns: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a run: what only some runs of a plan have a use for (sequence parallelism,
+    sharding, overlaps) is off in the others."""
+    several = columns["dp"] * columns["cp"] > 1
+    wide = columns["tp"] > 1
+    gathers = columns["overlap_param_gather"] * several * (columns["zero"] > 0)
+    return columns | {
+        "sequence_parallel": columns["sequence_parallel"] * wide,
+        "overlap_tp": columns["overlap_tp"] * wide,
+        "overlap_ep": columns["overlap_ep"] * (columns["ep"] > 1),
+        "overlap_grad_reduce": columns["overlap_grad_reduce"] * several,
+        "overlap_param_gather": gathers,
+    }
+
+
+def _stage_gpus(plans: Plan, runs: Segments) -> NDArray[np.int64]:
+    """GPUs of every stage [plan, stage]; the largest where its runs differ."""
+    cp = np.reshape(plans.cp, (-1, 1))
+    out = np.zeros((runs.stage.shape[0], int(runs.stage.max()) + 2), np.int64)
+    np.maximum.at(out, (np.arange(len(out))[:, None], runs.stage), runs.tp * runs.dp * cp)
+    return out[:, :-1]
+
+
+def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
+    present, stage = runs.present, runs.stage
+    stages = np.where(present, stage, 0).max(axis=1) + 1
+    steps = np.diff(stage, axis=1)
+    follows = (steps == 0) | (steps == 1) | ~present[:, 1:]
+    layers = np.where(present, runs.layers, 0).sum(axis=1)
+    out: Mask = (stage[:, 0] == 0) & follows.all(axis=1) & (stages == plans.pp)
+    out &= layers == task.model.layers
+    return out
+
+
+def _fills(plans: Plan, runs: Segments, task: Task) -> Mask:
+    out: Mask = _stage_gpus(plans, runs).sum(axis=1) == task.gpus
+    return out
+
+
+def _share_gpus(plans: Plan, runs: Segments, task: Task) -> Mask:
+    gpus = _stage_gpus(plans, runs)
+    own = runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1))
+    stage = np.take_along_axis(gpus, np.maximum(runs.stage, 0), axis=1)
+    out: Mask = ((own == stage) | ~runs.present).all(axis=1)
+    return out
+
+
+def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
+    m = np.reshape(micro_batches(plans, task), (-1, 1))
+    out: Mask = ((task.global_batch % (m * runs.dp) == 0) | ~runs.present).all(axis=1)
+    return out
+
+
+def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
+    ends = np.maximum(plans.first_stage_layers, plans.last_stage_layers)
+    alone = (plans.virtual_stages == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
+    alone = alone & (model_copies(plans.schedule) == 1) & (plans.mtp_stage == 0)
+    return np.broadcast_to(alone, runs.stage.shape[0])
+
+
+def _in_order_message(plan: Plan, runs: Segments, task: Task) -> str:
+    layers = int(runs.layers[runs.present].sum())
+    return (
+        f"segments give {int(runs.stage.max()) + 1} stages with {layers} layers; pp = {plan.pp} "
+        f"and the model's {task.model.layers} layers are needed"
+    )
+
+
+def _fills_message(plan: Plan, runs: Segments, task: Task) -> str:
+    gpus = _stage_gpus(plan, runs)[0]
+    return f"stages of {'+'.join(map(str, gpus))} = {gpus.sum()} GPUs, the cluster has {task.gpus}"
+
+
+def _share_message(plan: Plan, runs: Segments, task: Task) -> str:
+    own = runs.tp * runs.dp
+    for stage in range(int(runs.stage.max()) + 1):
+        sizes = sorted({int(n) for n in own[runs.stage == stage]})
+        if len(sizes) > 1:
+            return f"runs of stage {stage + 1} have tp x dp = {' and '.join(map(str, sizes))}"
+    raise AssertionError("the rule holds")
+
+
+def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
+    m = int(micro_batches(plan, task))
+    bad = next(int(dp) for dp in runs.dp[runs.present] if task.global_batch % (m * int(dp)))
+    return (
+        f"a run with dp={bad} cannot split {m} micro-batches of "
+        f"{task.global_batch // m} sequences evenly"
+    )
+
+
+def _all_reduced(plans: Plan) -> Mask:
+    own = {name: getattr(plans, name) for name in POLICY_FIELDS}
+    usual = PLAIN._asdict().values()
+    same = [own[name] == value for name, value in zip(own, usual, strict=True)]
+    out: Mask = np.all(same, axis=0)
+    return out
+
+
+SEGMENT_RULES = (
+    SegmentRule("segments-add-up", _in_order, _in_order_message),
+    SegmentRule("segments-share-gpus", _share_gpus, _share_message),
+    SegmentRule("segments-fill-gpus", _fills, _fills_message),
+    SegmentRule("segments-divide-micro-batches", _divides, _divides_message),
+    SegmentRule(
+        "segments-stand-alone",
+        _alone,
+        lambda p, s, t: (
+            "segments need virtual_stages=1, one copy of the model (no dualpipe), and neither "
+            "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
+        ),
+    ),
+    SegmentRule(
+        "segments-are-all-reduced",
+        lambda p, s, t: _all_reduced(p),
+        lambda p, s, t: (
+            "segments are not modelled with any sync, sync_period, compression, bucket_parameters, "
+            "shard or offload_optimizer but the default"
+        ),
+    ),
+)
+"""What the runs of a plan must meet together."""

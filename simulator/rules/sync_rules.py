@@ -1,0 +1,187 @@
+"""Which ways to synchronise go together? Rules of the policy of a plan, by name, with messages.
+
+A replica that averages weights differs from the others in between, so nothing of it can be
+sharded over the others. What could be combined but has no cost model here is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..plan.codes import Sync
+from ..plan.compressors import METHODS, Compression
+from ..plan.gossip_graphs import Topology
+from ..plan.plan import Plan, model_copies
+from ..plan.values import spell
+from ..task import Task
+from .rule import Rule
+
+_TOP_K = tuple(c for c, method in METHODS.items() if method.scheme == "top-k")
+_COMPRESSES = (Sync.ALL_REDUCE, Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
+
+
+def _among(column: Any, codes: tuple[int, ...]) -> Any:
+    out: Any = False
+    for code in codes:
+        out = out | (column == code)
+    return out
+
+
+def _plain(p: Any) -> Any:
+    """Whether gradients are all-reduced every step, in full."""
+    return (p.sync == Sync.ALL_REDUCE) & (p.sync_period == 1) & (p.compression == 0)
+
+
+def _any_group(p: Any) -> Any:
+    """Whether the policy is one that any group of ranks can follow, not only whole replicas."""
+    return (p.sync < Sync.PARAMETER_SERVER) & (p.sync_period == 1) & (p.compression == 0)
+
+
+def _whole(p: Any, task: Task) -> Any:
+    experts = any(kind.experts for kind in task.model.kinds)
+    alone = (p.cp == 1) & (model_copies(p.schedule) == 1)
+    return alone & ((p.ep == 1) & (p.etp == p.tp) if experts else True)
+
+
+def _way(p: Plan) -> str:
+    """The first field that makes a plan's policy unusual."""
+    if p.sync:
+        return f"sync={spell('sync', p.sync)}"
+    if p.sync_period > 1:
+        return f"sync_period={p.sync_period}"
+    return f"compression={spell('compression', p.compression)}"
+
+
+def _given_fits(p: Any, task: Task) -> Any:
+    fits = (p.dp == task.graph.nodes) if task.graph else False
+    return (p.topology != Topology.GIVEN) | ((p.sync == Sync.GOSSIP) & fits)
+
+
+def _given_message(p: Plan, task: Task) -> str:
+    if p.sync != Sync.GOSSIP:
+        return "topology=given names replicas one by one: it needs sync=gossip"
+    if not task.graph:
+        return "topology=given needs a graph of the replicas (--graph FILE)"
+    return f"the graph has {task.graph.nodes} nodes, the plan dp = {p.dp} replicas"
+
+
+def _levels_fit(p: Any, task: Task) -> Any:
+    return (p.levels >= 2) == (p.compression == Compression.QSGD)
+
+
+def _kept_fits(p: Any, task: Task) -> Any:
+    return (p.kept_per_thousand >= 1) == _among(p.compression, _TOP_K)
+
+
+def _shard_fits(p: Any, task: Task) -> Any:
+    ranks, shard = p.dp * p.cp * model_copies(p.schedule), p.shard + (p.shard == 0)
+    fits = (ranks % shard == 0) & (p.shard > 1) & (p.shard < ranks) & (p.zero > 0)
+    return (p.shard == 0) | (fits & (not any(kind.experts for kind in task.model.kinds)))
+
+
+def _shard_message(p: Plan, task: Task) -> str:
+    if not p.zero:
+        return f"shard={p.shard} needs zero >= 1: nothing is sharded"
+    if any(kind.experts for kind in task.model.kinds):
+        return f"shard={p.shard}: hybrid sharding of experts is not modelled"
+    ranks = p.dp * p.cp * model_copies(p.schedule)
+    return (
+        f"shard={p.shard} must divide {ranks} data ranks into several groups of several ranks; "
+        "0 shards over all"
+    )
+
+
+SYNC_RULES = (
+    Rule(
+        "sync-needs-replicas",
+        ("sync", "sync_period", "compression", "dp"),
+        lambda p, t: _plain(p) | (p.dp > 1),
+        lambda p, t: f"{_way(p)} has nothing to synchronise when dp = 1",
+    ),
+    Rule(
+        "sync-of-whole-replicas",
+        ("sync", "sync_period", "compression", "cp", "ep", "etp", "tp", "schedule"),
+        lambda p, t: _any_group(p) | _whole(p, t),
+        lambda p, t: (
+            f"{_way(p)} is not modelled with cp = {p.cp}, dualpipe or experts spread over replicas "
+            f"(ep = {p.ep}, etp = {p.etp}): it needs cp = 1, ep = 1 and experts split by etp = tp"
+        ),
+    ),
+    Rule(
+        "sync-needs-zero-0",
+        ("sync", "sync_period", "compression", "zero"),
+        lambda p, t: _plain(p) | (p.zero == 0),
+        lambda p, t: (
+            f"{_way(p)} needs zero = 0, not {p.zero}: replicas that average weights, servers and "
+            "compressed or named all-reduces are not sharded"
+        ),
+    ),
+    Rule(
+        "topology-is-of-gossip",
+        ("sync", "topology"),
+        lambda p, t: (p.sync >= Sync.GOSSIP) == (p.topology > 0),
+        lambda p, t: (
+            f"sync={spell('sync', p.sync)} averages over a graph: name its topology"
+            if p.sync >= Sync.GOSSIP
+            else f"topology={spell('topology', p.topology)} needs sync=gossip"
+        ),
+    ),
+    Rule("graph-fits-replicas", ("topology", "sync", "dp"), _given_fits, _given_message),
+    Rule(
+        "local-steps-are-not-overlapped",
+        ("sync_period", "overlap_grad_reduce"),
+        lambda p, t: (p.sync_period == 1) | (p.overlap_grad_reduce == 0),
+        lambda p, t: (
+            f"sync_period={p.sync_period} averages weights after a step: overlap_grad_reduce has "
+            "nothing to hide"
+        ),
+    ),
+    Rule(
+        "compression-has-an-exchange",
+        ("compression", "sync", "sync_period"),
+        lambda p, t: (p.compression == 0) | (_among(p.sync, _COMPRESSES) & (p.sync_period == 1)),
+        lambda p, t: (
+            f"compression={spell('compression', p.compression)} with sync="
+            f"{spell('sync', p.sync)} and sync_period={p.sync_period} is not modelled; it goes "
+            f"with {', '.join(spell('sync', s) for s in _COMPRESSES)} every step"
+        ),
+    ),
+    Rule(
+        "levels-are-of-qsgd",
+        ("compression", "levels"),
+        _levels_fit,
+        lambda p, t: (
+            f"compression=qsgd needs levels >= 2, not {p.levels}, such as levels=16"
+            if p.compression == Compression.QSGD
+            else f"levels={p.levels} needs compression=qsgd"
+        ),
+    ),
+    Rule(
+        "kept-entries-are-of-top-k",
+        ("compression", "kept_per_thousand"),
+        _kept_fits,
+        lambda p, t: (
+            f"compression={spell('compression', p.compression)} needs kept_per_thousand from 1 to "
+            "1000, such as kept_per_thousand=10"
+            if p.compression in _TOP_K
+            else f"kept_per_thousand={p.kept_per_thousand} needs a compression by top-k: "
+            f"{', '.join(spell('compression', c) for c in _TOP_K)}"
+        ),
+    ),
+    Rule(
+        "buckets-need-overlap",
+        ("bucket_parameters", "overlap_grad_reduce", "zero", "sync"),
+        lambda p, t: (
+            (p.bucket_parameters == 0)
+            | ((p.overlap_grad_reduce == 1) & (p.zero < 3) & (p.sync < Sync.GOSSIP))
+        ),
+        lambda p, t: (
+            f"bucket_parameters={p.bucket_parameters} needs overlap_grad_reduce, zero <= 2 and "
+            "gradients that are reduced: else nothing is cut into buckets"
+        ),
+    ),
+    Rule(
+        "shards-fill-ranks", ("shard", "zero", "dp", "cp", "schedule"), _shard_fits, _shard_message
+    ),
+)
+"""Every rule of a policy."""

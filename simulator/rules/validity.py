@@ -1,0 +1,347 @@
+"""Which plans are legal? One table of named rules prunes, explains and is tested.
+
+A rule is a predicate over columns with a message for one row. It names the fields it reads, so
+that a search space can apply it as soon as those are chosen. Rules of frameworks in general are
+here and in the rooms that it imports; those of one framework belong to its exporter.
+Source: argument checks of Megatron-LM and torchtitan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import InputError
+from ..hardware.accelerator import peak_flops
+from ..hardware.precision import RECIPES, Precision
+from ..plan.codes import ContextComm, Recompute
+from ..plan.plan import Plan, model_copies
+from ..plan.sync_policy import FIELDS, PLAIN
+from ..plan.values import spell
+from ..task import Task
+from .expert_rules import EXPERT_RULES
+from .grid_rules import GRID_RULES, feature_ranks
+from .layer_run_rules import SEGMENT_RULES, run_rows
+from .offload_rules import OFFLOAD_RULES
+from .pipeline_rules import PIPELINE_RULES
+from .rule import Rule, divides, nearest_divisors
+from .sync_rules import SYNC_RULES
+
+Mask = NDArray[np.bool_]
+
+
+def _heads(task: Task) -> tuple[int, ...]:
+    return tuple({kind.attention.heads for kind in task.model.kinds})
+
+
+def _kv_heads(task: Task) -> tuple[int, ...]:
+    return tuple({k.attention.kv_heads for k in task.model.kinds})
+
+
+def _widths(task: Task) -> tuple[int, ...]:
+    """Widths that tp splits: dense MLPs and shared experts."""
+    widths = {k.mlp.ffn for k in task.model.kinds if k.mlp}
+    widths |= {k.experts.shared_ffn for k in task.model.kinds if k.experts}
+    return tuple(widths - {0})
+
+
+def _kv_fits(p: Any, task: Task) -> Any:
+    out: Any = True
+    tp = feature_ranks(p)
+    for kv in _kv_heads(task):
+        out = out & ((kv % tp == 0) | (tp % kv == 0))
+    return out
+
+
+def _first_undivided(values: Iterable[int], by: int) -> int:
+    return next(value for value in values if value % by)
+
+
+def _undivided(p: Plan, values: Iterable[int], what: str) -> str:
+    ranks = int(feature_ranks(p))
+    first = _first_undivided(values, ranks)
+    return (
+        f"tensor size {ranks} does not divide {what.format(first)} "
+        f"({'tp_grid' if p.tp_grid else 'tp'}); nearest: {nearest_divisors(first, ranks)}"
+    )
+
+
+def _same_weights(p: Any) -> Any:
+    """Ranks that hold the same weights."""
+    return p.dp * p.cp * model_copies(p.schedule)
+
+
+def _computes(p: Any, task: Task) -> Any:
+    out: Any = False
+    for code in supported_precisions(task):
+        out = out | (p.precision == code)
+    return out
+
+
+def supported_precisions(task: Task) -> list[int]:
+    """Precision recipes whose formats the accelerator computes in."""
+    peaks = task.cluster.accelerator.peak
+    return [
+        int(p)
+        for p, recipe in RECIPES.items()
+        if recipe.gemm_format in peaks and recipe.attention_format in peaks
+    ]
+
+
+RULES: tuple[Rule, ...] = (
+    *GRID_RULES,
+    Rule(
+        "tp-divides-heads",
+        ("tp", "tp_grid"),
+        lambda p, t: divides(_heads(t), feature_ranks(p)),
+        lambda p, t: _undivided(p, _heads(t), "{} heads"),
+    ),
+    Rule(
+        "tp-fits-kv-heads",
+        ("tp", "tp_grid"),
+        _kv_fits,
+        lambda p, t: (
+            f"tensor size {feature_ranks(p)} neither divides nor is a multiple of "
+            f"{', '.join(map(str, _kv_heads(t)))} key/value heads (tp)"
+        ),
+    ),
+    Rule(
+        "tp-divides-ffn",
+        ("tp", "tp_grid"),
+        lambda p, t: divides(_widths(t), feature_ranks(p)),
+        lambda p, t: _undivided(p, _widths(t), "ffn width {}"),
+    ),
+    Rule(
+        "listed-layers-are-whole",
+        ("tp", "cp"),
+        lambda p, t: (p.tp * p.cp == 1) | bool(t.model.kinds),
+        lambda p, t: (
+            f"tp={p.tp} cp={p.cp} must be 1: {t.model.name} is a list of layers, which are split "
+            "by pipeline and data parallelism only"
+        ),
+    ),
+    Rule(
+        "listed-layers-recompute-whole",
+        ("recompute",),
+        lambda p, t: (p.recompute != Recompute.SELECTIVE) | bool(t.model.kinds),
+        lambda p, t: f"recompute=selective needs attention layers; {t.model.name} is a layer list",
+    ),
+    Rule(
+        "cp-divides-sequence",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (t.sequence % (2 * p.cp) == 0),
+        lambda p, t: (
+            f"sequence {t.sequence} is not a multiple of 2 cp = {2 * p.cp} (cp): each rank takes "
+            "one chunk from either end to balance the causal mask"
+        ),
+    ),
+    Rule(
+        "software-splits-sequences",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | t.software.context_parallel,
+        lambda p, t: f"{t.software.name} has no context parallelism: cp={p.cp} must be 1",
+    ),
+    Rule(
+        "world-size",
+        ("tp", "cp", "pp", "dp"),
+        lambda p, t: p.tp * p.cp * p.pp * p.dp == t.gpus,
+        lambda p, t: (
+            f"tp({p.tp}) x cp({p.cp}) x dp({p.dp}) x pp({p.pp}) = {p.tp * p.cp * p.dp * p.pp} "
+            f"!= {t.gpus} GPUs; nearest: {_nearest_world(p, t)}"
+        ),
+    ),
+    Rule(
+        "layers-fill-stages",
+        ("pp", "virtual_stages"),
+        # A layout may leave a chunk with nothing but the embedding or the head.
+        lambda p, t: (p.pp * p.virtual_stages <= t.model.layers) | bool(p.layers_per_stage),
+        lambda p, t: (
+            f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {p.pp * p.virtual_stages} chunks "
+            f"need at least one layer each, the model has {t.model.layers}"
+        ),
+    ),
+    Rule(
+        "batch-divides",
+        ("dp", "micro_batch"),
+        lambda p, t: t.global_batch % (p.micro_batch * p.dp) == 0,
+        lambda p, t: (
+            f"global batch {t.global_batch} is not a multiple of micro_batch({p.micro_batch}) x "
+            f"dp({p.dp}) = {p.micro_batch * p.dp}; nearest: "
+            f"{_nearest_batch(t.global_batch, p.micro_batch * p.dp)}"
+        ),
+    ),
+    *PIPELINE_RULES,
+    Rule(
+        "sequence-parallel-needs-tp",
+        ("sequence_parallel", "tp"),
+        lambda p, t: (p.sequence_parallel == 0) | (p.tp > 1),
+        lambda p, t: "sequence_parallel needs tp > 1",
+    ),
+    Rule(
+        "sequence-parallel-divides",
+        ("sequence_parallel", "tp", "cp"),
+        lambda p, t: (p.sequence_parallel == 0) | (t.sequence % (p.cp * p.tp) == 0),
+        lambda p, t: f"sequence {t.sequence} is not a multiple of cp x tp = {p.cp * p.tp}",
+    ),
+    Rule(
+        "tp-overlap-needs-sequence-parallel",
+        ("overlap_tp", "sequence_parallel", "tp_grid"),
+        lambda p, t: (p.overlap_tp == 0) | (p.sequence_parallel == 1) | (p.tp_grid != 0),
+        lambda p, t: "overlap_tp needs sequence_parallel or a tp_grid",
+    ),
+    Rule(
+        "software-overlaps-tp",
+        ("overlap_tp", "tp_grid"),
+        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0) | (p.tp_grid != 0),
+        lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
+    ),
+    Rule(
+        "context-exchange-needs-cp",
+        ("cp_comm", "cp"),
+        lambda p, t: (p.cp_comm == 0) | (p.cp > 1),
+        lambda p, t: f"cp_comm={spell('cp_comm', p.cp_comm)} needs cp > 1",
+    ),
+    Rule(
+        "context-exchange-divides-heads",
+        ("cp_comm", "cp", "tp"),
+        lambda p, t: (
+            (p.cp_comm != ContextComm.A2A) | divides((*_heads(t), *_kv_heads(t)), p.tp * p.cp)
+        ),
+        lambda p, t: (
+            f"cp_comm=a2a: tp({p.tp}) x cp({p.cp}) = {p.tp * p.cp} does not divide "
+            f"{_first_undivided((*_heads(t), *_kv_heads(t)), p.tp * p.cp)} heads"
+        ),
+    ),
+    *EXPERT_RULES,
+    Rule(
+        "zero-needs-data-ranks",
+        ("zero", "dp", "cp", "schedule"),
+        lambda p, t: (p.zero == 0) | (_same_weights(p) > 1),
+        lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
+    ),
+    Rule(
+        "grad-overlap-needs-data-ranks",
+        ("overlap_grad_reduce", "dp", "cp", "schedule"),
+        lambda p, t: (p.overlap_grad_reduce == 0) | (_same_weights(p) > 1),
+        lambda p, t: "overlap_grad_reduce has nothing to reduce when dp x cp = 1",
+    ),
+    Rule(
+        "gather-overlap-needs-zero",
+        ("overlap_param_gather", "zero", "overlap_grad_reduce"),
+        lambda p, t: (p.overlap_param_gather == 0) | ((p.zero > 0) & (p.overlap_grad_reduce == 1)),
+        lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
+    ),
+    Rule(
+        "precision-on-accelerator",
+        ("precision",),
+        _computes,
+        lambda p, t: _no_format(p, t),
+    ),
+    *SYNC_RULES,
+    *OFFLOAD_RULES,
+)
+"""Every rule a plan must meet, cheapest fields first."""
+
+
+def _no_format(p: Plan, task: Task) -> str:
+    recipe = RECIPES[Precision(p.precision)]
+    for number_format in (recipe.gemm_format, recipe.attention_format):
+        try:
+            peak_flops(task.cluster.accelerator, number_format)
+        except InputError as error:
+            return f"{error} (precision)"
+    raise AssertionError("the rule holds")
+
+
+def _nearest_world(p: Plan, task: Task) -> str:
+    ranks = p.tp * p.cp * p.pp
+    if task.gpus % ranks == 0:
+        return f"dp = {task.gpus // ranks}"
+    return f"tp x cp x pp must divide {task.gpus}: {nearest_divisors(task.gpus, ranks)}"
+
+
+def _nearest_batch(batch: int, unit: int) -> str:
+    below = batch // unit * unit
+    return ", ".join(str(b) for b in (below, below + unit) if b > 0)
+
+
+OF_PIPELINE = ("world-size", "layers-fill-stages", "batch-divides")
+"""Rules of RULES that are about the pipeline as a whole, besides PIPELINE_RULES."""
+
+
+def _of_pipeline(rule: Rule) -> bool:
+    """Whether a plan with segments must meet the rule itself, rather than each of its runs."""
+    return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
+
+
+_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0), ("offload_activations", 0))
+"""What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
+host: the rules of others hold."""
+_OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
+
+
+def _own_rules(plans: Plan) -> tuple[Rule, ...]:
+    """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
+    if not plans.segments:
+        return RULES
+    return tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+
+
+def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
+    """Names of the rules one plan breaks, each with its message; empty when it is legal."""
+    broken = [
+        (rule.name, rule.message(plan, task))
+        for rule in _own_rules(plan)
+        if not np.all(rule.ok(plan, task))
+    ]
+    if not plan.segments:
+        return broken
+    for segment_rule in SEGMENT_RULES:
+        if not segment_rule.ok(plan, plan.segments, task).all():
+            message = segment_rule.message(plan, plan.segments, task)
+            broken.append((segment_rule.name, message))
+    rows, _ = run_rows(plan, task)
+    of_layers = [rule for rule in RULES if not _of_pipeline(rule)]
+    for row in rows:
+        broken += [(r.name, r.message(row, task)) for r in of_layers if not np.all(r.ok(row, task))]
+    return broken
+
+
+def legal(plans: Plan, task: Task) -> Mask:
+    """Which rows of a table break no rule."""
+    keep = np.ones(plans.rows, bool)
+    for rule in _own_rules(plans):
+        keep &= rule.ok(plans, task)
+    if plans.segments:
+        for segment_rule in SEGMENT_RULES:
+            keep &= segment_rule.ok(plans, plans.segments, task)
+        rows, owner = run_rows(plans, task)
+        keep[owner[~legal_runs(rows, task)]] = False
+    return keep
+
+
+def legal_runs(rows: Plan, task: Task) -> Mask:
+    """Which runs, each a row of its own, break no rule about layers."""
+    keep = np.ones(rows.rows, bool)
+    for rule in RULES:
+        if not _of_pipeline(rule):
+            keep &= rule.ok(rows, task)
+    return keep
+
+
+def check(plans: Plan, task: Task) -> None:
+    """Raise InputError for the first row that breaks a rule, saying which and why."""
+    if plans.scalar and not plans.segments:
+        plain = all(getattr(plans, name) == value for name, value in _PLAIN)
+        if all(rule.ok(plans, task) for rule in (_PLAIN_RULES if plain else RULES)):
+            return
+    keep = legal(plans, task)
+    if not keep.all():
+        row = int(np.argmin(keep))
+        _, message = violated(plans.take(row), task)[0]
+        where = f"row {row}: " if plans.rows > 1 else ""
+        raise InputError(where + message)

@@ -1,0 +1,1 @@
+"""Layers added up to a step: stages, synchronisation, memory. Seconds of kinds meet only here."""

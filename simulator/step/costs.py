@@ -1,0 +1,253 @@
+"""Costs of a table of plans: seconds and bytes, their parts, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware.host import host_of
+from ..operators.layer_work import block_flops_per_token, model_flops_per_token
+from ..plan.codes import Recompute
+from ..plan.plan import Plan, concat
+from ..task import Task
+from . import costs_tables
+from .plan_groups import COMPUTE, PARTS, Group
+
+Value = NDArray[np.float64]
+
+EDGE = 0.85
+"""Share of the capacity above which a run may or may not fit: between it and 1 lay as many
+out-of-memory runs as others among 340 labelled runs of LLaMA models on A100."""
+
+ONE_NODE, MANY_NODES = (0.90, 1.16), (0.92, 1.27)
+"""Measured step over predicted step, 10th and 90th percentile of published dense 16-bit runs at
+5 % MFU and more, with the shipped profiles and nothing measured on the user's machine
+(`plan3d validate --cross-validate`)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and bytes of a table of plans; floats where it was one plan of plain numbers.
+
+    Columns that a ranking does not need are computed when asked for.
+    """
+
+    task: Task
+    plans: Plan
+    groups: tuple[Group, ...]
+    """Rows with one precision, optimizer and policy each."""
+    step: Value
+    memory_total: Value
+    single: bool
+
+    def _out(self, column: Value) -> Any:
+        return float(column[0]) if self.single else column
+
+    def __len__(self) -> int:
+        return int(self.step.size)
+
+    @property
+    def step_seconds(self) -> Any:
+        """Seconds of one optimizer step."""
+        return self._out(self.step)
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Bytes of the worst rank."""
+        return self._out(self.memory_total)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes a process can allocate on one GPU."""
+        return self.task.cluster.accelerator.memory
+
+    @property
+    def margin(self) -> Any:
+        """Bytes left on the worst rank; negative when it does not fit."""
+        return self.capacity - self.memory_bytes
+
+    @property
+    def node_bytes(self) -> Any:
+        """Bytes of host memory that the fullest node needs."""
+        out = np.zeros(len(self))
+        for group in self.groups:
+            if group.uses_host:
+                out[group.rows] = group.node_bytes()
+        return self._out(out)
+
+    @property
+    def host_share(self) -> Any:
+        """The same over what a node has; a plain 0 where no plan keeps anything there."""
+        return self.node_bytes / self.node_capacity if self.uses_host else 0.0
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether some plan keeps anything in host memory."""
+        return any(group.uses_host for group in self.groups)
+
+    @property
+    def node_capacity(self) -> float:
+        """Bytes of host memory of a node, where it is known."""
+        return host_of(self.task.cluster).memory
+
+    @property
+    def fits(self) -> Any:
+        """Whether a GPU and, where it is used, the host have the memory."""
+        return (self.margin >= 0) & (self.host_share <= 1)
+
+    @property
+    def verdict(self) -> Any:
+        """'fits' below EDGE of the capacity, 'edge' up to all of it, else 'does not fit'."""
+        names = np.array(["fits", "edge", "does not fit"])
+        share = np.maximum(self.memory_total / self.capacity, self.host_share)
+        column = names[(share > EDGE).astype(int) + (share > 1)]
+        return str(column[0]) if self.single else column
+
+    @property
+    def interval(self) -> tuple[Any, Any]:
+        """Bounds that hold for about 80 % of published runs, uncalibrated."""
+        low, high = interval_factors(self.task)
+        return low * self.step_seconds, high * self.step_seconds
+
+    @property
+    def seconds(self) -> dict[str, Any]:
+        """Seconds of each of PARTS; they add up to step_seconds."""
+        return self._gather({name: group.seconds(name) for name in PARTS} for group in self.groups)
+
+    @property
+    def compute_seconds(self) -> dict[str, Any]:
+        """Seconds of each kind of compute; they add up to seconds['compute']."""
+        return self._gather(
+            {name: group.part(cost) for name, cost in COMPUTE.items()} for group in self.groups
+        )
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
+        out = self._gather(group.worst_memory() for group in self.groups)
+        del out["rank"]
+        return out
+
+    @property
+    def worst_rank(self) -> Any:
+        """The pipeline rank with the largest memory."""
+        out = self._gather(group.worst_memory() for group in self.groups)["rank"]
+        return int(out) if self.single else out.astype(int)
+
+    @property
+    def tokens_per_second(self) -> Any:
+        return self.task.tokens / self.step_seconds
+
+    @property
+    def peak_flops(self) -> Any:
+        """Dense datasheet FLOP/s of one GPU in the plan's GEMM format: the MFU's denominator."""
+        peaks = np.empty(len(self))
+        for group in self.groups:
+            peaks[group.rows] = group.peak
+        return self._out(peaks)
+
+    @property
+    def model_flops_per_second(self) -> Any:
+        """Model FLOP/s of one GPU, recompute not counted."""
+        per_token = model_flops_per_token(self.task.model, self.task.sequence)
+        return per_token * self.tokens_per_second / self.task.gpus
+
+    @property
+    def mfu(self) -> Any:
+        """Model FLOPs utilisation: attention over the full window, no recompute."""
+        return self.model_flops_per_second / self.peak_flops
+
+    @property
+    def hfu(self) -> Any:
+        """Hardware FLOPs utilisation: MFU with full recompute counted (one more forward pass).
+
+        Selective recompute is left out: what it reruns is memory-bound.
+        """
+        model, sequence = self.task.model, self.task.sequence
+        again = block_flops_per_token(model, sequence) / 3
+        share = again / model_flops_per_token(model, sequence)
+        full = self.plans.recompute == Recompute.FULL
+        return self.mfu * self._out(1 + share * full)
+
+    @property
+    def iterations_by_cause(self) -> dict[str, Value]:
+        """Steps to the task's goal by published rates without their constants, by
+        convergence.Terms [row]."""
+        columns: dict[str, Value] = {}
+        for group in self.groups:
+            for name, term in group.terms()._asdict().items():
+                columns.setdefault(name, np.empty(len(self)))[group.rows] = term
+        return columns
+
+    @property
+    def iterations(self) -> Any:
+        """Steps to the task's goal."""
+        return self._out(sum(self.iterations_by_cause.values(), np.zeros(len(self))))
+
+    @property
+    def accuracy_seconds(self) -> Any:
+        """Seconds to the task's goal."""
+        return self.iterations * self.step_seconds
+
+    @property
+    def reached(self) -> dict[str, Any]:
+        """Iterations and seconds to the goal; nothing where the task has none."""
+        if not self.task.goal:
+            return {}
+        return {"iterations": self.iterations, "accuracy_seconds": self.accuracy_seconds}
+
+    def take(self, rows: Any) -> Costs:
+        """Costs of the chosen rows, in that order: an index array, a slice or a mask."""
+        chosen = np.arange(len(self))[rows]
+        groups = []
+        for group in self.groups:
+            place = np.full(len(self), -1)
+            place[group.rows] = np.arange(group.rows.size)
+            mine = np.flatnonzero(place[chosen] >= 0)
+            if mine.size:
+                groups.append(group.take(place[chosen[mine]], mine))
+        plans, step, memory = self.plans.take(chosen), self.step[chosen], self.memory_total[chosen]
+        return Costs(self.task, plans, tuple(groups), step, memory, False)
+
+    def one(self, row: int = 0) -> Costs:
+        """One row as plain numbers."""
+        return self if self.single else replace(self.take([row]), single=True)
+
+    def _gather(self, parts: Iterator[dict[str, Value]]) -> dict[str, Any]:
+        """Columns of all groups put back into the table's order."""
+        out: dict[str, Value] = {}
+        for group, columns in zip(self.groups, parts, strict=True):
+            for name, column in columns.items():
+                out.setdefault(name, np.empty(len(self)))[group.rows] = column
+        return {name: self._out(column) for name, column in out.items()}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: plan columns, step seconds, parts and memory."""
+        return costs_tables.frame(self)
+
+    def _repr_html_(self) -> str:
+        return costs_tables.html(self)
+
+    def __str__(self) -> str:
+        return costs_tables.text(self)
+
+
+def interval_factors(task: Task) -> tuple[float, float]:
+    """What four of five runs' steps lie between, over the prediction: one node or more."""
+    return ONE_NODE if task.gpus <= task.cluster.fast.gpus else MANY_NODES
+
+
+def joined(parts: Sequence[Costs]) -> Costs:
+    """One table of several of the same task, in order."""
+    groups, start = [], 0
+    for part in parts:
+        groups += [group.moved(start) for group in part.groups]
+        start += len(part)
+    plans = concat([part.plans for part in parts])
+    step = np.concatenate([part.step for part in parts])
+    memory = np.concatenate([part.memory_total for part in parts])
+    return Costs(parts[0].task, plans, tuple(groups), step, memory, False)

@@ -1,0 +1,199 @@
+"""Tables of costs: a ranking of plans, the parts of one plan's step and memory, a data frame.
+
+Memory is in GiB (2^30 bytes). For a few rows, never the hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..base import text_tables
+from ..base.text_tables import Table
+from ..base.units import GIB, format_bytes
+from ..hardware.precision import RECIPES, Precision
+from ..plan.plan import ZERO_IS_USUAL, Plan
+from ..plan.sync_policy import FIELDS, PLAIN
+from ..plan.values import spell
+from .plan_groups import COMPUTE
+
+if TYPE_CHECKING:
+    from .costs import Costs
+
+SHORT = {
+    "virtual_stages": "virtual",
+    "micro_batch": "micro",
+    "micro_batches": "batches",
+    "sequence_parallel": "sp",
+    "overlap_grad_reduce": "o-grad",
+    "overlap_param_gather": "o-param",
+    "overlap_p2p": "o-p2p",
+    "overlap_tp": "o-tp",
+    "overlap_ep": "o-ep",
+    "expert_dispatch": "dispatch",
+    "first_stage_layers": "first",
+    "last_stage_layers": "last",
+    "offload_optimizer": "off-opt %",
+    "offload_activations": "off-act %",
+}
+"""Column headers of a ranking where the field's name is long."""
+ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
+"""Fields that a ranking shows even if all its rows agree."""
+SHOWN, WIDEST = 10, 60
+"""Rows of a ranking, and characters of segments in it."""
+NEGLIGIBLE = 1e-6
+"""Share of a step below which a breakdown leaves a part out."""
+
+
+def number_format(plan: Plan, row: int = 0) -> str:
+    """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
+    return RECIPES[Precision(int(plan.table().precision[row]))].gemm_format
+
+
+def plan_fields(costs: Costs, row: int) -> dict[str, Any]:
+    """One plan as names and plain values, with its number of micro-batches."""
+    plan = costs.plans.take(row)
+    fields = plan.to_dict()
+    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
+    at = list(fields).index("micro_batch") + 1
+    items = list(fields.items())
+    return dict([*items[:at], ("micro_batches", batches), *items[at:]])
+
+
+def frame(costs: Costs | None) -> Any:
+    """A pandas DataFrame, one row a plan: fields, seconds by part, bytes by component."""
+    import pandas
+
+    if costs is None:
+        return pandas.DataFrame()
+    columns: dict[str, Any] = {}
+    for row in range(len(costs)):
+        for name, value in plan_fields(costs, row).items():
+            columns.setdefault(name, []).append(value)
+    numbers = {
+        "step_seconds": costs.step_seconds,
+        "mfu": costs.mfu,
+        "hfu": costs.hfu,
+        "tokens_per_second": costs.tokens_per_second,
+        "memory_bytes": costs.memory_bytes,
+        "fits": costs.fits,
+        **{f"seconds.{name}": column for name, column in costs.seconds.items()},
+        **{f"memory_bytes.{name}": column for name, column in costs.memory.items()},
+    }
+    return pandas.DataFrame({**columns, **numbers}, index=range(1, len(costs) + 1))
+
+
+def html(costs: Costs) -> str:
+    """A small HTML table: the breakdown of one plan, or a ranking of the first of several."""
+    return text_tables.html(breakdown(costs) if len(costs) == 1 else [ranking(costs, SHOWN)])
+
+
+def text(costs: Costs) -> str:
+    """The same as plain text."""
+    if len(costs) == 1:
+        return "\n\n".join([summary(costs), *map(text_tables.plain, breakdown(costs))])
+    return text_tables.plain(ranking(costs, SHOWN))
+
+
+def summary(costs: Costs) -> str:
+    """One line: the plan, its step, MFU with the peak, and whether it fits."""
+    costs = costs.one()
+    verdict = "fits, at the edge" if costs.verdict == "edge" else costs.verdict
+    return (
+        f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % of "
+        f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "
+        f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}: {verdict}"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
+    """One plan's fields as a table shows them: its runs of layers as a text, cut where long."""
+    fields, plan = plan_fields(costs, row), costs.plans.take(row)
+    if plan.segments:
+        text = plan.segments_text
+        fields["segments"] = text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    return fields
+
+
+def same_for_all(costs: Costs) -> dict[str, str]:
+    """Fields on which all plans agree and which a ranking need not repeat."""
+    rows = [_cells_of(costs, row) for row in range(len(costs))]
+    hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
+    return {name: _cell(rows[0][name]) for name in hidden}
+
+
+def worth_saying(costs: Costs) -> dict[str, str]:
+    """The same without what few plans use and these leave at its default."""
+    usual = {**dict.fromkeys(ZERO_IS_USUAL, "0"), "tp_grid": "1d"}
+    usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
+    usual["offload_activations"] = "0"
+    return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
+
+
+def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
+    """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
+    rows = range(min(len(costs), most))
+    fields = [_cells_of(costs, row) for row in rows]
+    hidden = same_for_all(costs)
+    names = [name for name in fields[0] if name not in hidden]
+    mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)
+    more = extra or {}
+    cells = [
+        (
+            str(row + 1),
+            f"{costs.step[row]:.4g}",
+            f"{100 * mfu[row]:.1f}",
+            f"{costs.memory_total[row] / GIB:.1f}",
+            f"{tokens[row]:,.0f}",
+            *(column[row] for column in more.values()),
+            *(_cell(fields[row][name]) for name in names),
+        )
+        for row in rows
+    ]
+    head = ("rank", "step s", "MFU %", "mem GiB", "tokens/s", *more)
+    words = {len(head) + i for i, name in enumerate(names) if isinstance(fields[0][name], str)}
+    headers = (*head, *(SHORT.get(name, name) for name in names))
+    return Table(headers=headers, rows=tuple(cells), words=frozenset(words), marked=0)
+
+
+def breakdown(costs: Costs) -> list[Table]:
+    """Where one plan's step and memory go."""
+    costs = costs.one()
+    host = [host_table(costs)] if costs.uses_host else []
+    return [_time_table(costs), _memory_table(costs), *host]
+
+
+def _time_table(costs: Costs) -> Table:
+    step, rows = costs.step_seconds, []
+    for name, seconds in costs.seconds.items():
+        rows.append((name, seconds))
+        if name == "compute":
+            rows += [(f"  {part}", costs.compute_seconds[part]) for part in COMPUTE]
+    rows = [(name, s) for name, s in rows if s > NEGLIGIBLE * step]
+    cells = [(name, f"{s:.4g}", f"{100 * s / step:.1f}") for name, s in (*rows, ("step", step))]
+    return Table(headers=("part of a step", "s", "share %"), rows=tuple(cells))
+
+
+def _memory_table(costs: Costs) -> Table:
+    capacity = costs.capacity
+    rows = [(name, size) for name, size in costs.memory.items() if size > 0]
+    rows += [("total", costs.memory_bytes), ("capacity", capacity), ("margin", costs.margin)]
+    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
+    header = f"memory of worst rank ({costs.worst_rank})"
+    return Table(headers=(header, "GiB", "of GPU %"), rows=tuple(cells))
+
+
+def host_table(costs: Costs) -> Table:
+    """What the fullest node needs of its memory."""
+    capacity = costs.node_capacity
+    rows = [("total", costs.node_bytes), ("capacity", capacity)]
+    rows += [("margin", capacity - costs.node_bytes)]
+    cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
+    return Table(headers=("host memory of a node", "GiB", "of node %"), rows=tuple(cells))

@@ -1,0 +1,290 @@
+"""How are gradients and sharded weights synchronised, and how much of it shows?
+
+Plain data parallelism (ZeRO 0) all-reduces gradients; ZeRO 1 reduce-scatters them and gathers
+the updated weights; ZeRO 2 reduce-scatters after every micro-batch so that whole gradients never
+accumulate; ZeRO 3 (FSDP) also gathers each layer's weights just before use, twice a micro-batch.
+Hybrid sharding (HSDP) does that among some ranks and all-reduces shards beyond. Other policies
+(ZeRO 0 only) exchange as `exchanges` says: seldom where each replica takes steps of its own.
+Source: Rajbhandari et al. 2020 (ZeRO), sections 5 and 7; Li et al. 2020 (DDP), section 3.2; Zhao
+et al. 2023 (FSDP), section 3.2.2; Lian et al. 2017 (gossip), algorithm 1.
+Legend: m micro-batches; arrays are [class, skeleton].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import some
+from ..hardware.precision import Recipe
+from ..operators import collectives
+from ..operators.collectives import Group as Ranks
+from ..plan.sync_policy import PLAIN, Policy
+from ..task import Task
+from . import gradient_exchange
+from .ranks import Weights
+from .stages import Stages
+
+Value = NDArray[np.float64]
+
+Total = Callable[[Value], Value]
+"""Sums over what the classes of a finer table are parts of: [.., part, skeleton] -> [.., class,
+skeleton]."""
+
+WHOLE, BUCKETS, UNITS = 0, 1, 2
+"""How gradients and weights are cut into collectives: once, by bucket, by layer."""
+
+
+class Synchronisation(NamedTuple):
+    """Seconds of moving all gradients or weights of a rank once [cut, class, skeleton]."""
+
+    all_reduce: Value
+    reduce_scatter: Value
+    all_gather: Value
+    pieces: Value
+    """Collectives each cut makes."""
+
+
+def synchronisation(
+    task: Task,
+    recipe: Recipe,
+    weights: Weights,
+    policy: Policy = PLAIN,
+    zeros: Sequence[int] = (0, 1, 2, 3),
+) -> Synchronisation:
+    """Times of the three collectives for the three ways to cut them; 0 for those that no ZeRO
+    stage among `zeros` makes.
+
+    Dense weights are shared by dp cp ranks, experts by the ranks that hold the same ones; both
+    use the same links one after the other.
+    """
+    shares = [(weights.dense, weights.data_group)]
+    if any(kind.experts for kind in task.model.kinds):
+        shares.append((weights.expert, weights.expert_group))
+    parameters = sum((share for share, _ in shares), np.zeros(1))
+    ranks = weights.data_group.ranks
+    buckets = gradient_exchange.buckets(task, policy, parameters, ranks, weights.units)
+    pieces = np.array([np.ones(buckets.shape), buckets, np.maximum(weights.units, 1.0)])
+    element = gradient_exchange.element_bytes(task, recipe, policy)
+    reduce = scatter = gather = np.zeros(pieces.shape)
+    for share, group in shares:
+        piece = share / pieces
+        if min(zeros) == 0 or policy.apart:
+            once = gradient_exchange.seconds(
+                element, policy, piece, group, task.cluster, task.graph
+            )
+            reduce = reduce + pieces * once
+        if policy.all_reduces and max(zeros) > 0:
+            scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
+            gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
+            gather = gather + pieces * gathered
+    if task.software.slice_seconds and max(zeros) > 0:
+        gather = gather + _slices(task, weights)
+    return Synchronisation(reduce, scatter, gather, pieces)
+
+
+def _slices(task: Task, weights: Weights) -> Value:
+    """Host seconds to take gathered weights apart, rank by rank [cut, ..]; none where ZeRO 3
+    gathers a layer at a time."""
+    ranks = weights.data_group.ranks
+    host = np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
+    return np.stack([host, host, np.zeros_like(host)])
+
+
+def hybrid(weights: Weights, shard: int) -> Weights:
+    """The weights sharded over `shard` neighbours, every shard replicated beyond them."""
+    if not shard:
+        return weights
+    within, across = collectives.split(weights.data_group, float(shard))
+    return replace(weights, data_group=within, replicas=across)
+
+
+def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
+    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas."""
+    out = collectives.reduce_scatter(size, group, task.cluster)
+    if replicas is None:
+        return out
+    return out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
+
+
+def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:
+    """Seconds of communication that do not hide behind `window` seconds of compute.
+
+    At least the tail (the last piece, which nothing follows) shows; with contention w the two
+    slow each other by w of the shorter. Never more than not overlapping at all.
+    """
+    shown = np.maximum(communication - window, tail)
+    if contention:
+        shown = shown + contention * np.minimum(communication, window)
+    return np.minimum(shown, communication)
+
+
+def seconds(
+    task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: Policy = PLAIN
+) -> Value:
+    """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
+
+    Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
+    whether the gather is.
+    """
+    out = np.zeros((4, 2, 2, stages.slowest.size))
+    if policy.apart:
+        out[:] = _apart(sync.all_reduce[WHOLE], stages, policy, task.software.contention)
+        return out + stages.end_sync
+    for zero in zeros:
+        software = task.software
+        contention = software.fsdp_contention if zero == 3 else software.contention
+        out[zero] = _BY_ZERO[zero](sync, stages, contention) + stages.end_sync
+    return out
+
+
+def _shown(times: Value, pieces: Value, window: Value, contention: float) -> Value:
+    """Seconds of a collective at one end of the step that a rank sees, alone and overlapped
+    [2, class, skeleton]."""
+    tail = times[BUCKETS] / pieces[BUCKETS]
+    hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
+    return np.array([times[WHOLE], hidden])
+
+
+def _late(shown: Value, waiting: Value) -> Value:
+    """Seconds by which a collective at one end delays the step [2, skeleton].
+
+    A rank that finishes its last backward early reduces while earlier ranks still drain, and
+    one that starts late gathers meanwhile: only what is longer delays the step.
+    """
+    out: Value = np.maximum((shown - waiting).max(axis=1), 0.0)
+    return out
+
+
+def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
+    """Reducing gradients once a step [2, 1, skeleton]."""
+    return _late(_shown(times, pieces, s.backward, contention), s.backward_before)[:, None]
+
+
+def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
+    """Gathering updated weights once a step [1, 2, skeleton]."""
+    return _late(_shown(times, pieces, s.forward, contention), s.forward_before)[None]
+
+
+def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
+    """Averaging weights, mean over the steps of a period [2, 1, skeleton].
+
+    Gossip averages the weights a step began with, so all of its compute hides it (Lian et al.
+    2017, section 3); local SGD averages those that its last local step ends with.
+    """
+    window = s.micro_batches * (s.forward + s.backward)
+    hidden = exposed(times, window, np.zeros(times.shape), contention)
+    shown = np.array([times - s.backward_before, hidden]).max(axis=1)
+    out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
+    return out
+
+
+def every_slot(s: Stages, delay: Value) -> Value:
+    """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
+    of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
+    step itself is."""
+    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest
+    filling = (delay * s.ranks_alike).sum(axis=-2) - longer
+    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
+    return out
+
+
+def _zero_0(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    return _reduction(sync.all_reduce, sync.pieces, s, contention)
+
+
+def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    reduction = _reduction(sync.reduce_scatter, sync.pieces, s, contention)
+    return reduction + _gather(sync.all_gather, sync.pieces, s, contention)
+
+
+def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    delay = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
+    return every_slot(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
+
+
+def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
+    gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
+    return every_slot(s, _gathered(gather, scatter, sync.pieces[UNITS], s, contention))
+
+
+_BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
+
+
+def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
+    """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
+    hidden = exposed(scatter, s.backward, scatter / pieces, contention)
+    return np.array([scatter, hidden])[:, None]
+
+
+def _gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
+    """ZeRO 3: delay of a micro-batch whose weights are gathered twice and whose gradients are
+    reduced [2, 2, class, skeleton]."""
+    ahead = exposed(gather, s.forward, gather / pieces, contention)
+
+    def behind(hiding: Value) -> Value:
+        return exposed(hiding, s.backward, hiding / pieces, contention)
+
+    alone = [2 * gather + scatter, ahead + behind(gather) + scatter]
+    reduced = [2 * gather + behind(scatter), ahead + behind(gather + scatter)]
+    return np.array([*alone, *reduced]).reshape(2, 2, *gather.shape)
+
+
+class Exposed(NamedTuple):
+    """What of data-parallel communication a rank sees [.., class, skeleton].
+
+    Axes in front: whether the reduction is overlapped, then whether the gather is.
+    """
+
+    reduce: Value
+    """Seconds of the reduction after the last backward pass [2, ..]."""
+    gather: Value
+    """Seconds of the gather before the first forward pass [2, ..]."""
+    delay: Value
+    """Seconds added to every micro-batch [2, 2, ..]."""
+
+
+def mixed_exposed(
+    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
+) -> Exposed:
+    """What ranks see whose weights may differ in their ZeRO stage.
+
+    `sync` and `zero` are [.., shard, skeleton]; `total` adds shards up to stages. What happens
+    once a step reduces and gathers together; what happens every micro-batch adds to it.
+    """
+
+    def of(times: Value, *levels: int) -> Value:
+        return total(times * np.isin(zero, levels))
+
+    def pieces(*levels: int) -> Value:
+        return np.maximum(of(sync.pieces, *levels), 1.0)
+
+    contention, s = task.software.contention, stages
+    reduce = of(sync.all_reduce, 0) + of(sync.reduce_scatter, 1)
+    delay = np.zeros((2, 2, *s.forward.shape))
+    if (zero == 2).any():
+        scatter = of(sync.reduce_scatter, 2)[BUCKETS]
+        delay += _scattered(scatter, pieces(2)[BUCKETS], s, contention)
+    if (zero == 3).any():
+        gather, scatter = of(sync.all_gather, 3)[UNITS], of(sync.reduce_scatter, 3)[UNITS]
+        delay += _gathered(gather, scatter, pieces(3)[UNITS], s, task.software.fsdp_contention)
+    weights = of(sync.all_gather, 1, 2)
+    return Exposed(
+        reduce=_shown(reduce, pieces(0, 1), s.backward, contention),
+        gather=_shown(weights, pieces(1, 2), s.forward, contention),
+        delay=delay,
+    )
+
+
+def mixed_seconds(
+    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
+) -> Value:
+    """Exposed seconds of mixed_exposed in one step [2, 2, skeleton]."""
+    shown = mixed_exposed(task, sync, zero, total, stages)
+    ends = _late(shown.reduce, stages.backward_before)[:, None]
+    ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
+    return ends + every_slot(stages, shown.delay) if some(shown.delay) else ends

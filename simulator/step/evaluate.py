@@ -1,0 +1,81 @@
+"""How long is a step, and does it fit? The one function from a table of plans to costs.
+
+    step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
+
+m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see groups.Group.step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import codes_in, distinct, repeats
+from ..pipeline import stage_placement
+from ..plan import sync_policy
+from ..plan.plan import Plan, resolve
+from ..rules.validity import check
+from ..task import Task
+from .costs import Costs
+from .layer_run_groups import SegmentGroup
+from .plan_groups import Group
+from .stage_layouts import LayoutOf
+from .stages import Index
+
+Value = NDArray[np.float64]
+
+
+def _groups(plans: Plan) -> list[Index]:
+    """Rows by precision, optimizer and policy; mostly one group."""
+    key = plans.precision * 16 + plans.optimizer
+    if key.size < 2:
+        return [np.arange(1)] * key.size
+    for column in (getattr(plans, name) for name in sync_policy.FIELDS):
+        if not repeats(column) and (column != column[0]).any():
+            _, key = distinct([key, column])
+    return [np.flatnonzero(key == code) for code in codes_in(key)]
+
+
+def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> Group:
+    if plans.segments:
+        return SegmentGroup(task, plans, rows)
+    return Group(task, plans, rows, layout_of)
+
+
+def simulate(
+    task: Task, plans: Plan, layout_of: LayoutOf = stage_placement.layout, single: bool = False
+) -> Costs:
+    """Costs of a table of legal plans with every AUTO resolved; no checks."""
+    table = plans.table()
+    split = _groups(table)
+    if len(split) == 1:
+        groups = [_group(task, table, split[0], layout_of)]
+        step, total = groups[0].step(), groups[0].memory_total()
+        return Costs(task, table, tuple(groups), step, total, single)
+    groups = [_group(task, table.take(rows), rows, layout_of) for rows in split]
+    step, total = np.empty(table.rows), np.empty(table.rows)
+    for group in groups:
+        step[group.rows] = group.step()
+        total[group.rows] = group.memory_total()
+    return Costs(task, table, tuple(groups), step, total, single)
+
+
+def evaluate(task: Task, plan: Plan) -> Costs:
+    """Costs of one plan or of a table of them: seconds, bytes and their parts.
+
+    Raises InputError when a plan breaks a rule (rules.RULES), naming the first that does.
+    """
+    resolved = resolve(plan, task.gpus)
+    check(resolved, task)
+    return simulate(task, resolved, single=plan.scalar)
+
+
+def by_stage(costs: Costs) -> dict[str, Value]:
+    """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'."""
+    detail = simulate(costs.task, costs.plans.take(0), stage_placement.every_rank)
+    (group,) = detail.groups
+    parts = group.rank_bytes(int(detail.plans.zero[0]))
+    out = {name: part[:, 0] for name, part in parts.items()}
+    out["total"] = sum(out.values(), np.zeros(1))
+    out["seconds"] = (group.stages.forward + group.stages.backward)[:, 0]
+    return out

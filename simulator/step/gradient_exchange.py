@@ -1,0 +1,171 @@
+"""What does one synchronisation move, and how long does it take? A policy, and its exchange.
+
+A policy is what all rows of a group of plans share: how replicas are kept together, over which
+graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes
+are parameters of a rank.
+Legend: n replicas; e bytes of a gradient or, where weights are averaged, of a weight.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware.cluster import Cluster
+from ..hardware.precision import Recipe
+from ..operators import collectives
+from ..operators.collectives import Group
+from ..operators.kernel_times import streaming_seconds
+from ..plan.codes import Sync
+from ..plan.compressors import METHODS, bytes_of_entry
+from ..plan.gossip_graphs import Graph as GivenGraph
+from ..plan.gossip_graphs import Mixing, mixing
+from ..plan.plan import Plan
+from ..plan.sync_policy import GOSSIP, SERVERS, Policy
+from ..task import Task
+
+Value = NDArray[np.float64]
+
+
+def element_bytes(task: Task, recipe: Recipe, policy: Policy) -> float:
+    """Bytes a parameter in full: a weight where weights are averaged, else a gradient."""
+    gradient = task.software.reduce_bytes or recipe.gradient
+    return float(recipe.weight if policy.apart else gradient)
+
+
+def wire_bytes(element: float, policy: Policy) -> tuple[float, float]:
+    """Bytes a parameter that go up (from a worker) and down (back to it)."""
+    if not policy.compression:
+        return element, element
+    method = METHODS[policy.compression]
+    up = bytes_of_entry(method, policy.levels, policy.kept_per_thousand, element)
+    return up, up if method.both_ways else element
+
+
+def servers(policy: Policy, cluster: Cluster) -> int:
+    """Parameter servers: one, or as many as nodes."""
+    return 1 if policy.sync == Sync.PARAMETER_SERVER else cluster.nodes
+
+
+def seconds(
+    element: float,
+    policy: Policy,
+    size: Value | float,
+    group: Group,
+    cluster: Cluster,
+    graph: GivenGraph | None = None,
+) -> Value:
+    """Seconds to synchronise `size` parameters once among the replicas of a group.
+
+    Compressed all-reduce exchanges compressed shares and gathers the averaged ones, compressed
+    again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam).
+    """
+    up, down = wire_bytes(element, policy)
+    if policy.sync in GOSSIP:
+        return _gossip(element * size, policy, group, cluster, graph)
+    if policy.sync in SERVERS:
+        several = servers(policy, cluster)
+        return collectives.through_servers(up * size, down * size, group, several, cluster)
+    if policy.compression:
+        shares = collectives.all_to_all(up * size, group, cluster)
+        return shares + collectives.all_gather(down * size, group, cluster)
+    return _ALL_REDUCES[policy.sync](element * size, group, cluster)
+
+
+_ALL_REDUCES = {
+    Sync.ALL_REDUCE: collectives.all_reduce,
+    Sync.RING: collectives.ring_all_reduce,
+    Sync.TREE: collectives.tree_all_reduce,
+    Sync.HIERARCHICAL: collectives.hierarchical_all_reduce,
+}
+
+
+def _gossip(
+    size: Value | float,
+    policy: Policy,
+    group: Group,
+    cluster: Cluster,
+    graph: GivenGraph | None,
+) -> Value:
+    """`size` bytes to the neighbours; hierarchical: averaged inside a domain, a share of them
+    across by every rank, gathered."""
+    if policy.sync == Sync.GOSSIP:
+        messages, leaving = _mixed(group, policy, graph)
+        return collectives.neighbour_exchange(size, group, messages, leaving, cluster)
+    within, across = collectives.split(group, group.in_domain)
+    messages, leaving = _mixed(across, policy, graph)
+    share = size / within.ranks
+    out = collectives.reduce_scatter(size, within, cluster)
+    out = out + collectives.neighbour_exchange(share, across, messages, leaving, cluster)
+    return out + collectives.all_gather(size, within, cluster)
+
+
+def _mixed(group: Group, policy: Policy, graph: GivenGraph | None) -> tuple[Value, Value]:
+    """Messages of the busiest rank and of the busiest domain, for each of a few group sizes."""
+    shape = np.shape(group.ranks)
+    pairs = np.stack([np.ravel(group.ranks), np.ravel(group.in_domain)], axis=1)
+    sizes, which = np.unique(pairs, axis=0, return_inverse=True)
+    facts = [mixing(policy.topology, int(n), int(r), graph) for n, r in sizes]
+    messages, leaving = (np.array([f[i] for f in facts])[which.ravel()] for i in (0, 1))
+    return messages.reshape(shape), leaving.reshape(shape)
+
+
+def averaging(task: Task, policy: Policy, plans: Plan) -> tuple[Value, Value]:
+    """Steps until the way to average repeats, and the second singular value of what those steps
+    do to the weights, of each row [row]."""
+    period = np.full(plans.rows, float(policy.period))
+    if policy.sync not in GOSSIP:
+        return period, np.zeros(plans.rows)
+    pairs = list(zip(plans.dp.tolist(), plans.tp.tolist(), strict=True))
+    facts = {pair: mixing_of(task, policy, *pair) for pair in set(pairs)}
+    rows = [facts[pair] for pair in pairs]
+    return period * [f.period for f in rows], np.array([f.second for f in rows])
+
+
+def mixing_of(task: Task, policy: Policy, dp: int, tp: int) -> Mixing:
+    """How the replicas of a plan average in one exchange of gossip."""
+    group = collectives.place(float(dp), float(tp), task.cluster)
+    if policy.sync == Sync.HIERARCHICAL_GOSSIP:
+        group = collectives.split(group, group.in_domain)[1]
+    return mixing(policy.topology, int(group.ranks), int(group.in_domain), task.graph)
+
+
+def compress_seconds(task: Task, element: float, policy: Policy, size: Value) -> Value | float:
+    """Seconds to compress `size` parameters: each round reads and writes the vector, and the
+    memory of error feedback. At least that: the selection of top-k takes more passes."""
+    if not policy.compression:
+        return 0.0
+    method = METHODS[policy.compression]
+    moved = 2 * element * (1 + method.memories) * method.rounds
+    return streaming_seconds(size * moved, task.cluster.accelerator)
+
+
+def bucket_size(task: Task, ranks: Value) -> Value:
+    """Parameters that a stack reduces together among so many ranks."""
+    software = task.software
+    return np.maximum(software.bucket_parameters, software.bucket_parameters_per_rank * ranks)
+
+
+def buckets(task: Task, policy: Policy, parameters: Value, ranks: Value, units: Value) -> Value:
+    """Collectives that gradients are cut into: by bucket, at most one a tensor."""
+    size = policy.bucket_parameters
+    if not size:
+        return np.maximum(np.ceil(parameters / bucket_size(task, ranks)), 1.0)
+    tensors = np.maximum(TENSORS_PER_LAYER * units, 1.0)
+    return np.clip(np.ceil(parameters / size), 1.0, tensors)
+
+
+TENSORS_PER_LAYER = 12
+"""Gradient tensors of a transformer layer: weights and biases of four GEMMs and two norms."""
+
+
+def messages(policy: Policy, replicas: int, neighbours: float) -> float:
+    """Messages a rank sends in one synchronisation."""
+    if policy.sync in GOSSIP:
+        return neighbours
+    if policy.sync in SERVERS:
+        return 1.0
+    one_way = ceil(log2(replicas)) if policy.sync == Sync.TREE else replicas - 1
+    return 2.0 * one_way

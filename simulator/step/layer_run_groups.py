@@ -1,0 +1,68 @@
+"""What do plans cost whose layers differ in their strategy? The parts of a step from their runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import codes_in
+from ..plan.plan import Plan
+from ..task import Task
+from . import data_parallel, layer_run_stages, memory
+from .plan_groups import Group, optimizer_seconds
+from .stages import Index
+
+Value = NDArray[np.float64]
+
+
+class SegmentGroup(Group):
+    """Rows with segments: every row is a skeleton of its own, and nothing is tabulated."""
+
+    def __init__(self, task: Task, plans: Plan, rows: Index) -> None:
+        self._describe(task, plans, rows)
+        self.skeleton = np.arange(plans.rows)
+        self.segmented = layer_run_stages.build(task, self.recipe, plans)
+        self.stages = self.segmented.stages
+        self.sends = self._sends(plans)
+
+    def take(self, which: Index, rows: Index) -> Group:
+        """The chosen ones of its rows, costed again."""
+        return SegmentGroup(self.task, self.plans.take(which), rows)
+
+    def memory_total(self) -> Value:
+        total = sum(self.rank_bytes(0).values(), np.zeros(1))
+        out: Value = total.max(axis=0)
+        return out
+
+    def data_comm(self) -> Value:
+        p, parts = self.plans, self.segmented
+        sync = data_parallel.synchronisation(self.task, self.recipe, parts.shards)
+        seconds = data_parallel.mixed_seconds(self.task, sync, parts.zero, parts.total, self.stages)
+        out: Value = seconds[p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
+        return out
+
+    def optimizer_step(self) -> Value:
+        parts = self.segmented
+        whole, sharded = optimizer_seconds(self.task, self.recipe, self.optimizer, parts.shards)
+        out: Value = parts.total(np.where(parts.zero > 0, sharded, whole)).max(axis=0)
+        return out
+
+    def rank_bytes(self, zero: int) -> dict[str, Value]:
+        """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""
+        parts, shards = self.segmented, self.segmented.shards
+        states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
+        bytes_held = dict.fromkeys(memory.PARTS[:3], np.zeros(self.stages.forward.shape))
+        buffers = np.zeros(self.stages.forward.shape)
+        for level in codes_in(np.maximum(parts.zero, 0).ravel()):
+            mine = parts.zero == level
+            for name, size in memory.state_bytes(states, level, shards).items():
+                bytes_held[name] = bytes_held[name] + parts.total(size * mine)
+            extra = memory.sharding_buffers(self.task, self.recipe, shards, level)
+            buffers = np.maximum(buffers, parts.largest(extra * mine))
+        return memory.with_activations(self.task, self.stages, bytes_held, buffers)
+
+    def worst_memory(self) -> dict[str, Value]:
+        parts = self.rank_bytes(0)
+        worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
+        every = {**parts, "rank": self.stages.rank}
+        return {name: part[worst, self.skeleton] for name, part in every.items()}

@@ -1,0 +1,269 @@
+"""What do the ranks of a plan cost whose layers differ in their strategy? Sums over its runs.
+
+Layer costs add up, so a stage is the sum of its runs. Neighbouring runs of a stage with the same
+tp, dp and ZeRO stage synchronise their weights together: one *shard*. Where tp changes between
+two runs, the hidden states change hands.
+Legend: arrays are [run, plan], [shard, plan] or [stage, plan], padded; m micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import distinct
+from ..hardware.precision import Recipe
+from ..layers.layer_costs import Cost, LayerCosts
+from ..layers.layer_kinds import layer_kinds
+from ..operators import collectives
+from ..operators.layer_work import Strategy
+from ..plan.layer_runs import ABSENT, Segments
+from ..plan.plan import Plan
+from ..rules.layer_run_rules import micro_batches
+from ..task import Task
+from ..workload.model import Model
+from .ranks import Ranks, Weights, weight_split
+from .stages import STRATEGY, Stages, combine, costs_of
+
+Value = NDArray[np.float64]
+Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Segmented:
+    """The stages of a table of plans with segments, and their weights shard by shard."""
+
+    stages: Stages
+    """With a class for every stage [stage, plan]."""
+    shards: Weights
+    """[shard, plan]."""
+    stage: Index
+    """The stage of each shard; ABSENT where it pads [shard, plan]."""
+    zero: Index
+    """ZeRO stage of each shard [shard, plan]."""
+
+    def total(self, values: Value) -> Value:
+        """Sums of values [.., shard, plan] over the shards of each stage."""
+        return added(values, self.stage, self.stages.forward.shape[0])
+
+    def largest(self, values: Value) -> Value:
+        """The largest value [shard, plan] among the shards of each stage."""
+        return largest(values, self.stage, self.stages.forward.shape[0])
+
+
+def added(values: Value, into: Index, size: int) -> Value:
+    """Sums [.., size, plan] of values [.., part, plan]; `into` says where each part belongs."""
+    out = np.zeros((*values.shape[:-2], size + 1, values.shape[-1]))
+    plans = np.arange(values.shape[-1])
+    for part, where in enumerate(into):
+        out[..., where, plans] += values[..., part, :]
+    return out[..., :size, :]
+
+
+def largest(values: Value, into: Index, size: int) -> Value:
+    """Maxima [size, plan] of non-negative values [part, plan]."""
+    out = np.zeros((size + 1, values.shape[-1]))
+    plans = np.arange(values.shape[-1])
+    for part, where in enumerate(into):
+        out[where, plans] = np.maximum(out[where, plans], values[part])
+    return out[:size]
+
+
+def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
+    """Stages and shards of a table of plans with segments, every field resolved."""
+    assert plans.segments
+    runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
+    shard = runs.shards()
+    size = int(shard.max()) + 1
+    first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
+    there = np.array([(shard == i).any(axis=0) for i in range(size)])
+    return Segmented(
+        stages=combine(task, recipe, plans, ranks_of(task, plans, runs, int(plans.pp.max()))),
+        shards=_weights(task, plans, runs, shard, size),
+        stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
+        zero=np.take_along_axis(runs.zero, first, 0),
+    )
+
+
+class Runs:
+    """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
+
+    def __init__(
+        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Index
+    ) -> None:
+        """`start` is the layer before each plan's first run [plan]."""
+        self.task, self.plans, self.start = task, plans, start
+        self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
+        self.counts = run_counts(task.model, segments, start, plans.pp == 1)
+        present = segments.present.T
+        self.stage, self.zero = segments.stage.T, segments.zero.T
+        self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
+        recompute = np.where(present, segments.recompute.T, 0)
+        sequences = task.global_batch // micro_batches(plans, task)
+        micro_batch = np.maximum(sequences // self.dp, 1)
+        self.hidden = micro_batch * (task.sequence / plans.cp * task.model.hidden)
+        self.hidden = self.hidden * recipe.activation
+        shared = {name: getattr(plans, name) for name in _SHARED}
+        shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
+        own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}
+        flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
+        first, which = distinct(list(flat.values()))
+        strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
+        self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
+        self.which = which.reshape(self.tp.shape)
+        self.costs = self._costs()
+
+    def _costs(self) -> Value:
+        out = np.empty((len(Cost), *self.tp.shape))
+        for i, which in enumerate(self.which):
+            out[:, i] = (self.counts[i][:, None] @ self.layers.table[which])[:, 0].T
+        forward, backward = self._resharding()
+        out[Cost.TENSOR_COMM] += forward + backward
+        out[Cost.FORWARD] += forward
+        out[Cost.TOTAL] += forward + backward
+        return out
+
+    def _resharding(self) -> tuple[Value, Value]:
+        """Seconds, forward and backward, in which a run takes over from one with another tp.
+
+        With sequence parallelism both sides hold equal shares, which they exchange. Without it a
+        wider tensor group gathers what its ranks held apart, in the pass that enters it.
+        """
+        none = np.zeros(self.tp.shape)
+        before = np.roll(self.tp, 1, axis=0)
+        changes = (self.stage == np.roll(self.stage, 1, axis=0)) & (self.tp != before)
+        changes[0] = False
+        if not changes.any():
+            return none, none
+        narrow, wide = np.minimum(self.tp, before), np.maximum(self.tp, before)
+        cluster = self.task.cluster
+        group = collectives.place(np.lcm(narrow, wide) / narrow, narrow, cluster)
+        exchange = collectives.all_to_all(self.hidden / self.tp, group, cluster)
+        gather = collectives.all_gather(self.hidden * wide / self.tp, group, cluster)
+        split = self.plans.sequence_parallel > 0
+        forward = np.where(split, exchange, gather * (self.tp > before))
+        backward = np.where(split, exchange, gather * (self.tp < before))
+        return np.where(changes, forward, none), np.where(changes, backward, none)
+
+    def handed_on(self) -> tuple[Value, Value]:
+        """Bytes on a rank of what each run receives, and of what it hands on [run, plan]."""
+        if len(self.layers.boundary) == 1:
+            both: Value = self.layers.boundary[0, self.which]
+            return both, both
+        order, bytes_of = np.array(self.task.model.order), self.layers.boundary
+        # A run before all layers hands on nothing of theirs: -1 is what the first run takes in.
+        behind = order[self.end - 1]
+        before = np.concatenate([order[self.start - 1][None], behind[:-1]])
+        return bytes_of[before, self.which], bytes_of[behind, self.which]
+
+    def shards(self) -> Index:
+        """Number of the shard of each run; ABSENT where it pads."""
+        new = np.ones(self.stage.shape, bool)
+        for column in (self.stage, self.tp, self.dp, self.zero):
+            new[1:] &= column[1:] == column[:-1]
+        new[1:] = ~new[1:]
+        return np.where(self.stage == ABSENT, ABSENT, np.cumsum(new, axis=0) - 1)
+
+    def of_largest(self, of_kind: Value) -> Value:
+        """The largest value [kind, strategy] among the kinds that a run holds [run, plan]."""
+        out: Value = np.where(self.counts > 0, of_kind.T[self.which], 0.0).max(axis=-1)
+        return out
+
+
+_SHARED = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "recompute"))
+"""What one layer sees of a plan that is the same in all runs."""
+
+
+def plan_counts(model: Model, plans: Plan) -> Value:
+    """Layers of each kind [run, plan, kind] of whole plans, ends included."""
+    assert plans.segments
+    start = np.zeros(plans.rows, np.int64)
+    return run_counts(model, plans.segments, start, np.broadcast_to(plans.pp == 1, start.shape))
+
+
+def run_counts(model: Model, segments: Segments, start: Index, together: Flags) -> Value:
+    """Layers of each kind [run, plan, kind] of runs that follow layer `start` [plan], ends
+    included; `together` where first and last layer are on one rank [plan]."""
+    kinds = [kind.name for kind in layer_kinds(model)]
+    so_far = np.zeros((model.layers + 1, len(kinds)))
+    so_far[np.arange(1, model.layers + 1), list(model.order)] = 1
+    so_far = so_far.cumsum(axis=0)
+    present = segments.present
+    layers = np.where(present, segments.layers, 0)
+    end = start[:, None] + np.cumsum(layers, axis=1)
+    counts = so_far[end] - so_far[end - layers]
+    last, rows = present.sum(axis=1) - 1, np.arange(end.shape[0])
+    if "embedding" in kinds:
+        counts[:, 0, kinds.index("embedding")] = start == 0
+    whole = end[:, -1] == model.layers
+    for end_kind in ("head", "mtp"):
+        shared = f"shared {end_kind}"
+        if shared in kinds:
+            counts[rows, last, kinds.index(shared)] = whole & together
+        if end_kind in kinds:
+            alone = ~together if shared in kinds else np.ones_like(together)
+            counts[rows, last, kinds.index(end_kind)] = whole & alone
+    out: Value = counts.transpose(1, 0, 2)
+    return out
+
+
+def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
+    """The ranks of plans whose runs belong to `size` stages."""
+    stage = added(runs.costs, runs.stage, size)
+    rank = np.arange(size, dtype=float)[:, None]
+    passes = stage[[Cost.FORWARD, Cost.TOTAL]]
+    received, sent = runs.handed_on()
+    last = (runs.stage != ABSENT).sum(axis=0) - 1
+    return Ranks(
+        costs=stage,
+        total=passes[1].sum(axis=0),
+        before=np.cumsum(passes, axis=1) - passes,
+        paths=None,
+        working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
+        boundary=largest(np.maximum(received, sent), runs.stage, size),
+        hop=_mean_hop(task, plans, runs.stage, received, sent),
+        tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
+        end_tp=weight_split(
+            plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
+        ),
+        rank=np.minimum(rank, plans.pp - 1.0),
+        last_rank=np.minimum(rank, plans.pp - 1.0),
+        ranks_alike=1.0 * (rank < plans.pp),
+        weights=_weights(task, plans, runs, runs.stage, size),
+    )
+
+
+def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
+    """Seconds to send a boundary tensor between two stages. Of two with unequal shares of a
+    micro-batch, the rank with the larger share takes longest."""
+    crosses = np.array(task.gpus > task.cluster.fast.gpus)
+    return collectives.send(np.maximum(sent, received), crosses, task.cluster)
+
+
+def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
+    """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
+    between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
+    seconds = hop_seconds(task, sent[:-1], received[1:])
+    out: Value = (seconds * between).sum(axis=0) / np.maximum(plans.pp - 1, 1)
+    return out
+
+
+def _weights(task: Task, plans: Plan, runs: Runs, into: Index, size: int) -> Weights:
+    """Parameters of each shard or stage, and the ranks that share them."""
+    own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
+    dense, expert, units = added(own, into, size)
+    tp, dp = (largest(column.astype(float), into, size) for column in (runs.tp, runs.dp))
+    tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
+    folded = plans.etp * plans.ep * np.ones_like(tp)
+    ranks = np.maximum(tp * plans.cp * dp / folded, 1.0)
+    return Weights(
+        dense=dense,
+        expert=expert,
+        units=units,
+        unit_parameters=largest(runs.of_largest(runs.layers.unit_parameters), into, size),
+        data_group=collectives.place(dp * plans.cp, tp, task.cluster),
+        expert_group=collectives.place(ranks, folded, task.cluster),
+    )

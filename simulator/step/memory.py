@@ -1,0 +1,155 @@
+"""Does it fit? Bytes on every pipeline rank by component; the worst rank counts.
+
+    total = weights + gradients + optimizer + activations + logits + buffers + reserve
+
+ZeRO 1, 2 and 3 divide optimizer state, gradients and weights by the ranks that share them.
+Logits are those that wait for the backward pass. Buffers are gathered inputs, boundary tensors,
+gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
+loss, which are never alive together; the reserve is the CUDA context, communicators and the
+allocator's slack.
+Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import some
+from ..hardware.precision import Recipe
+from ..plan.compressors import METHODS
+from ..plan.sync_policy import GOSSIP, PLAIN, SERVERS, Policy
+from ..task import Task
+from .ranks import Weights
+from .stages import Stages
+
+Value = NDArray[np.float64]
+
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "buffers",
+    "reserve",
+)
+"""Components of a rank's memory; they add up to its total."""
+
+
+def rank_bytes(
+    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int, policy: Policy = PLAIN
+) -> dict[str, Value]:
+    """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
+    states = bytes_of_states(task, recipe, optimizer, policy)
+    parts = state_bytes(states, zero, stages.weights)
+    buffers = sharding_buffers(task, recipe, stages.weights, zero)
+    return with_activations(task, stages, parts, buffers)
+
+
+def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[str, Value]:
+    """Bytes of weights, gradients and optimizer state under one ZeRO stage."""
+    dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
+    expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
+    return {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
+
+
+def with_activations(
+    task: Task, stages: Stages, states: dict[str, Value], buffers: Value | float
+) -> dict[str, Value]:
+    """All PARTS: the states, then what a rank keeps besides them; `buffers` are those of
+    sharding."""
+    parts = {**states, "activations": stages.activations, "logits": stages.logits}
+    parts["buffers"] = stages.buffers + buffers
+    slack = task.software.allocator_slack
+    parts["reserve"] = _fixed(task, stages) + slack * sum(parts.values())
+    return parts
+
+
+def worst_bytes(
+    task: Task,
+    recipe: Recipe,
+    optimizer: int,
+    stages: Stages,
+    zeros: list[int],
+    policy: Policy = PLAIN,
+) -> Value:
+    """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
+
+    The sum of rank_bytes, with what all ZeRO stages share added up once.
+    """
+    rest = stages.activations + stages.logits + stages.buffers
+    fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
+    states = bytes_of_states(task, recipe, optimizer, policy)
+    weights = stages.weights
+    out = np.empty((4, stages.slowest.size))
+    for zero in zeros:
+        dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
+        total = weights.dense * sum(dense.values())
+        total += rest
+        if some(weights.expert):
+            expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
+            total += weights.expert * sum(expert.values())
+        if zero >= 2:
+            total += sharding_buffers(task, recipe, weights, zero)
+        out[zero] = total.max(axis=0) * slack + fixed
+    return out
+
+
+def bytes_of_states(
+    task: Task, recipe: Recipe, optimizer: int, policy: Policy = PLAIN
+) -> dict[str, float]:
+    """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
+    keeps more or less (buffers of its own, no fp32 copy).
+
+    A parameter server keeps the optimizer state; gossip receives into a second copy of the
+    weights; error feedback keeps vectors of the gradient's size. `leaving` are the gradients that
+    go to the host's share of the optimizer.
+    """
+    software = task.software
+    memories = METHODS[policy.compression].memories if policy.compression else 0
+    optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
+    gradients = (software.gradient_memory or recipe.gradient) + memories * recipe.gradient
+    away = policy.offload_optimizer / 100
+    return {
+        "weights": float(recipe.weight) * (2 if policy.sync in GOSSIP else 1),
+        "gradients": gradients,
+        "leaving": away * gradients * software.offloads_gradients,
+        "optimizer": 0.0 if policy.sync in SERVERS else (1 - away) * optimizer_bytes,
+    }
+
+
+def host_bytes(task: Task, recipe: Recipe, optimizer: int, away: float) -> float:
+    """Bytes of host memory for each parameter that a rank updates, of which a share is `away`:
+    optimizer state and a gradient."""
+    software = task.software
+    kept = software.optimizer_memory or recipe.optimizer_bytes(optimizer)
+    return away * (kept + (software.gradient_memory or recipe.gradient))
+
+
+def _bytes_per_parameter(
+    states: dict[str, float], zero: int, shards: Value
+) -> dict[str, Value | float]:
+    """Bytes a rank stores for each of its parameters; ZeRO 1, 2, 3 shard state by state."""
+    return {
+        "weights": states["weights"] / (shards if zero >= 3 else 1.0),
+        "gradients": (states["gradients"] - states["leaving"] * (zero != 1))
+        / (shards if zero >= 2 else 1.0),
+        "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),
+    }
+
+
+def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:
+    """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
+    bucket of gradients."""
+    if zero == 3:
+        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
+    if zero == 2:
+        parameters = weights.dense + weights.expert
+        return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
+    return 0.0
+
+
+def _fixed(task: Task, stages: Stages) -> Value:
+    """Context, and the NCCL buffers of the kinds of process groups in use."""
+    return task.software.context_bytes + stages.communicators * task.software.communicator_bytes

@@ -1,0 +1,246 @@
+"""What do plans of one precision cost, part by part? Lookups in tables by skeleton.
+
+This room and data_parallel are the only ones that decide what overlaps what.
+Arrays are [row] unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import codes_in, take_last
+from ..hardware.accelerator import peak_flops
+from ..hardware.precision import RECIPES, Precision, Recipe
+from ..layers.layer_costs import Cost
+from ..operators import kernel_times
+from ..pipeline import idle_time
+from ..plan.plan import Plan
+from ..plan.sync_policy import SERVERS, Policy, policy_of
+from ..task import Task
+from . import convergence, data_parallel, gradient_exchange, memory, offload, stages
+from .ranks import Weights
+from .stage_layouts import LayoutOf
+from .stages import Index, Stages
+
+Value = NDArray[np.float64]
+
+COMPUTE = {
+    "matmul": Cost.MATMUL,
+    "attention": Cost.ATTENTION,
+    "memory_bound": Cost.MEMORY_BOUND,
+    "recompute": Cost.RECOMPUTE,
+}
+"""What compute is made of."""
+COMMUNICATION = {
+    "tensor_comm": Cost.TENSOR_COMM,
+    "context_comm": Cost.CONTEXT_COMM,
+    "expert_comm": Cost.EXPERT_COMM,
+    "host_comm": Cost.HOST_COMM,
+    "launch": Cost.LAUNCH,
+}
+"""The other parts of a micro-batch; an optimizer on the host adds to host_comm once a step."""
+PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
+"""Parts of a step; they add up to step_seconds."""
+
+
+class Group:
+    """Rows of one precision, optimizer and policy, and the tables by skeleton they look up.
+
+    Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
+    every skeleton, so a row costs a few lookups.
+    """
+
+    task: Task
+    plans: Plan
+    rows: Index
+    """Where these rows stand in the whole table."""
+    optimizer: int
+    recipe: Recipe
+    policy: Policy
+    """How replicas are kept together."""
+    peak: float
+    """Dense FLOP/s of the GEMM format."""
+    stages: Stages
+    skeleton: Index
+    """The skeleton of each row."""
+    sends: Value
+
+    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
+        self._describe(task, plans, rows)
+        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
+        skeletons = plans if first.size == plans.rows else plans.take(first)
+        s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
+        if policy.shard:
+            s = replace(s, weights=data_parallel.hybrid(s.weights, policy.shard))
+        self.stages, zeros = s, codes_in(plans.zero)
+        sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy, zeros)
+        self.sync = data_parallel.seconds(task, sync, s, zeros, policy)
+        if policy.compression:
+            self.sync += self._compression()
+        update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
+        if policy.offload_optimizer:
+            how = (self.recipe, self.optimizer, policy.offload_optimizer / 100, update)
+            self.update, self.copies = offload.host_update(task, *how, s)
+        else:
+            self.update = update.max(axis=1) * (policy.sync not in SERVERS)
+        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
+        self.sends = self._sends(skeletons)
+
+    def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
+        self.task, self.plans, self.rows = task, plans, rows
+        self.optimizer = int(plans.optimizer[0])
+        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.policy = policy_of(plans)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+
+    def _sends(self, skeletons: Plan) -> Value:
+        """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
+        s, overlap = self.stages, np.array([[0.0], [1.0]])
+        hops = idle_time.sends(
+            skeletons.schedule,
+            s.ranks,
+            s.virtual,
+            stages.micro_batch_groups(skeletons),
+            s.micro_batches,
+            overlap,
+            self.task.software.contention,
+        )
+        out: Value = hops * s.hop
+        return out
+
+    def _compression(self) -> Value:
+        """Seconds to compress a step's gradients on the slowest rank [skeleton]."""
+        element = gradient_exchange.element_bytes(self.task, self.recipe, self.policy)
+        weights = self.stages.weights
+        parameters = weights.dense + weights.expert
+        work = gradient_exchange.compress_seconds(self.task, element, self.policy, parameters)
+        out: Value = np.asarray(work).max(axis=0)
+        return out
+
+    def terms(self) -> convergence.Terms:
+        """Iterations to the task's goal, by cause."""
+        task, policy, dp = self.task, self.policy, self.plans.dp.astype(float)
+        assert task.goal
+        accuracy = task.goal.accuracy
+        # Every worker averages the gradients of its share of the batch.
+        variance = task.goal.sequence_noise * dp / task.global_batch
+        if policy.compression:
+            how = (policy.compression, dp, variance, accuracy)
+            return convergence.compressed(*how, policy.levels, policy.kept_per_thousand)
+        if not policy.apart:
+            return convergence.averaged(dp, variance, accuracy)
+        period, second = gradient_exchange.averaging(task, policy, self.plans)
+        return convergence.cooperative(dp, variance, accuracy, period, second)
+
+    def take(self, which: Index, rows: Index) -> Group:
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        out = copy(self)
+        used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
+        out.plans, out.rows = self.plans.take(which), rows
+        out.stages = take_last(self.stages, used)
+        for name in ("sync", "update", "copies", "worst", "sends"):
+            if hasattr(self, name):
+                setattr(out, name, getattr(self, name)[..., used])
+        return out
+
+    def moved(self, start: int) -> Group:
+        """The same rows, standing further down in a longer table."""
+        out = copy(self)
+        out.rows = self.rows + start
+        return out
+
+    def step(self) -> Value:
+        s = self.stages
+        run = s.micro_batches * s.slowest + s.idle
+        out: Value = run[self.skeleton]
+        out += self.pipeline_comm()
+        out += self.data_comm()
+        out += self.optimizer_step()
+        if self.policy.offload_optimizer:
+            out += self.optimizer_copies()
+        return out
+
+    def memory_total(self) -> Value:
+        out: Value = self.worst[self.plans.zero, self.skeleton]
+        return out
+
+    def data_comm(self) -> Value:
+        p = self.plans
+        out: Value = self.sync[p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
+        return out
+
+    def pipeline_comm(self) -> Value:
+        out: Value = self.sends[self.plans.overlap_p2p, self.skeleton]
+        return out
+
+    def optimizer_step(self) -> Value:
+        out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
+    def optimizer_copies(self) -> Value:
+        """Seconds in which only copies of an optimizer on the host run, once a step."""
+        if not self.policy.offload_optimizer:
+            return np.zeros(self.rows.size)
+        out: Value = self.copies[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether some row keeps anything in host memory."""
+        return bool(self.policy.offload_optimizer) or self.stages.on_host is not None
+
+    def node_bytes(self) -> Value:
+        """Bytes of host memory that the fullest node needs."""
+        how = (self.recipe, self.optimizer, self.policy.offload_optimizer / 100)
+        found = offload.node_bytes(self.task, *how, self.stages)
+        out: Value = found[np.minimum(self.plans.zero, 1), self.skeleton]
+        return out
+
+    def part(self, cost: Cost) -> Value:
+        """Seconds of one part of the slowest rank's micro-batches over the step."""
+        out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
+        return out
+
+    def seconds(self, name: str) -> Value:
+        if name == "compute":
+            return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
+        if name == "host_comm":
+            return self.part(Cost.HOST_COMM) + self.optimizer_copies()
+        if name in COMMUNICATION:
+            return self.part(COMMUNICATION[name])
+        if name == "bubble":
+            return self.stages.idle[self.skeleton]
+        if name == "optimizer":
+            return self.optimizer_step()
+        return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()
+
+    def rank_bytes(self, zero: int) -> dict[str, Value]:
+        """Bytes by memory part [class, skeleton] under one ZeRO stage."""
+        how = (self.task, self.recipe, self.optimizer, self.stages, zero, self.policy)
+        return memory.rank_bytes(*how)
+
+    def worst_memory(self) -> dict[str, Value]:
+        """Memory by part on the rank that has most, and that rank."""
+        out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
+        skeletons = np.arange(self.stages.slowest.size)
+        for zero in codes_in(self.plans.zero):
+            rows = np.flatnonzero(self.plans.zero == zero)
+            parts = self.rank_bytes(zero)
+            worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
+            for name, part in {**parts, "rank": self.stages.rank}.items():
+                out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
+        return out
+
+
+def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
+    """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
+
+    Every state byte is read and written; ZeRO divides the work by the ranks that share the
+    weights. Neglects the gradient norm.
+    """
+    moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
+    return kernel_times.streaming_seconds(moved, task.cluster.accelerator)

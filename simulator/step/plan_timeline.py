@@ -1,0 +1,150 @@
+"""How does one plan run, event by event? Its stage times from the cost model, then the timeline.
+
+The closed forms choose among plans; this re-scores the best few (`rescore`) and times uneven
+stages exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..pipeline import stage_placement
+from ..pipeline.dependency_graph import graph
+from ..pipeline.event_simulation import StageTimes, Timeline
+from ..pipeline.event_simulation import simulate as run
+from ..pipeline.idle_time import deferred
+from ..pipeline.schedule_names import Schedule
+from ..plan.plan import Plan, resolve
+from ..rules.validity import check
+from ..task import Task
+from .costs import Costs
+from .evaluate import simulate
+from .plan_groups import COMMUNICATION
+from .stage_layouts import chunk_sizes
+from .stages import Stages, weight_seconds
+
+Value = NDArray[np.float64]
+
+EXCHANGE = 0.25
+"""Share of a hop for which either end of an interleaved send that is not overlapped stands still:
+a forward and a backward pass are sent and received in one exchange (Megatron-LM)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTimeline:
+    """One plan's operations in time, and what surrounds them in a step."""
+
+    task: Task
+    plan: Plan
+    """The plan with every AUTO resolved."""
+    costs: Costs
+    """Closed-form costs."""
+    times: StageTimes
+    timeline: Timeline
+    kept: Value
+    """Bytes of activations per micro-batch of each stage [stage]."""
+    pending: Value
+    """Those of them that a weight gradient alone still needs [stage]."""
+    tensor_share: float
+    """Share of a pass that is exposed tensor-parallel communication (slowest rank)."""
+    host_share: float
+    """The same of copies of activations to and from the host."""
+    data_comm: float
+    """Seconds of exposed gradient and weight synchronisation after the pipeline."""
+    host_comm: float
+    """Seconds in which only copies of an optimizer on the host run."""
+    optimizer: float
+
+    @property
+    def pipeline_seconds(self) -> float:
+        return float(self.timeline.step_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of one optimizer step, pipeline simulated."""
+        return self.pipeline_seconds + self.data_comm + self.host_comm + self.optimizer
+
+    @property
+    def closed_form(self) -> float:
+        """The same by the closed form."""
+        return float(self.costs.step[0])
+
+    @property
+    def micro_batches(self) -> int:
+        return int(self.timeline.graph.micro_batches)
+
+
+def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
+    """Simulate one plan. Raises InputError when it breaks a rule or its schedule deadlocks."""
+    resolved = resolve(plan, task.gpus).take(0)
+    check(resolved, task)
+    return _timed(simulate(task, resolved.table()), resolved)
+
+
+def rescore(costs: Costs) -> Value:
+    """Seconds of a step of each row with its pipeline simulated event by event."""
+    each = (costs.take([row]) for row in range(len(costs)))
+    return np.array([_timed(one, one.plans.take(0)).step_seconds for one in each])
+
+
+def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
+    """The timeline of a plan; `costs` are those of its one row."""
+    task = costs.task
+    # Every chunk as a rank of its own, one micro-batch in flight.
+    alone = replace(
+        plan,
+        schedule=int(Schedule.NAIVE),
+        layers_per_stage=chunk_sizes(task, plan),
+        first_stage_layers=0,
+        last_stage_layers=0,
+    )
+    (group,) = simulate(task, alone.table(), _every_chunk).groups
+    (whole,) = costs.groups
+    s, v = group.stages, int(plan.virtual_stages)
+    m, times = int(s.micro_batches[0]), _times(task, plan, s)
+    held_back = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
+    seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
+    at_end = float(whole.optimizer_copies()[0])
+    work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end
+    return PlanTimeline(
+        task=task,
+        plan=plan,
+        costs=costs,
+        times=times,
+        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, held_back), times),
+        kept=s.activations[:, 0],
+        pending=s.pending[:, 0],
+        tensor_share=seconds["tensor_comm"] / work,
+        host_share=(seconds["host_comm"] - at_end) / work,
+        data_comm=seconds["data_comm"],
+        host_comm=at_end,
+        optimizer=seconds["optimizer"],
+    )
+
+
+def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
+    forward, both = s.forward[:, 0], s.backward[:, 0]
+    weight = np.minimum(weight_seconds(task, s.matmul[:, 0]), both)
+    shown = 1 - plan.overlap_p2p * (1 - task.software.contention)
+    return StageTimes(
+        forward=forward,
+        input_gradient=both - weight,
+        weight_gradient=weight,
+        hop=float(s.hop[0]),
+        held=EXCHANGE * shown if plan.virtual_stages > 1 else 0.0,
+    )
+
+
+def _deferred(times: StageTimes) -> int:
+    """Weight gradients to hold back, by rank, so that none is missing when the pipeline drains."""
+    longest = (times.forward + times.input_gradient).max()
+    return int(deferred(longest, times.weight_gradient.max()))
+
+
+def _every_chunk(cut: stage_placement.Cut) -> stage_placement.Layout:
+    """A layout in which every chunk is a rank."""
+    alone = cut._replace(pp=len(cut.chunks), place=stage_placement.Placement.LOOPED)
+    return stage_placement.every_rank(alone)

@@ -1,0 +1,179 @@
+"""What do the layers of each pipeline rank add up to, before the schedule comes in?
+
+Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import some
+from ..layers.layer_costs import Cost, LayerCosts
+from ..operators import collectives
+from ..plan import tensor_grid
+from ..plan.plan import Plan, model_copies
+from ..task import Task
+from .stage_layouts import Placements
+
+Value = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters that are sharded alike, and the ranks that share them [class, skeleton]."""
+
+    dense: Value
+    expert: Value
+    """Parameters on a rank."""
+    units: Value
+    """Layers that gather and scatter them one by one."""
+    unit_parameters: Value
+    """Parameters of the largest layer on a rank."""
+    data_group: collectives.Group
+    """Ranks that hold the same dense weights: dp cp of them."""
+    expert_group: collectives.Group
+    """Ranks that hold the same experts: tp cp dp / (etp ep)."""
+    replicas: collectives.Group | None = None
+    """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
+
+
+def _over_kinds(counts: Value, costs: Value) -> Value:
+    """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].
+
+    A single class gets an empty one beside it: a product with one row of counts is rounded
+    otherwise, and no number may depend on how many classes a table has.
+    """
+    classes = counts.shape[1]
+    if classes == 1:
+        counts = np.concatenate([counts, np.zeros_like(counts)], axis=1)
+    return np.ascontiguousarray((counts @ costs).transpose(2, 1, 0)[:, :classes])
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the layers of each rank add up to, before the schedule comes in."""
+
+    costs: Value
+    """[Cost, class, skeleton]."""
+    total: Value
+    """Seconds per micro-batch of all ranks together [skeleton]."""
+    before: Value
+    """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
+    [2, class, skeleton]."""
+    paths: Value | None
+    """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
+    working: Value
+    """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
+    boundary: Value
+    """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
+    hop: Value
+    """Seconds to send them [skeleton]."""
+    tp: Value
+    """Tensor-parallel size [.., skeleton]."""
+    end_tp: Value
+    """That of the first or last rank, whichever is smaller [skeleton]."""
+    rank: Value
+    last_rank: Value
+    """The first rank of a class, and the one that defers most weight gradients."""
+    ranks_alike: Value
+    """[class, skeleton]."""
+    weights: Weights
+
+
+def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Placements) -> Ranks:
+    """Ranks of plans with one strategy each."""
+    cluster = task.cluster
+    tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
+    table = costs.table.take(which, axis=0)
+    counts = place.counts.take(place.which, axis=0)
+    stage = _over_kinds(counts, table)
+    passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
+    present = place.present.take(place.which, axis=2)
+    boundary, stride = costs.boundary[:, which], tp * cp * dp
+    crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
+    hop = collectives.send(boundary, crosses, cluster)
+    data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
+    if copies.max() > 1:
+        # The counts are the mean of both copies: right for seconds, half of what a rank holds.
+        stage[[Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS]] *= copies
+    return Ranks(
+        costs=stage,
+        total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
+        # Only one chunk of each earlier rank separates a rank from the first.
+        before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
+        paths=_paths(place, passes),
+        working=_largest(costs.working[:, which], present),
+        boundary=_mean_over_cuts(boundary, place),
+        hop=_mean_over_cuts(hop, place),
+        tp=tp,
+        end_tp=weight_split(plans, tp),
+        rank=place.rank[:, place.which],
+        last_rank=place.last_rank[:, place.which],
+        ranks_alike=place.ranks_alike[:, place.which],
+        weights=Weights(
+            dense=stage[Cost.DENSE_PARAMETERS],
+            expert=stage[Cost.EXPERT_PARAMETERS],
+            units=stage[Cost.UNITS] * copies,
+            unit_parameters=_largest(costs.unit_parameters[:, which], present),
+            data_group=data_group,
+            expert_group=_expert_group(task, plans, copies, crosses) or data_group,
+        ),
+    )
+
+
+def weight_split(plans: Plan, tp: Value) -> Value:
+    """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
+    if not some(plans.tp_grid):
+        return tp
+    return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
+
+
+def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
+    """The mean over the boundaries between chunks [skeleton] of what layers hand on
+    [kind, skeleton]; one row where all layers hand on the same."""
+    if place.cuts is None:
+        out: Value = by_kind[0]
+        return out
+    return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
+
+
+def _paths(place: Placements, passes: Value) -> Value | None:
+    """Seconds along the critical paths of looped chunks [Path, skeleton]."""
+    if not some(place.paths):
+        return None
+    forward, both = passes[..., 0], passes[..., 1]
+    each = np.concatenate([forward, both - forward], axis=1)[..., None]
+    out: Value = (place.paths.take(place.which, axis=0) @ each)[..., 0].T
+    return out
+
+
+def _expert_group(
+    task: Task, plans: Plan, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.Group | None:
+    """Ranks that hold the same experts; None for a model without."""
+    if not any(kind.experts for kind in task.model.kinds):
+        return None
+    folded = plans.etp * plans.ep
+    ranks = (plans.tp * plans.cp * plans.dp).astype(float)
+    return _with_copies(collectives.place(ranks / folded, folded, task.cluster), copies, crosses)
+
+
+def _with_copies(
+    group: collectives.Group, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.Group:
+    """The group together with the ranks that hold the other copy of the model, which are up to a
+    pipeline's length away."""
+    if copies.max() == 1:
+        return group
+    near, far = np.where(crosses, 1, copies), np.where(crosses, copies, 1)
+    return collectives.Group(group.ranks * copies, group.in_domain * near, group.domains * far)
+
+
+def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
+    """The largest value [kind, skeleton] among the kinds that a class holds [class, skeleton]."""
+    out: Value = np.where(present, of_kind[:, None], 0.0).max(axis=0)
+    return out

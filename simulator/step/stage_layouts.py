@@ -1,0 +1,92 @@
+"""Which rank holds which layers, for every plan of a table? Layouts of its distinct shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import distinct
+from ..layers.layer_kinds import layer_kinds
+from ..pipeline import stage_placement
+from ..plan.plan import Plan
+from ..task import Task
+from ..workload.model import Network
+
+Value = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
+"""Fields of a plan that decide its layout, with the placement of its schedule."""
+LayoutOf = Callable[[stage_placement.Cut], stage_placement.Layout]
+
+
+class Placements:
+    """The layouts of a table of skeletons, padded to one number of classes."""
+
+    def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
+        kinds = tuple(kind.name for kind in layer_kinds(task.model))
+        columns = [getattr(plans, name) for name in SHAPE]
+        columns.append(stage_placement.placement(plans.schedule))
+        rows, self.which = distinct(columns)
+        shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
+        cut = [
+            _chunks(task, plans.layers_per_stage, pp, v, first, last, place)
+            for pp, v, first, last, _, place in shapes
+        ]
+        layouts = [
+            layout_of(stage_placement.Cut(task.model.order, kinds, pp, chunks, place, mtp_stage))
+            for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
+        ]
+        self.cuts: Value | None = None
+        if isinstance(task.model, Network):
+            self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
+        classes = max(layout.rank.size for layout in layouts)
+        self.counts = np.zeros((len(layouts), classes, len(kinds)))
+        self.before = np.zeros(self.counts.shape)
+        self.total = np.zeros((len(layouts), 1, len(kinds)))
+        self.paths = np.array([layout.paths for layout in layouts])
+        self.rank = np.zeros((classes, len(layouts)))
+        self.last_rank = np.zeros(self.rank.shape)
+        self.ranks_alike = np.zeros(self.rank.shape)
+        for i, layout in enumerate(layouts):
+            n = layout.rank.size
+            self.counts[i, :n] = layout.counts
+            self.before[i, :n] = layout.before
+            self.rank[:n, i] = layout.rank
+            self.last_rank[:n, i] = layout.last_rank
+            self.ranks_alike[:n, i] = layout.ranks_alike
+            self.total[i] = layout.total
+        self.present = self.counts.transpose(2, 1, 0) > 0
+
+
+def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
+    """Share of the boundaries between chunks that lie behind a layer of each kind."""
+    behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
+    return np.bincount(behind, minlength=len(model.listed)) / max(behind.size, 1)
+
+
+def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
+    """Layers of each chunk of one plan, in model order."""
+    place = int(stage_placement.placement(plan.schedule))
+    ends = (plan.first_stage_layers, plan.last_stage_layers)
+    return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
+
+
+def _chunks(
+    task: Task,
+    explicit: tuple[int, ...],
+    pp: int,
+    virtual: int,
+    first: int,
+    last: int,
+    place: int,
+) -> tuple[int, ...]:
+    """Layers of each chunk: as the plan says, else as the stack cuts."""
+    model = task.model
+    if task.software.cut_by_parameters and not (explicit or first or last):
+        return stage_placement.parameter_cut(
+            model.layer_parameters, model.vocabulary * model.hidden, pp * virtual
+        )
+    return stage_placement.chunk_layers(model.layers, pp, virtual, first, last, explicit, place)

@@ -1,0 +1,301 @@
+"""What does a pipeline rank cost? Layer costs gathered over placements, before sharding.
+
+A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
+optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
+Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import codes_in, distinct, repeats, some
+from ..hardware.precision import Recipe
+from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
+from ..layers.listed_layers import listed_costs
+from ..operators import collectives, kernel_times
+from ..operators.kernel_times import smooth_maximum
+from ..operators.layer_work import Strategy
+from ..pipeline import idle_time, stage_placement, uneven_chunks
+from ..pipeline.activations_in_flight import Sizes, held_bytes, in_flight, losses_in_flight
+from ..pipeline.idle_time import Passes
+from ..pipeline.schedule_names import Schedule
+from ..plan import tensor_grid
+from ..plan.plan import Plan
+from ..task import Task
+from ..workload.model import Model, Network
+from .ranks import Ranks, Weights, uniform
+from .stage_layouts import LayoutOf, Placements
+
+Value = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+STRATEGY = (
+    "tp",
+    "cp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "sequence_parallel",
+    "recompute",
+    "overlap_tp",
+    "overlap_ep",
+    "cp_comm",
+    "expert_dispatch",
+    "tp_grid",
+    "offload_activations",
+)
+"""Fields of a plan that one layer can see."""
+SKELETON = (
+    *STRATEGY,
+    "pp",
+    "dp",
+    "virtual_stages",
+    "schedule",
+    "micro_batch_group",
+    "first_stage_layers",
+    "last_stage_layers",
+    "mtp_stage",
+)
+"""Fields of a plan that decide its stages."""
+
+CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the ranks of each skeleton do in one micro-batch, and what they hold."""
+
+    micro_batches: Value
+    ranks: Value
+    """Pipeline ranks p."""
+    virtual: Value
+    weights: Weights
+    parts: Value
+    """Seconds per micro-batch by kind of the slowest rank [part, skeleton]."""
+    slowest: Value
+    """Seconds per micro-batch of the slowest rank."""
+    idle: Value
+    """Seconds that rank idles while the pipeline fills and drains."""
+    hop: Value
+    """Seconds to send one boundary tensor."""
+    end_sync: Value
+    """Seconds to reduce the gradients of a tied embedding held by first and last rank."""
+    forward: Value
+    backward: Value
+    """Seconds per micro-batch of each pass [class, skeleton]."""
+    forward_before: Value
+    backward_before: Value
+    """The same summed over all earlier ranks: how long a class waits for them."""
+    activations: Value
+    """Bytes of all micro-batches in flight [class, skeleton]."""
+    on_host: Value | None
+    """Those that wait in host memory besides [class, skeleton]; None where none does."""
+    pending: Value
+    """Bytes of one that only lacks its weight gradient [class, skeleton]."""
+    logits: Value
+    buffers: Value
+    communicators: Value
+    """Kinds of process groups in use [skeleton]."""
+    ranks_alike: Value
+    """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
+    rank: Value
+    """The rank that each class stands for [class, skeleton]."""
+    matmul: Value
+    """Seconds per micro-batch of GEMMs, both passes [class, skeleton]."""
+
+
+def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
+    """Rows that differ from the row before in these fields, and each row's index among them."""
+    new = np.zeros(table.rows, bool)
+    new[0] = True
+    if new.size == 1:
+        return np.zeros(1, np.intp), np.zeros(1, np.intp)
+    for name in names:
+        column = getattr(table, name)
+        if not repeats(column):
+            new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
+def micro_batch_groups(plans: Plan) -> Value:
+    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
+    groups: Value = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
+    return groups
+
+
+def strategy(plans: Plan) -> Strategy:
+    """The local strategy of each row as float columns."""
+    return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
+
+
+def build(
+    task: Task,
+    recipe: Recipe,
+    plans: Plan,
+    layout_of: LayoutOf,
+    cost: CostsOf | None = None,
+) -> Stages:
+    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank, `cost` what
+    makes the cost table of its layers when that is not the model's own."""
+    first, which = distinct([getattr(plans, name) for name in STRATEGY])
+    distinct_plans = plans if plans.rows == 1 else plans.take(first)
+    costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
+    place = Placements(task, plans, layout_of)
+    return combine(task, recipe, plans, uniform(task, plans, costs, which, place))
+
+
+def costs_of(model: Model) -> CostsOf:
+    """What makes the cost table of a model's layers."""
+    return listed_costs if isinstance(model, Network) else layer_costs
+
+
+def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
+    """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
+    stage, alike = ranks.costs, ranks.ranks_alike
+    pp, v = plans.pp.astype(float), plans.virtual_stages.astype(float)
+    m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
+    launches = _pipeline_launches(task, ranks, pp)
+    seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
+    rows = np.arange(m.size)
+    slow = seconds.argmax(axis=0)
+    slowest = seconds[slow, rows]
+    total = ranks.total + launches
+    forward_before, both_before = ranks.before
+    sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
+    flight = in_flight(plans.schedule, sizes)
+    activations, buffers = kept_bytes(task, ranks, pp, flight)
+    if codes_in(plans.schedule)[-1] >= Schedule.ZB_H1:
+        activations = _with_deferred(task, plans, ranks, sizes)
+    usual = _usual_idle(plans, m, slowest, total, ranks.paths)
+    offloads = some(plans.offload_activations)
+    return Stages(
+        micro_batches=m,
+        ranks=pp,
+        virtual=v,
+        weights=ranks.weights,
+        parts=stage[SECONDS, slow, rows],
+        slowest=slowest,
+        idle=_idle(task, plans, m, ranks, slow, usual),
+        hop=ranks.hop,
+        end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
+        forward=forward,
+        backward=seconds - forward,
+        forward_before=forward_before,
+        backward_before=both_before - forward_before,
+        activations=activations,
+        on_host=flight * stage[Cost.ON_HOST] if offloads else None,
+        pending=stage[Cost.PENDING],
+        logits=stage[Cost.LOGITS] * losses_in_flight(plans.schedule, m),
+        buffers=buffers,
+        communicators=_communicators(plans, ranks),
+        ranks_alike=alike,
+        rank=ranks.rank,
+        matmul=stage[Cost.MATMUL],
+    )
+
+
+def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:
+    """Bytes of activations and buffers with `flight` micro-batches in flight [class, skeleton]."""
+    stage = ranks.costs
+    activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1))
+    boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
+    buffers = ranks.working + boundary * flight
+    if task.software.bucket_memory:
+        bucketed = ranks.weights.dense * (ranks.weights.data_group.ranks > 1)
+        buffers = buffers + task.software.bucket_memory * bucketed * (pp > 1)
+    return activations, buffers
+
+
+def _communicators(plans: Plan, ranks: Ranks) -> Value:
+    """Kinds of process groups in use."""
+    shared = ranks.weights.data_group.ranks > 1
+    tensor = 1.0 * (ranks.tp > 1)
+    if some(plans.tp_grid):
+        tensor = 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.groups)
+    out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
+    return out
+
+
+def weight_seconds(task: Task, matmul: Value) -> Value:
+    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
+    passes: 1/w of 1 + 1/d + 1/w, the rates of kernels.gradient_rates."""
+    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
+    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
+
+
+def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:
+    """Seconds the slowest rank idles under 1F1B or with looped chunks.
+
+    A chunk of every other rank, their mean, or what the longest path of uneven chunks says.
+    """
+    mean: Value = (total - slowest) / plans.virtual_stages
+    if paths is None:
+        return mean
+    longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
+    return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
+
+
+def _passes(task: Task, stage: Value) -> Passes:
+    """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
+    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
+    return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
+
+
+def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes) -> Value:
+    """Bytes of activations at the peak of the worst rank of each class [class, skeleton], where
+    weight gradients may be deferred."""
+    stage, schedule = ranks.costs, plans.schedule
+    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
+    passes = _passes(task, stage)
+    longest = (passes.forward + passes.input_gradient).max(axis=0)
+    deferred = idle_time.deferred(longest, passes.weight_gradient.max(axis=0))
+    each = (sizes, sizes._replace(r=ranks.last_rank))
+    out = [held_bytes(schedule, one, deferred, whole, stage[Cost.PENDING]) for one in each]
+    return np.asarray(np.maximum(*out))
+
+
+def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: Value) -> Value:
+    """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
+    pp = plans.pp.astype(float)
+    usual = np.where(pp > 1, usual, 0.0)
+    if codes_in(plans.schedule)[-1] <= Schedule.GPIPE:
+        return usual
+    rows, passes = np.arange(pp.size), _passes(task, ranks.costs)
+    own = Passes(*(part[slow, rows] for part in passes))
+    every = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
+    rest = Passes(*(whole - one for whole, one in zip(every, own, strict=True)))
+    return idle_time.idle_seconds(plans.schedule, pp, m, own, rest, usual)
+
+
+def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
+    """Seconds that a stack's launch floor of pipelines over several nodes adds to a micro-batch
+    on all ranks [skeleton]; the costs of the ranks take them in."""
+    software, cluster, stage = task.software, task.cluster, ranks.costs
+    if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
+        return 0.0
+    passes = 1 + software.backward_floor_ratio
+    per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)
+    floor = stage[Cost.UNITS] * per_layer * (pp > 1)
+    total = stage[Cost.TOTAL]
+    added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
+    stage[Cost.LAUNCH] += added
+    stage[Cost.TOTAL] += added
+    stage[Cost.FORWARD] += added / passes
+    return np.asarray((added * ranks.ranks_alike).sum(axis=0))
+
+
+def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
+    """Seconds in which first and last rank add up the gradient of an embedding they share."""
+    if not task.model.tied and not task.model.mtp_layers:
+        return np.zeros(plans.rows)
+    # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
+    looped = stage_placement.placement(plans.schedule) == stage_placement.Placement.LOOPED
+    holders = np.where(looped, np.minimum(plans.pp, 2.0), 1.0)
+    ends = collectives.place(holders, task.gpus / 2, task.cluster)
+    table = task.model.vocabulary * task.model.hidden / tp
+    return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

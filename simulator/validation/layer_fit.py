@@ -1,0 +1,84 @@
+"""Which times of whole layers explain measured steps? Their ratios to the model, by shape of layer.
+
+Every run has one shape of layer (layer_tables.SIZES). The ratio of a shape is what makes the median
+of ln(measured / predicted) over its runs zero, so a few runs that went wrong do not move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware import layer_tables
+from ..hardware.layer_tables import LayerTable
+from ..layers.layer_kinds import layer_sizes
+from ..step.stages import strategy
+from ..task import Task
+from .timed_runs import Rows
+
+Value = NDArray[np.float64]
+
+FEWEST_SHAPES = 16
+"""Shapes of layers from which measured steps make a table."""
+ROUNDS = 25
+CLOSE = 5e-4
+"""Largest median of ln(measured / predicted) that remains."""
+
+
+@dataclass(frozen=True)
+class LayerRatios:
+    """Measured over modelled seconds of layers, alike in both passes: steps do not tell them
+    apart."""
+
+    sizes: Value
+    """[size, shape]"""
+    ratio: Value
+    """[shape]"""
+
+    @property
+    def table(self) -> LayerTable:
+        return layer_tables.build(self.sizes, np.stack([self.ratio, self.ratio]))
+
+
+def sizes_of(rows: Rows) -> Value:
+    """The sizes of every row's layer [size, row]."""
+    out = np.empty((len(layer_tables.SIZES), rows.measured.size))
+    for index, task, plans in rows.tables:
+        out[:, index] = layer_sizes(task, strategy(plans))
+    return out
+
+
+def bare(task: Task) -> Task:
+    """The task without tables of layers."""
+    return with_table(task, None)
+
+
+def with_table(task: Task, table: LayerTable | None) -> Task:
+    """The task with this table of its stack's layers and no other; None for no table."""
+    tables = {} if table is None else {task.software.name: table}
+    accelerator = replace(task.cluster.accelerator, layer_tables=tables)
+    return replace(task, cluster=replace(task.cluster, accelerator=accelerator))
+
+
+def fit(rows: Rows, change: Callable[[Task], Task] = lambda task: task) -> LayerRatios:
+    """The ratios of the rows' shapes, with every task changed."""
+    sizes, shape = np.unique(sizes_of(rows), axis=1, return_inverse=True)
+    shape = shape.reshape(-1)
+    mine = [np.flatnonzero(shape == i) for i in range(sizes.shape[1])]
+    found = LayerRatios(sizes, np.ones(len(mine)))
+    for _ in range(ROUNDS):
+        predicted = rows.seconds(tabled(change, found.table))
+        off = np.log(rows.measured / predicted)
+        step = np.array([np.median(off[members]) for members in mine])
+        found = LayerRatios(sizes, found.ratio * np.exp(step))
+        if np.abs(step).max() < CLOSE:
+            break
+    return found
+
+
+def tabled(change: Callable[[Task], Task], table: LayerTable) -> Callable[[Task], Task]:
+    """The change, and then this table."""
+    return lambda task: with_table(change(task), table)

@@ -1,0 +1,284 @@
+"""How far off are the predictions? Published measured runs, predicted and scored by source.
+
+Each source reports memory in its own unit, of its own rank, with or without what the driver
+holds; run_conventions says which, and the prediction is compared with the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plan.plan import AXES, concat
+from ..step.costs import EDGE, Costs
+from ..step.evaluate import simulate
+from . import metrics
+from .published_runs import Run
+from .run_tasks import Question, questions
+
+Value = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+SAME = (
+    *("source", "framework", "dtype", "sequence", "global_batch"),
+    *("model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab"),
+    *("accelerator", "gpus", "gpus_per_node", "inter_node_network"),
+)
+"""Columns, beside the kernel, that rows share which differ in their layout only."""
+FEWEST_LAYOUTS = 4
+"""Distinct layouts that make a group worth ranking."""
+LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
+"""Points of the curve of wrong verdicts."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Columns over the supported rows: what was asked, and what the simulator says."""
+
+    asked: tuple[Question, ...]
+    step: Value
+    """Seconds of a step."""
+    low: Value
+    high: Value
+    memory: Value
+    """Bytes of the rank and of the kind that the source reports."""
+    share: Value
+    """Bytes of the fullest rank, reserve included, over the capacity."""
+    flops: Value
+    """Model FLOPs of a step over the peak FLOP/s of all GPUs: seconds at an MFU of one."""
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    @property
+    def measured(self) -> Value:
+        """Seconds of a step as published; NaN where it was not."""
+        return np.array([q.run.given("step_seconds", np.nan) for q in self.asked])
+
+    @property
+    def measured_memory(self) -> Value:
+        """Bytes as published; NaN where it was not."""
+        return np.array(
+            [
+                q.run.given("peak_memory_gb", np.nan) * q.run.convention.memory.unit
+                for q in self.asked
+            ]
+        )
+
+    @property
+    def timed(self) -> Mask:
+        return ~np.isnan(self.measured)
+
+    @property
+    def ran_out(self) -> Mask:
+        return np.array([q.run.ran_out_of_memory for q in self.asked], bool)
+
+    @property
+    def measured_mfu(self) -> Value:
+        """MFU as measured, with the simulator's FLOPs and the datasheet's peak."""
+        return self.flops / self.measured
+
+    def take(self, keep: Mask) -> Prediction:
+        """The chosen rows."""
+        columns = (self.step, self.low, self.high, self.memory, self.share, self.flops)
+        asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
+        return Prediction(asked, *(column[keep] for column in columns))
+
+
+def batches(asked: Sequence[Question]) -> list[NDArray[np.intp]]:
+    """Rows that one table of plans answers: same task, same explicit layout."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for row, q in enumerate(asked):
+        found.setdefault((id(q.task), q.plan.layers_per_stage), []).append(row)
+    return [np.array(rows) for rows in found.values()]
+
+
+def predict(asked: Sequence[Question]) -> Prediction:
+    """Predicts every question, those of one task together."""
+    columns = np.empty((6, len(asked)))
+    for rows in batches(asked):
+        several = [asked[row] for row in rows]
+        plans = concat([q.plan.table() for q in several])
+        costs = simulate(several[0].task, plans)
+        low, high = costs.interval
+        kinds = [q.run.convention.memory for q in several]
+        memory = rank_memory(costs)
+        columns[0, rows], columns[1, rows], columns[2, rows] = costs.step, low, high
+        columns[3, rows] = [
+            memory[kind.first_stage, kind.reserved][i] for i, kind in enumerate(kinds)
+        ]
+        columns[4, rows] = costs.memory_total / costs.capacity
+        columns[5, rows] = costs.mfu * costs.step
+    return Prediction(tuple(asked), *columns)
+
+
+def rank_memory(costs: Costs) -> dict[tuple[bool, bool], Value]:
+    """Bytes by (whether of the first pipeline rank or the fullest, whether with the reserve)."""
+    out = {(first, held): np.empty(len(costs)) for first in (True, False) for held in (True, False)}
+    for group in costs.groups:
+        for zero in np.unique(group.plans.zero):
+            parts = group.rank_bytes(int(zero))
+            mine = group.plans.zero == zero
+            rows, skeleton = group.rows[mine], group.skeleton[mine]
+            total = sum(parts.values(), np.zeros(1))
+            for held, size in ((True, total), (False, total - parts["reserve"])):
+                out[True, held][rows] = size[0, skeleton]
+                out[False, held][rows] = size.max(axis=0)[skeleton]
+    return out
+
+
+def ranking_groups(p: Prediction) -> list[NDArray[np.intp]]:
+    """Timed rows that differ in their layout only, where there are at least four layouts."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for row in np.flatnonzero(p.timed):
+        run = p.asked[row].run
+        found.setdefault((*(run[name] for name in SAME), run.kernel), []).append(int(row))
+    return [
+        np.array(rows)
+        for rows in found.values()
+        if len({_layout(p.asked[row]) for row in rows}) >= FEWEST_LAYOUTS
+    ]
+
+
+def _layout(q: Question) -> tuple[Any, ...]:
+    return (*(getattr(q.plan, name) for name in AXES), q.plan.layers_per_stage)
+
+
+def score(p: Prediction, rows: int) -> dict[str, Any]:
+    """All scores of some rows, in the form of the JSON contract; `rows` counts unsupported too."""
+    timed = p.timed
+    measured = p.measured
+    groups = [(p.step[g], measured[g]) for g in ranking_groups(p)]
+    return {
+        "rows": rows,
+        "supported": len(p),
+        "timed": int(timed.sum()),
+        "step": metrics.errors(p.step[timed], measured[timed]),
+        "regret": metrics.ranking(groups),
+        "memory": _memory_scores(p),
+        "interval80_coverage": metrics.coverage(p.low[timed], p.high[timed], measured[timed]),
+    }
+
+
+def _memory_scores(p: Prediction) -> dict[str, Any]:
+    """Errors of stated peaks; verdicts, with 'fits' up to the edge, on rows of sources that also
+    state what did not fit; and on all rows that ran, labelled so or not."""
+    measured = p.measured_memory
+    known = ~np.isnan(measured)
+    errors = metrics.errors(p.memory[known], measured[known])
+    both = {q.run.source for q in p.asked if q.run.ran_out_of_memory}
+    labelled = np.array([q.run.source in both for q in p.asked], bool)
+    share, ran_out = p.share[labelled], p.ran_out[labelled]
+    return {
+        "rows": int(known.sum()),
+        "median_abs": errors["median_abs"],
+        "mean_abs": errors["mean_abs"],
+        **metrics.verdicts(share, ran_out, EDGE),
+        "labelled": int(labelled.sum()),
+        "ran_but_said_not": metrics.verdicts(p.share, p.ran_out, EDGE)["false_ooms"],
+        "curve": [
+            {"limit": limit, **metrics.verdicts(share, ran_out, limit)}
+            for limit in (LIMITS if labelled.any() else ())
+        ],
+    }
+
+
+def _dense(p: Prediction) -> Mask:
+    """Dense models in 16 bits at an MFU of at least 5 %: what the bars are stated for."""
+    sixteen = np.array([q.run.dtype in ("bf16", "fp16") for q in p.asked], bool)
+    dense = np.array([not q.run["experts"] for q in p.asked], bool)
+    chosen: Mask = sixteen & dense & (np.nan_to_num(p.measured_mfu) >= 0.05)
+    return chosen
+
+
+def _of(source: str, keep: Callable[[Run], bool]) -> Callable[[Prediction], Mask]:
+    def chosen(p: Prediction) -> Mask:
+        return np.array([q.run.source == source and keep(q.run) for q in p.asked], bool)
+
+    return chosen
+
+
+SUBSETS: dict[str, Callable[[Prediction], Mask]] = {
+    "dense 16-bit at MFU >= 5 %": _dense,
+    "all but hf_ultrascale": lambda p: np.array(
+        [q.run.source != "hf_ultrascale" for q in p.asked], bool
+    ),
+    "megatron_sc21 with tp or pp": _of("megatron_sc21", lambda run: not run["fsdp"]),
+    "hf_ultrascale on 8-16 GPUs": _of("hf_ultrascale", lambda run: run["gpus"] <= 16),
+    "hf_ultrascale pp = 1, tp <= 4": _of(
+        "hf_ultrascale", lambda run: run["pp"] == 1 and run["tp"] <= 4
+    ),
+}
+"""Rows that are also scored on their own, pooled."""
+
+
+def by_source(p: Prediction, rows: Counter[str]) -> dict[str, dict[str, Any]]:
+    """The scores of every source that `rows` counts."""
+    sources = np.array([q.run.source for q in p.asked], object)
+    return {name: score(p.take(sources == name), count) for name, count in rows.items()}
+
+
+def overall(sources: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Counts added up, and scores averaged over sources so that the largest does not decide."""
+    every = list(sources)
+    out: dict[str, Any] = metrics.mean_of([{**r, "memory": _without_curve(r)} for r in every])
+    for name in ("rows", "supported", "timed"):
+        out[name] = sum(r[name] for r in every)
+    out["regret"]["groups"] = sum(r["regret"]["groups"] for r in every)
+    for name in ("rows", "labelled"):
+        out["memory"][name] = sum(r["memory"][name] for r in every)
+    return out
+
+
+def _without_curve(r: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in r["memory"].items() if name != "curve"}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A file of runs, what the simulator says of them, and the scores."""
+
+    runs: tuple[Run, ...]
+    answers: tuple[Question | str, ...]
+    """For each run its question, or why it has none."""
+    prediction: Prediction
+    """Of those that have one, in order."""
+    record: dict[str, Any]
+    """Scores in the form of the JSON contract, and of SUBSETS."""
+
+
+def validate(runs: Sequence[Run]) -> Validation:
+    """Predicts and scores all rows."""
+    answers = questions(runs)
+    p = predict([answer for answer in answers if isinstance(answer, Question)])
+    sources = by_source(p, Counter(sorted(run.source for run in runs)))
+    reasons = Counter(answer for answer in answers if isinstance(answer, str))
+    parts = {name: p.take(chosen(p)) for name, chosen in SUBSETS.items()}
+    record = {
+        "overall": overall(sources.values()),
+        "sources": sources,
+        "subsets": {name: _subset(part) for name, part in parts.items() if len(part)},
+        "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
+        "timed_transformers": _coverage(runs, answers),
+    }
+    return Validation(tuple(runs), tuple(answers), p, record)
+
+
+def _subset(p: Prediction) -> dict[str, Any]:
+    inside = by_source(p, Counter(sorted(q.run.source for q in p.asked)))
+    return {"pooled": score(p, len(p)), "sources": inside}
+
+
+def _coverage(runs: Sequence[Run], answers: Sequence[Question | str]) -> dict[str, int]:
+    """Timed rows with layers and a hidden width, and how many of them are supported."""
+    timed = [
+        isinstance(answer, Question)
+        for run, answer in zip(runs, answers, strict=True)
+        if run["step_seconds"] and run["layers"] and run["hidden"]
+    ]
+    return {"rows": len(timed), "supported": sum(timed)}

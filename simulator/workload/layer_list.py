@@ -1,0 +1,127 @@
+"""Networks that are no transformers, as files: a list of layers in CSV or JSON.
+
+A layer is what pipelines and data parallelism need to know of it: parameters, forward FLOPs, and
+bytes per sample. Bytes are those of 16-bit numbers; wider formats scale them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import InputError, did_you_mean
+from .blocks import ListedLayer
+
+FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_bytes")
+"""Columns of a layer list; OPTIONAL ones may be added."""
+OPTIONAL = ("efficiency", "repeat")
+MOST_LAYERS = 4096
+LayerList = tuple[str, list[ListedLayer], str]
+"""Name, layers in order, source."""
+
+
+def network_arguments(name: str, layers: Iterable[ListedLayer], source: str) -> dict[str, Any]:
+    """What Network is made of: layers in order, of which equal ones become one kind."""
+    every = tuple(layers)
+    if not every:
+        raise InputError(f"network {name} has no layers")
+    distinct = tuple(dict.fromkeys(every))
+    return {
+        "name": name,
+        "hidden": 0,
+        "vocabulary": 0,
+        "kinds": (),
+        "order": tuple(distinct.index(layer) for layer in every),
+        "sequence": 1,
+        "source": source,
+        "listed": distinct,
+    }
+
+
+def lists_layers(path: Path) -> bool:
+    """Whether a file is a layer list: a CSV, or JSON with a list of layers."""
+    if path.suffix != ".json":
+        return path.suffix == ".csv"
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("layers"), list)
+
+
+def read_layer_list(path: str | Path) -> LayerList:
+    """Name, layers and source of a CSV file with the columns FIELDS, or of JSON {"name", "layers"}.
+
+    `repeat` says how many such layers follow one another, `efficiency` is the share of the peak
+    that a layer's kernels reach. Raises InputError with file, layer and column where something is
+    missing or is not a number.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{path}: cannot be read as text") from None
+    if path.suffix == ".json":
+        return _of_json(text, path)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    rows = list(csv.DictReader(lines))
+    return path.stem, _layers(rows, path), _comment(text)
+
+
+def _comment(text: str) -> str:
+    """The first comment lines of a CSV: its source."""
+    told = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    return " ".join(told)
+
+
+def _of_json(text: str, path: Path) -> LayerList:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error})") from None
+    rows = content.get("layers") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path}: 'layers' must be a list of objects with {', '.join(FIELDS)}")
+    name, source = str(content.get("name", path.stem)), str(content.get("source", ""))
+    return name, _layers(rows, path), source
+
+
+def _layers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[ListedLayer]:
+    out: list[ListedLayer] = []
+    for number, row in enumerate(rows, 1):
+        out += _repeated(row, f"{path}: layer {number}")
+        if len(out) > MOST_LAYERS:
+            raise InputError(f"{path}: at most {MOST_LAYERS} layers")
+    return out
+
+
+def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
+    unknown = [str(name) for name in row if name not in (*FIELDS, *OPTIONAL)]
+    if unknown:
+        near = did_you_mean(unknown[0], (*FIELDS, *OPTIONAL))
+        raise InputError(f"{where}: unknown column {unknown[0]!r}{near}")
+    missing = [name for name in FIELDS[1:] if row.get(name) in (None, "")]
+    if missing:
+        raise InputError(f"{where} has no {missing[0]}")
+    values = {name: _number(row[name], f"{where}: {name}") for name in FIELDS[1:]}
+    efficiency = _number(row.get("efficiency") or 0, f"{where}: efficiency")
+    repeat = _number(row.get("repeat") or 1, f"{where}: repeat")
+    if efficiency > 1:
+        raise InputError(f"{where}: efficiency is {efficiency:g}; a share of the peak is 0 to 1")
+    if repeat != int(repeat) or not 1 <= repeat <= MOST_LAYERS:
+        raise InputError(f"{where}: repeat is {repeat:g}; it must be 1 to {MOST_LAYERS}")
+    parameters = int(values.pop("parameters"))
+    return [ListedLayer(parameters=parameters, efficiency=efficiency, **values)] * int(repeat)
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} is {value!r}, not a number") from None
+    if not 0 <= number < 1e18:
+        raise InputError(f"{where} is {value}; it must be at least 0")
+    return number

@@ -1,0 +1,83 @@
+"""What does the command line say of searches that prove their answer?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from plan3d.cli.main import main
+
+TASK = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
+SEARCH = ["search", *TASK, "--choose", "tp=1,2,4", "--fix", "cp=1"]
+BRANCH = [*SEARCH, "--backend", "branch-and-bound"]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The JSON object that a command prints."""
+    assert main([*arguments, "--json"]) == 0
+    record: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    return record
+
+
+def test_branch_and_bound_prints_the_exhaustive_ranking_and_its_proof(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    full, found = answer(capsys, *SEARCH), answer(capsys, *BRANCH)
+    assert [p["plan"] for p in found["plans"]] == [p["plan"] for p in full["plans"]]
+    assert found["backend"] == "branch-and-bound"
+    assert found["gap"] == 0
+    assert found["bound"] == pytest.approx(full["plans"][0]["step_seconds"])
+    assert found["counts"]["evaluated"] < full["counts"]["evaluated"]
+    assert main(BRANCH) == 0
+    assert "proven: no plan that fits, of those searched, is better" in capsys.readouterr().out
+
+
+def test_a_budget_leaves_a_gap(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, *BRANCH, "--budget", "4")
+    assert found["complete"] is False
+    assert 0 < found["gap"] < 1
+    assert main([*BRANCH, "--budget", "4"]) == 0
+    assert "of those searched, is more than" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "1"], "seed has no effect: the branch-and-bound search"),
+        (["--pareto"], "--pareto needs every plan costed"),
+    ],
+)
+def test_flags_without_effect_are_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*BRANCH, *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    large = ["search", "--model", "gpt3-175b", "--cluster", "h100-sxm", "--gpus", "8"]
+    large += ["--sequence", "2048", "--global-batch", "64", "--backend", "branch-and-bound"]
+    assert main([*large, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["complete"] is True
+    assert found["plans"] == []
+    assert "the smallest" in found["infeasible"][0]
+
+
+def test_an_integer_program_prints_a_strategy_for_each_stage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layered = [*SEARCH, "--fix", "pp=2", "--fix", "micro_batch=1"]
+    layered += ["--backend", "integer-programming"]
+    layered += ["--memory-headroom", "80%"]
+    found = answer(capsys, *layered)
+    assert found["complete"] is True
+    assert 0 <= found["gap"] < 0.01
+    best = found["plans"][0]
+    assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
+    assert best["memory_bytes"]["total"] <= found["memory_limit_bytes"]
+    assert found["bound"] <= best["step_seconds"]
+    assert main([*layered, "--fix", "virtual_stages=2"]) == 2
+    assert "cannot keep virtual_stages" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""Does `plan3d explain` print, draw and refuse what it says?"""
+
+import json
+
+import pytest
+
+from plan3d.cli.main import main
+
+TASK = ["--model", "gpt3-6.7b", "--cluster", "a100-80gb-sxm", "--gpus", "32"]
+TASK += ["--global-batch", "64"]
+PLAN = "pp=4 tp=2 recompute=full"
+
+
+def run(capsys, *words):
+    code = main(["explain", *TASK, *words])
+    return code, *capsys.readouterr()
+
+
+def record_of(capsys, *words):
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out, parse_constant=pytest.fail)
+
+
+def test_text(capsys):
+    code, out, err = run(capsys, "--plan", PLAN, "--against", "tp=4")
+    assert (code, err) == (0, "")
+    for words in (
+        "Why not tp=4?",
+        "it changes tp 4 (was 2), dp 2 (was 4)",
+        "arithmetic at peak",
+        "memory by pipeline rank, GiB",
+        "Memory does not bind",
+        "recompute=none",
+        "elasticity",
+        "What matters",
+    ):
+        assert words in out
+
+
+def test_json(capsys):
+    record = record_of(capsys, "--plan", PLAN)
+    assert list(record) == [
+        *("plan3d", "task", "profile", "plans", "stages", "waterfall", "binding", "edits"),
+        *("too_large", "sensitivity", "held_by_tables", "capacity"),
+    ]
+    (plan,) = record["plans"]
+    bars = record["waterfall"]
+    assert sum(bar["seconds"] for bar in bars) == pytest.approx(plan["step_seconds"])
+    assert len(record["stages"]) == 4
+    assert len(record["edits"]) == 10
+    for edit in record["edits"]:
+        assert edit["verdict"] in ("fits", "edge")
+        ratio = edit["step_seconds"] / plan["step_seconds"]
+        assert edit["step_change"] == pytest.approx(ratio - 1)
+    assert record["edits"][0]["edit"] == "recompute=none"
+    assert {s["name"] for s in record["sensitivity"]} >= {"flop_rate", "inter_node_bandwidth"}
+    assert [at["factor"] for at in record["capacity"]] == [0.8, 1.0, 1.25]
+
+
+def test_against_a_plan_and_a_saved_plan(capsys, tmp_path):
+    record = record_of(capsys, "--plan", PLAN, "--against", "tp=8 pp=2")
+    against = record["against"]
+    assert against["asked"] == "tp=8 pp=2"
+    assert against["changed"]["recompute"] == ["full", "none"]
+    slower = against["step_seconds"] - record["plans"][0]["step_seconds"]
+    assert sum(against["seconds"].values()) == pytest.approx(slower)
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps(record))
+    same = record_of(capsys, "--plan", f"{saved}#1", "--against", str(saved))
+    assert same["against"]["changed"] == {}
+
+
+def test_what_is_illegal_names_its_rule(capsys):
+    record = record_of(capsys, "--plan", PLAN, "--against", "tp=3")
+    rules = [broken["rule"] for broken in record["against"]["refused_by"]]
+    assert "tp-divides-heads" in rules
+    assert "rule tp-divides-heads" in record["against"]["sentences"][0]
+    assert "step_seconds" not in record["against"]
+
+
+def test_plans_that_are_not_uniform(capsys):
+    text = "pp=4 segments=8:recompute=full|8:tp=2,dp=4|8*2"
+    record = record_of(capsys, "--plan", text, "--against", "micro_batch=2")
+    assert record["against"]["changed"] == {"micro_batch": [1, 2]}
+    (plan,) = record["plans"]
+    assert sum(b["seconds"] for b in record["waterfall"]) == pytest.approx(plan["step_seconds"])
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_picture(capsys, tmp_path, form, start):
+    file = tmp_path / f"why.{form}"
+    assert run(capsys, "--plan", PLAN, "--plot", str(file))[0] == 0
+    assert file.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--plan", "pp=3"], "!= 32 GPUs"),
+        (["--plan", PLAN, "--against", "ttp=4"], "unknown plan field 'ttp'; did you mean tp"),
+        (["--plan", PLAN, "--against", "tp=4 ttp=4"], "unknown plan field 'ttp'"),
+        (["--plan", PLAN, "--against", "nothing.json"], "--against 'nothing.json' is neither"),
+        (["--plan", PLAN, "--plot", "why.txt"], "must end in .png, .svg, .pdf"),
+        (["--plan", PLAN, "--tokens", "1B"], "--tokens"),
+        ([], "--plan"),
+    ],
+)
+def test_mistakes_take_one_line(capsys, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,147 @@
+"""`plan3d validate` as scripts see it: tables, JSON, files and refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plan3d.cli.main import main
+
+SC21 = ["validate", "--source", "megatron_sc21"]
+
+
+def test_json_is_one_object_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SC21, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    record = json.loads(out, parse_constant=pytest.fail)
+    assert {"plan3d", "overall", "sources", "unsupported"} <= set(record)
+    assert list(record["sources"]) == ["megatron_sc21"]
+    r = record["sources"]["megatron_sc21"]
+    assert r["rows"] == r["supported"] == 22
+    memory = {"rows", "median_abs", "mean_abs", "false_fits", "false_ooms", "labelled"}
+    assert memory <= set(r["memory"])
+    pooled = record["subsets"]["megatron_sc21 with tp or pp"]["pooled"]
+    assert pooled["rows"] == 16
+    assert pooled["step"]["mean_abs"] < 0.1
+
+
+def test_tables_name_sources_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--source", "nemo_launcher_2405"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "step time, and choosing by it" in out
+    row = next(line for line in out.splitlines() if line.startswith("nemo_launcher_2405"))
+    assert row.split()[1:3] == ["10", "7"]
+    assert "7 of 10 timed rows of transformers are supported (70.0 %)" in out
+    assert "- 3 rows: LoRA: most weights are frozen" in out
+
+
+def test_csv_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.csv"
+    assert main(["validate", "--source", "nemo_launcher_2405", "--csv", str(path)]) == 0
+    capsys.readouterr()
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert len(rows) == 10
+    refused = [row for row in rows if row["unsupported"]]
+    assert len(refused) == 3
+    for row in rows:
+        assert bool(row["step_seconds"]) != bool(row["unsupported"])
+        assert float(row["measured_step_seconds"]) > 0
+
+
+def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
+        path = tmp_path / name
+        assert main([*SC21, "--plot", str(path)]) == 0
+        assert path.read_bytes().startswith(magic)
+    capsys.readouterr()
+
+
+def test_matplotlib_is_loaded_only_to_plot() -> None:
+    code = (
+        "import sys; from plan3d.cli.main import main; "
+        f"status = main({SC21}); "
+        "print(sorted({'matplotlib', 'scipy', 'pandas'} & set(sys.modules)), file=sys.stderr); "
+        "sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_a_file_of_the_user_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib import resources
+
+    text = (resources.files("plan3d.simulator.validation") / "published_runs.csv").read_text(
+        encoding="utf-8"
+    )
+    lines = text.splitlines()
+    header = next(line for line in lines if line.startswith("run,"))
+    mine = [line.replace("tinyllama", "ours") for line in lines if line.startswith("tinyllama")]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join([header, *mine]), encoding="utf-8")
+    assert main(["validate", "--runs", str(path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["sources"]["ours"]["supported"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "megatron"], "megatron_sc21, megatron_v1_2019?"),
+        (["--runs", "none.csv"], "none.csv: cannot be read"),
+        (["--plot", "picture.txt"], "must end in .png"),
+        (["--csv", "no/such/folder/x.csv"], "cannot be written"),
+        (["--top", "3"], "unknown option"),
+    ],
+)
+def test_mistakes_take_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_without_a_column_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("run,source,tp\na,b,1\n", encoding="utf-8")
+    assert main(["validate", "--runs", str(path)]) == 2
+    assert "no column status, accelerator" in capsys.readouterr().err
+
+
+def test_cross_validation_shows_what_fits_did_not_see(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SC21, "--cross-validate"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for title in ("runs that the fits did not see", "what was fitted", "measured over predicted"):
+        assert title in out
+    assert any(line.startswith("megatron_sc21 with tp or pp") for line in out.splitlines())
+    assert main([*SC21, "--cross-validate", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    part = record["parts"]["megatron_sc21 with tp or pp"]
+    assert part["rows"] == 16
+    assert part["step"]["mean_abs"] < 0.1
+    assert part["leave_one_model_out"]["mean_abs"] < 0.1
+    assert {"calibrated, many nodes", "shipped profile, many nodes"} <= set(record["intervals"])
+
+
+def test_cross_validation_writes_no_rows_and_needs_something_to_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        ([*SC21, "--csv", str(tmp_path / "rows.csv")], "--csv does not go with --cross-validate"),
+        (["validate", "--source", "nemo_launcher_2405"], "nothing to fit"),
+    ):
+        assert main([*words, "--cross-validate"]) == 2
+        assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

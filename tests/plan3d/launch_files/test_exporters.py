@@ -1,0 +1,642 @@
+"""Does every exporter write what its framework reads, and refuse by name what it cannot run?"""
+
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plan3d.launch_files.exporter import refusals, with_layers, written
+from plan3d.launch_files.megatron.model_flags import EXPRESSES, model_flags, model_of
+from plan3d.launch_files.megatron.writer import layout_text
+from plan3d.launch_files.registry import EXPORTERS, exporter
+from plan3d.launch_files.shape import features, same_shape
+from plan3d.launch_files.shell.flags import Flags
+from plan3d.launch_files.shell.shell_words import Word
+from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.stage_layout import read_layout
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import preset_names
+
+GPUS = 16
+
+
+@cache
+def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm"):
+    return Task(
+        Model.preset(model), Cluster.profile(cluster, gpus=gpus), sequence=2048, global_batch=batch
+    )
+
+
+def text(framework, plan, version="", **of_task):
+    return written(task(**of_task), Plan.parse(plan), EXPORTERS[framework].form(version))
+
+
+def array_words(script):
+    """The flags of the bash arrays of a fragment: name -> values."""
+    out, name = {}, None
+    for line in script.splitlines():
+        if line.startswith("  --"):
+            name, *values = shlex.split(line)
+            assert name not in out
+            out[name] = values
+    return out
+
+
+def test_every_framework_names_its_version_and_states_the_plan():
+    plan = "tp=2 dp=8 zero=0 overlap_grad_reduce=1 overlap_param_gather=0"
+    for name in ("megatron", "megatron-bridge", "nanotron"):
+        form = EXPORTERS[name].form()
+        out = text(name, plan)
+        assert out.startswith(f"# {form.title}, written by plan3d\n")
+        assert form.version in form.title
+        assert "# llama-3.1-8b on 16 x H100-80GB-SXM5 (2 x 8)\n" in out
+        assert "# plan: tp=2 dp=8 zero=0" in out
+
+
+@pytest.mark.parametrize("framework", EXPORTERS)
+@pytest.mark.parametrize("way", ["sync=gossip", "sync_period=4"])
+def test_no_framework_synchronises_otherwise(framework, way):
+    with pytest.raises(InputError, match="all-reduced every step in full"):
+        text(framework, f"tp=2 dp=8 {way}")
+
+
+def test_hybrid_sharding_is_replicas_of_shards():
+    flags = array_words(text("megatron", "tp=2 dp=8 shard=4"))
+    assert flags["--num-distributed-optimizer-instances"] == ["2"]
+    flags = array_words(text("megatron", "dp=4 cp=4 zero=2 shard=8"))
+    assert flags["--num-distributed-optimizer-instances"] == ["2"]
+    bridge = text("megatron-bridge", "tp=2 dp=8 shard=4 bucket_parameters=1000000")
+    assert "ddp.num_distributed_optimizer_instances=2" in bridge
+    assert "ddp.bucket_size=1000000" in bridge
+    usual = text("megatron-bridge", "tp=2 dp=8")
+    assert "ddp.num_distributed_optimizer_instances=1" in usual
+    assert "ddp.bucket_size=null" in usual
+    for cp, shards, replicas in ((1, 4, 2), (2, 2, 2)):
+        plan = f"tp=2 cp={cp} dp={8 // cp} zero=3 shard=4"
+        axes = tomllib.loads(text("torchtitan", plan))["parallelism"]
+        assert axes["data_parallel_shard_degree"] == shards
+        assert axes["data_parallel_replicate_degree"] == replicas
+
+
+def test_buckets_are_of_parameters():
+    flags = array_words(text("megatron", "dp=16 bucket_parameters=1000000"))
+    assert flags["--ddp-bucket-size"] == ["1000000"]
+    plan = f"dp=16 zero=2 overlap_grad_reduce=1 bucket_parameters=1000000 {FREE}"
+    zero = json.loads(text("deepspeed", plan))["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 1_000_000
+    assert "bucket" not in text("megatron", "dp=16") + text("deepspeed", f"dp=16 zero=2 {FREE}")
+
+
+def test_megatron_flags():
+    flags = array_words(text("megatron", "tp=2 pp=4 virtual_stages=2 micro_batch=2 recompute=full"))
+    assert flags["--num-layers"] == ["32"]
+    assert flags["--num-query-groups"] == ["8"]
+    assert flags["--ffn-hidden-size"] == ["14336"]
+    assert flags["--vocab-size"] == ["128256"]
+    assert flags["--normalization"] == ["RMSNorm"]
+    assert flags["--position-embedding-type"] == ["rope"]
+    assert flags["--tensor-model-parallel-size"] == ["2"]
+    assert flags["--pipeline-model-parallel-size"] == ["4"]
+    assert flags["--num-virtual-stages-per-pipeline-rank"] == ["2"]
+    assert flags["--global-batch-size"] == ["64"]
+    assert flags["--recompute-method"] == ["uniform"]
+    for switch in ("--swiglu", "--sequence-parallel", "--bf16", "--use-distributed-optimizer"):
+        assert flags[switch] == []
+    assert "--num-layers-per-virtual-pipeline-stage" not in flags
+    assert "--kv-channels" not in flags
+
+
+def test_megatron_states_the_traps():
+    out = text("megatron", "tp=2 pp=4")
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in out
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in text("megatron", "tp=2 pp=4", cluster="b200")
+    fsdp = text("megatron", "tp=2 zero=3")
+    assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in fsdp
+    assert array_words(fsdp)["--data-parallel-sharding-strategy"] == ["optim_grads_params"]
+    assert array_words(fsdp)["--ckpt-format"] == ["fsdp_dtensor"]
+    flags = array_words(text("megatron", "pp=4 recompute=selective", model="gpt3-1.3b"))
+    assert flags["--recompute-modules"] == ["core_attn", "layernorm"]
+    assert flags["--hidden-dropout"] == ["0.0"]
+    experts = array_words(text("megatron", "tp=2 ep=8", model="mixtral-8x7b"))
+    assert experts["--expert-tensor-parallel-size"] == ["1"]
+    assert experts["--moe-token-dispatcher-type"] == ["alltoall"]
+    deep = text("megatron", "ep=8 expert_dispatch=hierarchical", model="mixtral-8x7b")
+    assert array_words(deep)["--moe-token-dispatcher-type"] == ["flex"]
+    split = array_words(text("megatron", "cp=2 cp_comm=a2a"))
+    assert split["--cp-comm-type"] == ["a2a"]
+
+
+def test_ulysses_is_megatron_deepspeeds():
+    flags = array_words(text("deepspeed", f"cp=2 cp_comm=a2a {FREE}"))
+    assert flags["--ds-sequence-parallel-size"] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "expected"),
+    [
+        ("deepseek-v3", "pp=16", "Et*3|(t*4|)*13t*3|t*3mL"),
+        ("gpt3-1.3b", "pp=4 layers_per_stage=5,7,7,5", "Et*5|(t*7|)*2t*5L"),
+        ("gpt3-1.3b", "pp=2 virtual_stages=2 layers_per_stage=1,11,11,1", "Et|(t*11|)*2tL"),
+        ("deepseek-v3", "pp=4 layers_per_stage=Et*20|t*20|t*21m|L", "Et*20|t*20|t*21m|L"),
+    ],
+)
+def test_layouts_are_those_that_are_read_back(model, plan, expected):
+    row = resolve(Plan.parse(plan), GPUS).take(0)
+    out = layout_text(task(model), row)
+    assert out == expected
+    assert sum(read_layout(out)) == task(model).model.layers
+    assert f"--pipeline-model-parallel-layout '{out}'" in text("megatron", plan, model=model)
+
+
+def test_megatron_bridge_overrides():
+    out = text("megatron-bridge", "tp=2 pp=4 virtual_stages=2 recompute=selective")
+    words = shlex.split(out.split("OVERRIDES=(")[1].split("\n)")[0])
+    values = dict(word.split("=", 1) for word in words)
+    assert values["model.num_query_groups"] == "8"
+    assert values["model.virtual_pipeline_model_parallel_size"] == "2"
+    assert values["model.overlap_p2p_comm"] == "true"
+    assert values["model.batch_p2p_comm"] == "false"
+    assert values["model.recompute_modules"] == "[core_attn,layernorm]"
+    assert values["model.seq_length"] == values["dataset.sequence_length"] == "2048"
+    assert values["mixed_precision"] == "bf16_mixed"
+    assert values["comm_overlap"] == "null"
+    assert values["model.pipeline_model_parallel_layout"] == "null"
+    layout = text("megatron-bridge", "pp=3 dp=4", gpus=12, batch=12)
+    assert "'model.pipeline_model_parallel_layout=\"Et*11|t*11|t*10L\"'" in layout
+
+
+def test_torchtitan_toml():
+    out = tomllib.loads(text("torchtitan", "tp=2 pp=4 virtual_stages=2 zero=2 micro_batch=2"))
+    assert out["model"] == {"name": "llama3", "flavor": "8B"}
+    parallel = out["parallelism"]
+    assert parallel["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert parallel["fsdp_reshard_after_forward"] == "never"
+    assert parallel["data_parallel_shard_degree"] == 2
+    assert parallel["pipeline_parallel_layers_per_stage"] == 4
+    assert parallel["pipeline_parallel_first_stage_less_layers"] == 0
+    # With a pipeline the local batch holds every micro-batch; without, one.
+    assert out["training"]["local_batch_size"] == 32
+    alone = tomllib.loads(text("torchtitan", "tp=2 zero=3 micro_batch=2"))
+    assert alone["training"]["local_batch_size"] == 2
+    assert alone["activation_checkpoint"] == {"mode": "none"}
+
+
+def test_torchtitan_float8_is_a_converter_by_its_full_name():
+    out = tomllib.loads(text("torchtitan", "tp=2 zero=3 precision=fp8"))
+    assert out["model"]["converters"] == ["quantize.linear.float8"]
+    assert out["compile"]["enable"]
+
+
+def test_torchtitan_names_the_modules_of_uneven_chunks():
+    out = tomllib.loads(text("torchtitan", "pp=3 dp=4 zero=2", gpus=12, batch=12))
+    parts = out["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [12, 11, 12]
+    assert parts[0][0] == "tok_embeddings"
+    assert parts[-1][-2:] == ["norm", "output"]
+    names = [name for part in parts for name in part if name.startswith("layers.")]
+    assert names == [f"layers.{i}" for i in range(32)]
+
+
+def test_torchtitan_recipe_is_python():
+    out = text("torchtitan", "tp=2 pp=3 zero=2 recompute=full", "0.3", gpus=12, batch=12)
+    tree = ast.parse(out)
+    (recipe,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    assigned = {
+        ast.unparse(node.targets[0]): ast.unparse(node.value)
+        for node in recipe.body
+        if isinstance(node, ast.Assign)
+    }
+    assert assigned["config"] == "llama3_8b()"
+    assert assigned["config.activation_checkpoint"] == "FullAC.Config()"
+    assert assigned["config.training.disable_cuda_graphs"] == "True"
+    parts = ast.literal_eval(assigned["config.parallelism.module_fqns_per_model_part"])
+    assert parts[-1][-2:] == ["norm", "lm_head"]
+    imported = {alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assert imported == {"CompileConfig", "FullAC", "model_registry", "llama3_8b", "Trainer"}
+
+
+@pytest.mark.parametrize("names", FLAVORS, ids=" ".join)
+def test_flavors_are_shapes_of_presets(names):
+    model = flavor_model(*names)
+    assert model is not None
+    assert model.mtp_layers == 0
+    assert registration(model) == []
+
+
+@pytest.mark.parametrize("name", [n for n in preset_names() if n.startswith("llama")])
+def test_new_flavors_have_the_width_of_the_model(name):
+    """torchtitan rounds int(multiplier x int(8 dim / 3)) up to a multiple."""
+    model = Model.preset(name)
+    lines = registration(model)
+    if not lines:
+        return
+    call = ast.parse("".join(line.lstrip("# ") for line in lines[1:]).split(":", 1)[1].strip(", "))
+    fields = {k.arg: ast.literal_eval(k.value) for k in call.body[0].value.keywords}
+    width = int(fields.get("ffn_dim_multiplier", 1) * int(8 * fields["dim"] / 3))
+    rounded = -(-width // fields["multiple_of"]) * fields["multiple_of"]
+    assert rounded == model.kinds[0].mlp.ffn
+
+
+def test_deepspeed_json():
+    out = json.loads(text("deepspeed", "zero=3 micro_batch=2"))
+    assert out == {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 3, "overlap_comm": True},
+        "bf16": {"enabled": True},
+    }
+
+
+def test_deepspeed_offloads_the_optimizer():
+    out = json.loads(text("deepspeed", "zero=3 micro_batch=2 offload_optimizer=100"))
+    assert out["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    part = json.loads(text("deepspeed", "zero=3 offload_optimizer=40"))
+    assert part["zero_optimization"]["offload_optimizer"]["ratio"] == 0.4
+    alone = text("deepspeed", "recompute=full offload_optimizer=100", gpus=1)
+    assert array_words(alone)["--zero-stage"] == ["2"]
+    assert array_words(alone)["--cpu-optimizer"] == []
+    assert "cpu" not in text("deepspeed", "zero=3")
+
+
+def test_megatron_offloads_by_flags_and_overrides():
+    plan = "zero=1 offload_optimizer=50 offload_activations=25"
+    flags = array_words(text("megatron", plan))
+    assert flags["--optimizer-offload-fraction"] == ["0.5"]
+    assert flags["--cpu-offloading-num-layers"] == ["8"]
+    for switch in ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"):
+        assert flags[switch] == []
+    bridge = text("megatron-bridge", plan)
+    for override in (
+        "optimizer.optimizer_offload_fraction=0.5",
+        "model.cpu_offloading_num_layers=8",
+    ):
+        assert override in bridge
+    assert "offload" not in text("megatron", "tp=2") + text("megatron-bridge", "tp=2")
+    alone = array_words(text("megatron", "offload_optimizer=100", gpus=1))
+    assert alone["--use-distributed-optimizer"] == []
+
+
+def test_the_nearest_share_of_whole_layers_is_named():
+    with pytest.raises(InputError, match=r"nearest: offload_activations=31 \(10 layers\)"):
+        text("megatron", "offload_activations=30")
+    with pytest.raises(InputError, match=r"at most 31 of 32; .*=96 \(31 layers\)"):
+        text("megatron", "offload_activations=100")
+    assert "--cpu-offloading-num-layers 10" in text("megatron", "offload_activations=31")
+
+
+def test_deepspeed_with_megatron():
+    plan = "tp=2 pp=4 overlap_grad_reduce=0 overlap_param_gather=0 recompute=full"
+    out = text("deepspeed", plan)
+    content = json.loads(out.split("<<'JSON'\n")[1].split("\nJSON\n")[0])
+    flags = array_words(out)
+    assert content["train_batch_size"] == int(flags["--global-batch-size"][0]) == 64
+    assert content["zero_optimization"]["stage"] == int(flags["--zero-stage"][0]) == 1
+    assert flags["--num-key-value-heads"] == ["8"]
+    assert flags["--normalization"] == ["rmsnorm"]
+    assert flags["--use-rotary-position-embeddings"] == []
+    assert flags["--deepspeed-activation-checkpointing"] == []
+    assert "--group-query-attention" not in flags
+    assert "--no-pipeline-parallel" not in flags
+
+
+def test_deepspeed_shards_without_megatron_fsdp():
+    out = text("deepspeed", "tp=2 zero=3")
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in out
+    assert "unset" not in out
+
+
+def test_nanotron_yaml():
+    out = yaml.safe_load(text("nanotron", "tp=2 pp=4 schedule=gpipe overlap_param_gather=0"))
+    assert out["parallelism"] == {
+        "dp": 2,
+        "pp": 4,
+        "tp": 2,
+        "context_parallel_size": 1,
+        "expert_parallel_size": 1,
+        "pp_engine": "afab",
+        "tp_mode": "REDUCE_SCATTER",
+        "tp_linear_async_communication": False,
+        "recompute_layer": False,
+    }
+    assert out["tokens"]["batch_accumulation_per_replica"] == 32
+    assert out["optimizer"] == {"zero_stage": 1, "accumulate_grad_in_fp32": True}
+    assert out["model"]["model_config"]["vocab_size"] == 128256
+
+
+FREE = "overlap_param_gather=0"
+REFUSED = [
+    ("megatron-schedule", "megatron", "", "pp=4 schedule=zb-h1", {}),
+    ("megatron-schedule", "megatron", "", "pp=4 schedule=gpipe", {}),
+    ("megatron-precision", "megatron", "", "precision=mixed", {}),
+    ("megatron-end-stages", "megatron", "", "pp=4 first_stage_layers=7 last_stage_layers=6", {}),
+    ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
+    ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
+    (
+        "megatron-expert-overlap",
+        "megatron",
+        "",
+        "tp=2 ep=8 overlap_ep=1 recompute=full",
+        {"model": "mixtral-8x7b"},
+    ),
+    (
+        "megatron-experts-bf16",
+        "megatron",
+        "",
+        "tp=2 ep=8 precision=fp16",
+        {"model": "mixtral-8x7b"},
+    ),
+    ("megatron-bridge-recipe", "megatron-bridge", "", "precision=fp32", {}),
+    ("torchtitan-model", "torchtitan", "", "zero=3", {"model": "gpt3-1.3b"}),
+    ("torchtitan-model", "torchtitan", "", "zero=3 ep=8", {"model": "deepseek-v3"}),
+    ("torchtitan-schedule", "torchtitan", "", "pp=4 zero=2 schedule=zb-h1", {}),
+    *(
+        (
+            "torchtitan-compiled-schedule",
+            "torchtitan",
+            version,
+            f"pp=4 virtual_stages=2 zero=2 schedule=zb-v {field}",
+            {},
+        )
+        for version in ("", "0.3")
+        for field in ("precision=fp8", "tp=2 overlap_tp=1")
+    ),
+    ("torchtitan-precision", "torchtitan", "", "zero=2 precision=fp16", {}),
+    ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
+    ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
+    ("torchtitan-sharding", "torchtitan", "", "zero=1", {}),
+    ("torchtitan-hybrid", "torchtitan", "", "dp=4 cp=4 zero=2 shard=2", {}),
+    ("torchtitan-buckets", "torchtitan", "", "dp=16 zero=2 bucket_parameters=9", {}),
+    ("deepspeed-hybrid", "deepspeed", "", f"dp=16 zero=2 shard=4 {FREE}", {}),
+    ("deepspeed-buckets", "deepspeed", "", f"dp=16 zero=0 bucket_parameters=9 {FREE}", {}),
+    ("nanotron-hybrid", "nanotron", "", f"dp=16 shard=4 {FREE}", {}),
+    ("nanotron-buckets", "nanotron", "", f"dp=16 bucket_parameters=9 {FREE}", {}),
+    ("torchtitan-gradient-overlap", "torchtitan", "", f"zero=2 overlap_grad_reduce=0 {FREE}", {}),
+    ("torchtitan-gather-overlap", "torchtitan", "", f"zero=3 {FREE}", {}),
+    (
+        "torchtitan-p2p-overlap",
+        "torchtitan",
+        "",
+        "pp=4 virtual_stages=2 zero=2 overlap_p2p=0",
+        {},
+    ),
+    (
+        "torchtitan-group",
+        "torchtitan",
+        "",
+        "pp=2 virtual_stages=2 zero=2 micro_batch_group=4",
+        {},
+    ),
+    ("torchtitan-context", "torchtitan", "", "cp=2 cp_comm=a2a zero=2", {}),
+    ("torchtitan-context", "torchtitan", "0.3", "cp=2 zero=2", {}),
+    ("torchtitan-key-heads", "torchtitan", "", "tp=16", {}),
+    ("torchtitan-ddp-alone", "torchtitan", "", f"tp=2 zero=0 {FREE}", {}),
+    ("torchtitan-mixed-precision", "torchtitan", "", "tp=8 pp=2", {}),
+    ("torchtitan-sequence-parallel", "torchtitan", "", "tp=2 zero=2 sequence_parallel=0", {}),
+    ("torchtitan-flavor", "torchtitan", "0.3", "zero=2", {"model": "llama-7b"}),
+    ("torchtitan-replicas-cp", "torchtitan", "0.3", f"cp=2 zero=0 {FREE}", {}),
+    (
+        "deepspeed-model",
+        "deepspeed",
+        "",
+        f"tp=2 {FREE}",
+        {"model": "mixtral-8x7b"},
+    ),
+    ("deepspeed-context-parallel", "deepspeed", "", f"cp=2 {FREE}", {}),
+    ("deepspeed-ulysses-alone", "deepspeed", "", f"tp=2 cp=2 cp_comm=a2a {FREE}", {}),
+    ("deepspeed-key-heads", "deepspeed", "", "tp=16", {}),
+    ("deepspeed-chunks", "deepspeed", "", f"pp=4 virtual_stages=2 {FREE}", {}),
+    ("deepspeed-schedule", "deepspeed", "", f"pp=4 schedule=gpipe {FREE}", {}),
+    ("deepspeed-zero-bubble", "deepspeed", "", f"tp=2 pp=4 schedule=zb-h1 {FREE}", {}),
+    ("deepspeed-pipeline-zero", "deepspeed", "", f"pp=4 zero=2 {FREE}", {}),
+    ("deepspeed-stages", "deepspeed", "", f"pp=4 layers_per_stage=7,9,9,7 {FREE}", {}),
+    ("deepspeed-expert-axes", "deepspeed", "", f"ep=8 {FREE}", {"model": "mixtral-8x7b"}),
+    ("deepspeed-expert-tensor", "deepspeed", "", f"etp=2 {FREE}", {"model": "mixtral-8x7b"}),
+    ("deepspeed-precision", "deepspeed", "", f"precision=fp8 {FREE}", {}),
+    ("deepspeed-optimizer", "deepspeed", "", f"optimizer=sgd {FREE}", {}),
+    ("deepspeed-recompute", "deepspeed", "", f"recompute=selective {FREE}", {}),
+    ("deepspeed-tp-overlap", "deepspeed", "", f"tp=2 overlap_tp=1 {FREE}", {}),
+    ("deepspeed-gather-overlap", "deepspeed", "", "zero=1", {}),
+    ("deepspeed-gradient-overlap", "deepspeed", "", f"pp=4 {FREE}", {}),
+    ("megatron-offloaded-optimizer", "megatron", "", "zero=3 offload_optimizer=50", {}),
+    ("megatron-offloaded-activations", "megatron", "", "pp=2 offload_activations=50", {}),
+    ("megatron-offloaded-activations", "megatron", "", "recompute=full offload_activations=50", {}),
+    ("megatron-offloaded-layers", "megatron", "", "offload_activations=100", {}),
+    ("megatron-offloaded-layers", "megatron", "", "offload_activations=30", {}),
+    ("deepspeed-offloaded-activations", "deepspeed", "", f"offload_activations=50 {FREE}", {}),
+    ("deepspeed-offloaded-share", "deepspeed", "", "zero=2 offload_optimizer=50", {}),
+    ("deepspeed-offloaded-stages", "deepspeed", "", f"pp=4 offload_optimizer=100 {FREE}", {}),
+    ("torchtitan-offloaded-optimizer", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    ("torchtitan-offloaded-activations", "torchtitan", "", "offload_activations=50 zero=2", {}),
+    ("nanotron-offloaded-optimizer", "nanotron", "", f"offload_optimizer=50 {FREE}", {}),
+    ("nanotron-offloaded-activations", "nanotron", "", f"offload_activations=50 {FREE}", {}),
+    ("nanotron-model", "nanotron", "", FREE, {"model": "mixtral-8x7b"}),
+    ("nanotron-schedule", "nanotron", "", f"pp=4 schedule=zb-h1 {FREE}", {}),
+    ("nanotron-chunks", "nanotron", "", f"pp=4 virtual_stages=2 {FREE}", {}),
+    ("nanotron-stages", "nanotron", "", f"pp=4 layers_per_stage=7,9,9,7 {FREE}", {}),
+    ("nanotron-context", "nanotron", "", f"cp=2 cp_comm=a2a {FREE}", {}),
+    ("nanotron-key-heads", "nanotron", "", "tp=16", {}),
+    ("nanotron-sharding", "nanotron", "", f"zero=2 {FREE}", {}),
+    ("nanotron-precision", "nanotron", "", f"precision=fp16 {FREE}", {}),
+    ("nanotron-optimizer", "nanotron", "", f"optimizer=sgd {FREE}", {}),
+    ("nanotron-recompute", "nanotron", "", f"recompute=selective {FREE}", {}),
+    ("nanotron-expert-axes", "nanotron", "", f"ep=8 {FREE}", {"model": "mixtral-8x7b"}),
+    ("nanotron-expert-tensor", "nanotron", "", f"etp=2 {FREE}", {"model": "mixtral-8x7b"}),
+    ("nanotron-gather-overlap", "nanotron", "", "tp=2", {}),
+    ("nanotron-gradient-overlap", "nanotron", "", f"overlap_grad_reduce=0 {FREE}", {}),
+]
+ELSEWHERE = {
+    "megatron-model",  # tests of shapes
+    "torchtitan-context-flavor",
+    "torchtitan-deepep-experts",
+    "torchtitan-expert-sharding",
+    "torchtitan-expert-overlap",
+    "torchtitan-dispatch",
+    "torchtitan-sequence-divides",
+    "torchtitan-expert-tensor",
+}
+"""Rules that need a model or a sequence of their own."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "framework", "version", "plan", "of_task"),
+    REFUSED,
+    ids=[f"{rule}-{i}" for i, (rule, *_) in enumerate(REFUSED)],
+)
+def test_what_a_framework_cannot_run_is_refused_by_name(rule, framework, version, plan, of_task):
+    with pytest.raises(InputError) as error:
+        text(framework, plan, version, **of_task)
+    message = str(error.value)
+    assert f"({rule})" in message
+    assert message.startswith(EXPORTERS[framework].form(version).title)
+    assert "\n" not in message
+
+
+def test_every_rule_has_a_plan_that_breaks_it():
+    broken = {rule for rule, *_ in REFUSED} | ELSEWHERE
+    shared = {name.replace("megatron-", "megatron-bridge-") for name in broken}
+    for framework in EXPORTERS.values():
+        for form in framework.forms:
+            names = [rule.name for rule in form.rules]
+            assert len(set(names)) == len(names)
+            assert set(names) <= broken | shared
+
+
+def test_messages_name_the_nearest_plan_and_following_it_works():
+    plan = Plan.parse("tp=2 pp=4 zero=1 recompute=selective")
+    form = EXPORTERS["torchtitan"].form()
+    row = resolve(plan, GPUS).take(0)
+    nearest = [m.split("nearest: ")[1].split(" (")[0] for m in refusals(task(), row, form)]
+    assert nearest == ["recompute=full", "zero=2"]
+    assert written(task(), Plan.parse("tp=2 pp=4 zero=2 recompute=full"), form)
+
+
+def test_rules_of_every_framework_come_first():
+    with pytest.raises(InputError, match="!= 16 GPUs"):
+        text("megatron", "tp=3 pp=3")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "deepspeed"])
+def test_fragments_are_what_bash_reads(framework, tmp_path):
+    plan = f"tp=2 pp=4 layers_per_stage=7,9,9,7 recompute=full {FREE} overlap_grad_reduce=0"
+    if framework == "deepspeed":
+        plan = plan.replace("layers_per_stage=7,9,9,7 ", "")
+    out = text(framework, plan)
+    names = re.findall(r"^(\w+)=\($", out, re.M)
+    show = "".join(f'printf "%s\\n" "${{{name}[@]}}"; ' for name in names)
+    done = subprocess.run(
+        ["bash", "-c", f"{out}\n{show}"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    listed = [
+        line.strip() for line in out.splitlines() if re.match(r"  ('?--|'?[a-z_]+[.=])", line)
+    ]
+    assert done.stdout.split("\n")[:-1] == [word for line in listed for word in shlex.split(line)]
+    if framework == "deepspeed":
+        assert json.loads((tmp_path / "ds_config.json").read_text())["train_batch_size"] == 64
+
+
+def test_layers_that_differ_in_strategy_are_refused_by_name():
+    plan = "tp=2 pp=4 segments=8:recompute=full|8|8|8"
+    for name, framework in EXPORTERS.items():
+        with pytest.raises(InputError, match=r"recompute=none and recompute=full in one plan"):
+            text(name, plan)
+        (reason,) = refusals(task(), resolve(Plan.parse(plan), GPUS).take(0), framework.form())
+        assert reason.endswith("(uniform-strategy)")
+
+
+def test_layers_that_differ_only_in_number_are_written():
+    plan = Plan.parse("tp=2 pp=4 segments=7|9*2|7")
+    row = with_layers(resolve(plan, GPUS).take(0))
+    assert row.layers_per_stage == (7, 9, 9, 7)
+    assert "'Et*7|(t*9|)*2t*7L'" in text("megatron", "tp=2 pp=4 segments=7|9*2|7")
+
+
+def test_names_and_versions_are_looked_up():
+    assert EXPORTERS["torchtitan"].form("0.3").version == "0.3.0"
+    with pytest.raises(InputError, match=r"files are written for torchtitan 0\.2\.2, 0\.3\.0"):
+        EXPORTERS["torchtitan"].form("0.4")
+    with pytest.raises(InputError, match="did you mean megatron"):
+        exporter("megatrom")
+
+
+def test_sizes_that_torchtitan_alone_refuses():
+    form, recipe = EXPORTERS["torchtitan"].form(), EXPORTERS["torchtitan"].form("0.3")
+    odd = Task(task().model, task().cluster, sequence=2050, global_batch=64)
+    with pytest.raises(InputError, match="torchtitan-sequence-divides"):
+        written(odd, Plan.parse("tp=2 zero=2"), form)
+    # No flavor has experts without multi-token prediction among the presets.
+    model = flavor_model("deepseek_v3", "671B")
+    experts = Task(model, task().cluster, sequence=2048, global_batch=64)
+    assert "deepseek_v3" in written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), form)
+    with pytest.raises(InputError, match="torchtitan-expert-tensor"):
+        written(experts, Plan.parse("tp=4 zero=2 ep=4 etp=2"), form)
+    with pytest.raises(InputError, match="torchtitan-context-flavor"):
+        written(experts, Plan.parse("cp=2 zero=2 ep=8"), form)
+    with pytest.raises(InputError, match="torchtitan-deepep-experts"):
+        written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2 expert_dispatch=hierarchical"), form)
+    for plan in ("tp=8 pp=2 ep=8", f"ep=8 zero=0 {FREE}"):
+        with pytest.raises(InputError, match="torchtitan-expert-sharding"):
+            written(experts, Plan.parse(plan), form)
+    with pytest.raises(InputError, match="torchtitan-expert-tensor"):
+        written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
+    assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+    # The flavor itself has 2.
+    alone = written(experts, Plan.parse("tp=2 zero=2"), recipe)
+    assert "config.parallelism.expert_parallel_degree = 1\n" in alone
+    with pytest.raises(InputError, match="torchtitan-dispatch"):
+        written(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
+    with pytest.raises(InputError, match="torchtitan-expert-overlap"):
+        written(experts, Plan.parse("zero=2 ep=8 overlap_ep=1"), form)
+    plan = "pp=2 virtual_stages=2 schedule=dualpipe-v zero=2 ep=8 overlap_ep=1"
+    parallel = tomllib.loads(written(experts, Plan.parse(plan), form))["parallelism"]
+    assert parallel["pipeline_parallel_expert_parallel_overlap"]
+    assert parallel["expert_parallel_comm_backend"] == "standard"
+
+
+def test_groups_of_micro_batches_are_a_flag():
+    flags = array_words(text("megatron", "pp=2 virtual_stages=2 micro_batch_group=4"))
+    assert flags["--microbatch-group-size-per-virtual-pipeline-stage"] == ["4"]
+    assert "microbatch-group" not in text("megatron", "pp=2 virtual_stages=2")
+
+
+def test_v_shaped_schedules_are_those_of_torch():
+    for schedule, name in (("zb-v", "ZBVZeroBubble"), ("dualpipe-v", "DualPipeV")):
+        plan = f"pp=4 virtual_stages=2 schedule={schedule} zero=2"
+        out = tomllib.loads(text("torchtitan", plan))
+        assert out["parallelism"]["pipeline_parallel_schedule"] == name
+        for framework in ("megatron", "megatron-bridge", "nanotron", "deepspeed"):
+            with pytest.raises(InputError, match=rf"\({framework}-schedule\)"):
+                text(framework, plan.replace("zero=2", FREE))
+
+
+def test_networks_of_listed_layers_are_refused_by_name():
+    network = Task(Model.preset("resnet-50"), task().cluster, sequence=1, global_batch=64 * GPUS)
+    row = resolve(Plan(overlap_param_gather=0), GPUS).take(0)
+    for name in ("megatron", "megatron-bridge", "nanotron", "torchtitan"):
+        reasons = refusals(network, row, EXPORTERS[name].form())
+        assert any("a network that is a list of layers" in reason for reason in reasons)
+    # DeepSpeed's configuration does not describe the model.
+    assert json.loads(written(network, Plan(overlap_param_gather=0), EXPORTERS["deepspeed"].form()))
+
+
+CONFIGS = sorted(
+    (Path(__file__).parents[2] / "simulator" / "workload" / "hf_configs").glob("*.json")
+)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
+    """The model that its flags describe has the same layers."""
+    try:
+        model = Model.from_config(path)
+    except InputError:
+        return
+    lacking = [feature for feature in features(model) if feature not in EXPRESSES]
+    if lacking:
+        form = EXPORTERS["megatron"].form()
+        one = Task(replace(model, mtp_layers=0), task().cluster, sequence=2048, global_batch=64)
+        row = resolve(Plan(), GPUS).take(0)
+        assert any(lacking[0] in reason for reason in refusals(one, row, form))
+        return
+    words = [Word(word, 1) for flag in model_flags(model, 2048) for word in flag]
+    assert same_shape(model_of(Flags.of(words, "flags"), "flags"), model)
+
+
+def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():
+    for name in EXPORTERS:
+        with pytest.raises(InputError, match=r"without sync=gossip topology=ring \(all-reduced"):
+            text(name, "sync=gossip topology=ring zero=0")

@@ -1,0 +1,640 @@
+"""Do readers find model, batch and plan in the files that people have, and say what is wrong?"""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.launch_files.deepspeed.writer import BUCKETS
+from plan3d.launch_files.launch_file import (
+    Given,
+    Launch,
+    batch_of,
+    gpus_of,
+    plan_of,
+    sequence_of,
+    settled,
+)
+from plan3d.launch_files.registry import READERS, looks_like, reader
+from plan3d.launch_files.shape import same_shape
+from plan3d.launch_files.shell.shell_conditions import Branches, holds
+from plan3d.launch_files.torchtitan.reader import split
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.workload.model import Model
+
+GPT3 = """
+TP=8
+ARGS="
+  --num-layers 96 --hidden-size 12288 --num-attention-heads 96
+  --seq-length 2048 --max-position-embeddings 2048
+  --micro-batch-size 1 --global-batch-size 1536 --rampup-batch-size 16 16 5859375
+  --tensor-model-parallel-size $TP --pipeline-model-parallel-size 16
+"
+MORE="--fp16"
+torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py $ARGS $MORE --lr 6.0e-5 --data-path $1
+"""
+"""The shape of an old script: learned positions, GPT-2's tokenizer by default, no sharding."""
+
+
+def script(*changes, text=GPT3):
+    """The script with some of its parts replaced."""
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def megatron(*changes, more=""):
+    text = script(*changes, ('MORE="--fp16"', f'MORE="--fp16 {more}"'))
+    return READERS["megatron"](text, "run.sh", Given())
+
+
+def test_an_old_script():
+    launch = megatron()
+    plan = plan_of(launch, {})
+    assert (plan.tp, plan.pp, plan.zero, plan.precision) == (8, 16, 0, Precision.FP16)
+    assert plan.sequence_parallel == 0
+    assert launch.model is not None
+    assert same_shape(launch.model, Model.preset("gpt3-175b"))
+    assert launch.software == {"dropout": True}
+    assert (launch.global_batch, launch.sequence, launch.launcher_gpus) == (1536, 2048, 16)
+    assert [(k.where, k.text, k.matters) for k in launch.kept] == [
+        ("line 6", "--rampup-batch-size 16 16 5859375", True),
+        ("line 10", "--lr 6.0e-5", False),
+        ("line 10", "--data-path $1", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ("--use-distributed-optimizer", "zero", 1),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero", 2),
+        ("--use-torch-fsdp2", "zero", 3),
+        ("--sequence-parallel", "sequence_parallel", 1),
+        ("--num-layers-per-virtual-pipeline-stage 2", "virtual_stages", 3),
+        ("--num-virtual-stages-per-pipeline-rank 2", "virtual_stages", 2),
+        ("--pipeline-model-parallel-layout Et*6|(t*6|)*14t*6L", "layers_per_stage", ()),
+        (
+            "--pipeline-model-parallel-layout Et*5|(t*6|)*13t*6|t*7L",
+            "layers_per_stage",
+            (5, *[6] * 14, 7),
+        ),
+        ("--decoder-first-pipeline-num-layers 6", "first_stage_layers", 6),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 6", "", 2),
+        ("--recompute-granularity full --recompute-method uniform", "recompute", 2),
+        ("--recompute-activations", "recompute", 1),
+        ("--fp8-format hybrid", "precision", int(Precision.FP8)),
+        ("--optimizer sgd", "optimizer", 1),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "cp_comm", 2),
+        ("--context-parallel-size 2 --cp-comm-type allgather", "cp_comm", 1),
+    ],
+)
+def test_flags_become_fields(more, field, value):
+    plan = plan_of(megatron(more=more), {})
+    assert getattr(plan, field or "recompute") == value
+
+
+def test_a_split_that_counts_the_embedding_is_layers_of_stages():
+    flag = "--account-for-embedding-in-pipeline-split"
+    launch = megatron(("--num-layers 96", "--num-layers 95"), more=flag)
+    assert plan_of(launch, {}).layers_per_stage == (5, *[6] * 15)
+
+
+def test_a_batch_that_is_not_stated_is_one_micro_batch_a_rank():
+    launch = megatron(("--global-batch-size 1536", ""))
+    assert batch_of(launch, Plan(tp=8, pp=16), 512, None) == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--bf16", "line 9: --fp16 contradicts --bf16 in line 9: give one of them"),
+        (
+            "--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 2",
+            "line 9: --num-virtual-stages-per-pipeline-rank contradicts",
+        ),
+        (
+            "--pipeline-model-parallel-layout Et*96L --decoder-first-pipeline-num-layers 2",
+            "contradicts --decoder-first-pipeline-num-layers in line 9",
+        ),
+        ("--num-layers 95", "line 9: --num-layers 95 contradicts line 4, which has"),
+        (
+            "--recompute-granularity selective --recompute-method uniform",
+            "line 9: --recompute-method contradicts selective recompute",
+        ),
+        ("--overlap-param-gather", "needs --use-distributed-optimizer and --overlap-grad-reduce"),
+        (
+            "--pipeline-model-parallel-layout Ett|ttL",
+            "has 2 stages with 4 layers; a multiple of 16",
+        ),
+        ("--pipeline-model-parallel-layout Exx|L", "line 9: --pipeline-model-parallel-layout"),
+        ("--num-query-groups 8", "has no effect without --group-query-attention"),
+        ("--group-query-attention --num-query-groups 7", "96 is not a multiple of 7 groups"),
+        ("--position-embedding-type relative", "relative is not modelled"),
+        ("--normalization BatchNorm", "BatchNorm must be one of LayerNorm, RMSNorm"),
+        ("--num-experts 8 --moe-layer-freq [1]*7", "must be a whole number or a list of 96"),
+        ("--num-experts 8 --moe-router-topk 9", "9 must be a whole number from 1 to 8"),
+        ("--num-layers-per-virtual-pipeline-stage 5", "5 x 16 stages does not divide 96 layers"),
+        ("--ffn-hidden-size 4k", "4k must be a whole number"),
+        ("--swiglu $X --ffn-hidden-size $FFN", r"\$FFN has no value in this file"),
+    ],
+)
+def test_contradictions_name_their_line(more, message):
+    with pytest.raises(InputError, match=message.replace("*", r"\*").replace("[", r"\[")) as error:
+        megatron(more=more)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--num-layers 96", ""), "--num-layers is not there: add it"),
+        (("--num-layers 96", "--num-layers 97"), "97 layers cannot be cut into 16 equal chunks"),
+        (("--hidden-size 12288", "--hidden-size 12289"), "does not divide hidden size 12289"),
+        (
+            ("--seq-length", "--tokenizer-type HFTokenizer --seq-length"),
+            "--vocab-size is not there: the tokenizer decides it: give --vocabulary N",
+        ),
+        (('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'), "depends on a condition"),
+    ],
+)
+def test_what_is_missing_is_asked_for_by_name(change, message):
+    text = script(change)
+    if "depends" in message:
+        text = text.replace("--rampup", "--bf16 --rampup")
+    with pytest.raises(InputError, match=message):
+        READERS["megatron"](text, "run.sh", Given())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",
+        "--recompute-granularity selective --recompute-modules mlp core_attn",
+    ],
+)
+def test_recompute_that_no_plan_has_can_be_replaced(more):
+    launch = megatron(more=more)
+    with pytest.raises(InputError, match=r"line 9: .* not modelled .* --with recompute=VALUE"):
+        plan_of(launch, {})
+    assert plan_of(launch, {"recompute": 2}).recompute == 2
+
+
+def test_a_vocabulary_may_be_given_and_may_not_contradict():
+    text = script(("--seq-length", "--tokenizer-type HFTokenizer --seq-length"))
+    launch = READERS["megatron"](text, "run.sh", Given(vocabulary=1000))
+    assert launch.model.vocabulary == 1000
+    with pytest.raises(InputError, match="contradicts --vocabulary 1000"):
+        READERS["megatron"](
+            script(("--seq-length", "--vocab-size 7 --seq-length")), "x", Given(vocabulary=1000)
+        )
+
+
+DEEPSPEED = """
+cat > ds.json <<'EOF'
+{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 16,
+ "steps_per_print": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}
+EOF
+deepspeed pretrain_gpt.py --deepspeed --deepspeed_config ds.json --zero-stage 1 \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 24 \\
+  --hidden-size 2048 --num-attention-heads 16 --num-key-value-heads 4 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --bf16 \\
+  --use-rotary-position-embeddings --normalization rmsnorm --vocab-size 32000 --lr 1
+"""
+
+
+def test_a_script_of_megatron_deepspeed():
+    assert looks_like(DEEPSPEED, "run.sh") == "deepspeed"
+    launch = READERS["deepspeed"](DEEPSPEED, "run.sh", Given())
+    assert launch.gpus == 8
+    assert launch.plan["zero"] == 1
+    assert launch.model.kinds[0].attention.kv_heads == 4
+    assert launch.model.learned_positions == 0
+    assert [(k.where, k.text) for k in launch.kept] == [
+        ("line 10", "--lr 1"),
+        ("$.steps_per_print", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"stage": 1', '"stage": 0', "line 3: the JSON has zero 0, the flags have 1"),
+        ('size": 64', 'size": 128', "line 3: the JSON has a batch of 128"),
+        ('"bf16": {"enabled": true}', '"fp16": {"enabled": true}', "the JSON has precision"),
+        ("--bf16", "--bf16 --no-pipeline-parallel", "contradicts 2 pipeline stages"),
+        ('"train_batch_size"', "train_batch_size", "line 3: is not JSON"),
+    ],
+)
+def test_flags_and_json_may_not_differ(old, new, message):
+    assert old in DEEPSPEED
+    with pytest.raises(InputError, match=message):
+        READERS["deepspeed"](DEEPSPEED.replace(old, new), "run.sh", Given())
+
+
+def of_json(**changes):
+    content = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, **changes}
+    return READERS["deepspeed"](json.dumps(content), "ds.json", Given())
+
+
+def test_deepspeed_batches():
+    launch = of_json(train_batch_size=64)
+    assert (launch.global_batch, launch.gpus) == (64, None)
+    assert of_json(gradient_accumulation_steps=4).accumulation == 4
+    assert of_json(train_batch_size=64, gradient_accumulation_steps=4).gpus == 8
+    assert of_json().plan["precision"] == Precision.FP32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_batch_size": "auto"}, r"\$.train_batch_size is auto: write the number"),
+        ({"train_micro_batch_size_per_gpu": None}, "is missing"),
+        (
+            {"train_batch_size": 65, "gradient_accumulation_steps": 4},
+            "65, not a multiple of 2 x 4 .*nearest: 64",
+        ),
+        ({"zero_optimization": {"stage": 4}}, r"\$.zero_optimization.stage is 4"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 2}}},
+            "ratio is 2; it must be a number from 0 to 1",
+        ),
+        ({"zero_optimization": 3}, r"\$.zero_optimization is 3; it must be an object"),
+        ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled"),
+        ({"bf16": {"enabled": "auto"}}, r"\$.bf16.enabled is .auto.; it must be true or false"),
+    ],
+)
+def test_wrong_deepspeed_keys_are_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        of_json(**changes)
+
+
+def test_deepspeed_offload_of_weights_matters():
+    launch = of_json(zero_optimization={"stage": 3, "offload_param": {"device": "cpu"}})
+    assert [(k.where, k.matters) for k in launch.kept] == [
+        ("$.zero_optimization.offload_param.device", True)
+    ]
+    assert launch.plan["overlap_param_gather"] == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "percent", "why"),
+    [
+        ({"device": "cpu"}, 100, ""),
+        ({"device": "cpu", "ratio": 0.4, "pin_memory": True}, 40, ""),
+        ({"device": "none"}, 0, ""),
+        ({"device": "nvme"}, 0, "device is nvme, which is not modelled"),
+        ({"device": "cpu", "ratio": 0.333}, 33, "ratio is no whole percent"),
+    ],
+)
+def test_deepspeed_offload_of_the_optimizer(section, percent, why):
+    launch = of_json(zero_optimization={"stage": 3, "offload_optimizer": section})
+    assert launch.plan["offload_optimizer"] == percent
+    assert why in launch.open.get("offload_optimizer", "")
+    assert bool(why) == bool(launch.open)
+
+
+OFFLOAD = "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer"
+
+
+def test_megatron_offload():
+    one = ("--pipeline-model-parallel-size 16", "--pipeline-model-parallel-size 1")
+    more = f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --cpu-offloading-num-layers 24"
+    launch = megatron(one, more=more)
+    assert (launch.plan["offload_optimizer"], launch.plan["offload_activations"]) == (100, 25)
+    assert not launch.open
+    assert [k.text.split()[0] for k in launch.kept if "off" in k.text] == []
+    part = megatron(more=f"{OFFLOAD} --optimizer-offload-fraction 0.25")
+    assert part.plan["offload_optimizer"] == 25
+    assert "copies that wait" in part.open["offload_optimizer"]
+    odd = megatron(
+        more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
+    )
+    assert "0.125 is no whole percent" in odd.open["offload_optimizer"]
+    fine = megatron(more="--fine-grained-activation-offloading")
+    assert [k.matters for k in fine.kept if "fine" in k.text] == [True]
+
+
+@pytest.mark.parametrize("fraction", ["2", "half"])
+def test_megatron_offload_of_no_share_is_refused(fraction):
+    with pytest.raises(InputError, match=f"fraction {fraction} must be a number from 0 to 1"):
+        megatron(more=f"{OFFLOAD} --optimizer-offload-fraction {fraction}")
+
+
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 8
+seq_len = 8192
+steps = 1000
+[parallelism]
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 4
+[activation_checkpoint]
+mode = "none"
+"""
+
+
+def torchtitan(*changes, given=None):
+    return READERS["torchtitan"](script(*changes, text=TORCHTITAN), "job.toml", given or Given())
+
+
+def test_torchtitan_defaults():
+    launch = torchtitan()
+    plan = plan_of(launch, {})
+    # Its own split takes a layer from the first and the last stage, and rests go first.
+    assert plan.layers_per_stage == (8, 9, 8, 7)
+    assert (plan.micro_batch, launch.accumulation, plan.zero) == (1, 8, 2)
+    assert plan.sequence_parallel == 1
+    assert same_shape(launch.model, Model.preset("llama-3.1-8b"))
+    assert [k.text for k in launch.kept] == ["1000"]
+    assert split(34, 4, [1, 1]) == (8, 9, 8, 7)
+
+
+@pytest.mark.parametrize("converter", ["quantize.linear.float8", "float8"])
+def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter):
+    launch = torchtitan(('flavor = "8B"', f'flavor = "8B"\nconverters = ["{converter}"]'))
+    assert plan_of(launch, {}).precision == Precision.FP8
+
+
+def test_torchtitan_schedules_and_chunks():
+    head = "pipeline_parallel_degree = 4\npipeline_parallel_schedule ="
+    plan = plan_of(torchtitan(("pipeline_parallel_degree = 4", f'{head} "Interleaved1F1B"')), {})
+    assert plan.virtual_stages == 2
+    assert sum(plan.layers_per_stage) == 32
+    launch = torchtitan(("pipeline_parallel_degree = 4", f'{head} "InterleavedZeroBubble"'))
+    with pytest.raises(InputError, match="InterleavedZeroBubble, which no plan has"):
+        plan_of(launch, {})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"8B"', '"9B"', "names llama3 9B, which plan3d does not know: give --model"),
+        ("[model]", "[model", "is not TOML"),
+        ("= 8192", '= "long"', r"\$.training.seq_len is .long.; it must be a whole number"),
+        (
+            "local_batch_size = 8",
+            "local_batch_size = 8\nglobal_batch_size = 64\n[parallelism]\n"
+            "data_parallel_shard_degree = 2\n[x]",
+            "is not TOML",
+        ),
+        (
+            "pipeline_parallel_degree = 4",
+            "pipeline_parallel_degree = 4\nmodule_fqns_per_model_part = [['layers.0']]",
+            "has 1 parts with 1 layers; a multiple of 4 parts and 32 layers are needed",
+        ),
+        (
+            "pipeline_parallel_degree = 4",
+            "pipeline_parallel_degree = 4\npipeline_parallel_layers_per_stage = 5",
+            "makes 7 chunks of 32 layers for 4 stages",
+        ),
+        ("tensor_parallel_degree = 2", "tensor_parallel_degree = 0", "from 1 to"),
+    ],
+)
+def test_wrong_torchtitan_keys_are_named(old, new, message):
+    with pytest.raises(InputError, match=message) as error:
+        torchtitan((old, new))
+    assert "\n" not in str(error.value)
+
+
+def test_torchtitan_accumulation_over_pipelines_is_refused():
+    text = script(
+        ("local_batch_size = 8", "local_batch_size = 8\nglobal_batch_size = 64"),
+        (
+            "tensor_parallel_degree = 2",
+            "tensor_parallel_degree = 2\ndata_parallel_shard_degree = 2",
+        ),
+        text=TORCHTITAN,
+    )
+    with pytest.raises(InputError, match=r"several pipelines.* nearest: local_batch_size = 32"):
+        READERS["torchtitan"](text, "job.toml", Given())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('mode = "none"', 'mode = "selective"', "recompute"),
+        ("[activation_checkpoint]", "[other]", "recompute"),
+        ("[training]", '[optimizer]\nname = "Muon"\n[training]', "optimizer"),
+    ],
+)
+def test_what_no_plan_has_is_left_to_the_user(old, new, field):
+    launch = torchtitan((old, new))
+    with pytest.raises(InputError, match=f"--with {field}=VALUE"):
+        plan_of(launch, {})
+    assert plan_of(launch, {field: 0})
+
+
+def test_replicas_of_shards_are_settled_with_the_gpus():
+    """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
+    hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))
+    plan = plan_of(hybrid, {})
+    assert settled(hybrid, plan, 64).shard == 4
+    with pytest.raises(InputError, match=r"2 replicas of shards, which do not divide dp x cp = 3"):
+        settled(hybrid, plan, 24)
+    more = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
+    launch = megatron(more=more)
+    plan = plan_of(launch, {})
+    gpus = int(4 * plan.tp * plan.pp)
+    assert settled(launch, plan, gpus).shard == 2
+    assert settled(megatron(), plan_of(megatron(), {}), gpus).shard == 0
+
+
+def test_buckets_decide_where_gradients_overlap():
+    more = "--use-distributed-optimizer --ddp-bucket-size 5000"
+    assert plan_of(megatron(more=f"{more} --overlap-grad-reduce"), {}).bucket_parameters == 5000
+    alone = megatron(more=more)
+    assert plan_of(alone, {}).bucket_parameters == 0
+    assert "--ddp-bucket-size 5000" in [part.text for part in alone.kept]
+
+
+@pytest.mark.parametrize(
+    ("zero", "bucket"),
+    [
+        ({"stage": 2, "overlap_comm": True}, 5000),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 5e8), 500_000_000),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 0.5), 0),
+        ({"stage": 2}, 0),
+        ({"stage": 3}, 0),
+        ({"stage": 2, "overlap_comm": True, "allgather_bucket_size": 9}, 0),
+        ({"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"}, 0),
+    ],
+)
+def test_buckets_of_deepspeed(zero, bucket):
+    sizes = {"reduce_bucket_size": 5000, "allgather_bucket_size": 5000}
+    content = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {**sizes, **zero}}
+    launch = READERS["deepspeed"](json.dumps(content), "ds.json", Given())
+    assert plan_of(launch, {}).bucket_parameters == bucket
+    assert len(launch.kept) == (0 if bucket else 2)
+    assert all(part.matters for part in launch.kept)
+
+
+NANOTRON = """
+general: {project: debug, run: tiny, seed: 42}
+model:
+  dtype: bfloat16
+  model_config: {is_llama_config: true, hidden_size: 512, intermediate_size: 2048,
+    num_attention_heads: 8, num_hidden_layers: 4, vocab_size: 32000, rope_scaling: null}
+parallelism: {dp: 2, pp: 2, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER}
+tokens: {sequence_length: 256, micro_batch_size: 2, batch_accumulation_per_replica: 8,
+  train_steps: 15}
+optimizer: {zero_stage: 0, accumulate_grad_in_fp32: true, clip_grad: 1.0}
+"""
+
+
+def nanotron(*changes):
+    return READERS["nanotron"](script(*changes, text=NANOTRON), "run.yaml", Given())
+
+
+def test_a_nanotron_file():
+    launch = nanotron()
+    plan = plan_of(launch, {})
+    assert (plan.dp, plan.pp, plan.tp, plan.sequence_parallel) == (2, 2, 2, 1)
+    assert (launch.gpus, launch.sequence, launch.accumulation) == (8, 256, 8)
+    assert batch_of(launch, plan, 8, None) == 32
+    assert launch.model.layers == 4
+    assert {k.where: k.value for k in launch.kept} == {
+        "$.general.project": "debug",
+        "$.general.run": "tiny",
+        "$.general.seed": 42,
+        "$.tokens.train_steps": 15,
+        "$.optimizer.clip_grad": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dp: 2", "dp: two", r"\$.parallelism.dp is .two.; it must be a whole number"),
+        ("dp: 2, ", "", r"\$.parallelism.dp is missing"),
+        ("general: {", "general: {{", r"is not YAML \(line 1?[0-9]\)"),
+        ("1f1b", "interleaved", "it must be one of 'afab', '1f1b'"),
+        ("hidden_size: 512", "hidden_size: 513", "is 8, which does not divide 513"),
+        ("rope_scaling: null", "moe_config: {num_experts: 8}", "moe_config is not modelled"),
+        ("zero_stage: 0", "zero_stage: 3", r"\$.optimizer.zero_stage is 3"),
+        ("{dp: 2", "{expert_parallel_size: 2, dp: 2", "experts of nanotron are not modelled"),
+    ],
+)
+def test_wrong_nanotron_keys_are_named(old, new, message):
+    with pytest.raises(InputError, match=message) as error:
+        nanotron((old, new))
+    assert "\n" not in str(error.value)
+
+
+def test_sizes_from_the_file_and_from_the_user_may_not_differ():
+    launch = Launch("f", "megatron", gpus=8, global_batch=16, sequence=2048)
+    assert gpus_of(launch, 8) == gpus_of(launch, None) == 8
+    with pytest.raises(InputError, match="is for 8 GPUs, which contradicts --gpus 16"):
+        gpus_of(launch, 16)
+    with pytest.raises(InputError, match="contradicts --global-batch 32"):
+        batch_of(launch, Plan(), 8, 32)
+    model = Model.preset("gpt3-1.3b")
+    with pytest.raises(InputError, match="--sequence 4096 contradicts"):
+        sequence_of(launch, 4096, model)
+    empty = Launch("f", "megatron")
+    with pytest.raises(InputError, match="give --gpus N"):
+        gpus_of(empty, None)
+    with pytest.raises(InputError, match="give --global-batch N"):
+        batch_of(empty, Plan(), 8, None)
+    assert sequence_of(empty, None, model) == model.sequence
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "framework"),
+    [
+        ("run.sh", GPT3, "megatron"),
+        ("run.sh", DEEPSPEED, "deepspeed"),
+        ("ds.json", "{}", "deepspeed"),
+        ("job.toml", TORCHTITAN, "torchtitan"),
+        ("run.yaml", NANOTRON, "nanotron"),
+        ("run.yml", NANOTRON, "nanotron"),
+    ],
+)
+def test_files_are_recognised(name, text, framework):
+    assert looks_like(text, name) == framework
+    assert reader(text, name, None) is READERS[framework]
+    with pytest.raises(InputError, match="did you mean nanotron"):
+        reader(text, name, "nanotro")
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("text", ["", "{}", "[]", "echo hello", "a: 1", "\x00", "[[[[", "'"])
+def test_other_files_are_refused_in_one_line(name, text):
+    with pytest.raises(InputError) as error:
+        READERS[name](text, "file", Given())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "truth"),
+    [
+        ("[ a = a ]", True),
+        ("[[ a == b ]]", False),
+        ("[ a != b ]", True),
+        ("[ 2 -eq 02 ]", True),
+        ("[ 2 -ne 2 ]", False),
+        ("[ $X = 1 ]", None),
+        ("[ -f file ]", None),
+        ("[ a = b ] || [ a = a ]", True),
+        ("[ a = b ] && [ $X = a ]", False),
+        ("[ a = a ] && [ $X = a ]", None),
+        ("[ $X = a ] || [ a = a ]", True),
+        ("grep x file", None),
+        ("", None),
+    ],
+)
+def test_conditions(words, truth):
+    assert holds(words.split(), "$") is truth
+
+
+def test_branches():
+    branches = Branches()
+    assert branches.taken is True
+    branches.enter(False)
+    branches.otherwise(None)
+    assert branches.taken is None
+    branches.otherwise(True)
+    assert branches.taken is None
+    branches.enter(False)
+    assert branches.taken is False
+    branches.leave()
+    branches.leave()
+    branches.enter(True)
+    branches.otherwise(True)
+    assert branches.taken is False
+
+
+FILES = {"megatron": GPT3, "deepspeed": DEEPSPEED, "torchtitan": TORCHTITAN, "nanotron": NANOTRON}
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_damaged_files_are_read_or_refused_in_one_line(name, data):
+    text = FILES[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text)))
+        cut = data.draw(st.integers(0, 6))
+        new = data.draw(
+            st.sampled_from(("", "0", "-1", "$", "'", '"', "{", "\n", "#", "--", "1e9"))
+        )
+        text = text[:at] + new + text[at + cut :]
+    assert "\n" not in problem(name, text)
+
+
+def problem(name, text):
+    """What a reader has against a file; '' when it reads it."""
+    try:
+        launch = READERS[name](text, "file", Given())
+    except InputError as error:
+        return str(error)
+    assert launch.plan["tp"] >= 1
+    return ""

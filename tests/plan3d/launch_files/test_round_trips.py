@@ -1,0 +1,208 @@
+"""Is a plan that was written and read again the same plan of the same model?"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.launch_files.exporter import written
+from plan3d.launch_files.launch_file import (
+    Given,
+    batch_of,
+    gpus_of,
+    plan_of,
+    sequence_of,
+    settled,
+    stated_layers,
+)
+from plan3d.launch_files.registry import EXPORTERS, READERS, looks_like
+from plan3d.launch_files.shape import same_shape
+from plan3d.launch_files.torchtitan.model_flavors import flavor_model
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+MODELS = {
+    "megatron": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3"),
+    "torchtitan": ("llama-3.1-8b", "llama-7b", "deepseek_v3 671B"),
+    "deepspeed": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b"),
+    "nanotron": ("llama-3.1-8b", "llama-7b"),
+}
+BUCKETS = (0, 0, 10_000_000)
+COMMON = {
+    "tp": (1, 2, 4),
+    "pp": (1, 2, 3, 4),
+    "micro_batch": (1, 2),
+    "sequence_parallel": (0, AUTO),
+    "overlap_param_gather": (0, AUTO),
+    "recompute": (Recompute.NONE, Recompute.FULL),
+}
+FIELDS = {
+    "megatron": {
+        "bucket_parameters": BUCKETS,
+        "shard": (0, 0, 0, 2, 4),
+        "cp": (1, 2),
+        "virtual_stages": (1, 2, 4),
+        "zero": (0, 1, 2, 3),
+        "precision": (Precision.BF16, Precision.FP16, Precision.FP8, Precision.FP32),
+        "recompute": tuple(Recompute),
+        "optimizer": tuple(Optimizer),
+        "overlap_grad_reduce": (0, AUTO),
+        "overlap_tp": (0, 1),
+        "overlap_p2p": (0, AUTO),
+        "micro_batch_group": (0, 0, 4),
+        "cp_comm": (ContextComm.P2P, *ContextComm),
+        "expert_dispatch": (Dispatch.ALLTOALL, *Dispatch),
+        "overlap_ep": (0, 0, 0, 1),
+        "ep": (1, 2, 4),
+        "etp": (1, 2),
+        "first_stage_layers": (0, 0, 2, 7),
+        "last_stage_layers": (0, 0, 4, 7),
+        "offload_optimizer": (0, 0, 50, 100),
+        "offload_activations": (0, 0, 0, 0, 25, 50),
+    },
+    "torchtitan": {
+        "shard": (0, 0, 2, 4),
+        "ep": (1, 2, 4),
+        "etp": (1, 2),
+        "expert_dispatch": (Dispatch.ALLTOALL, *Dispatch),
+        "overlap_ep": (0, 0, 1),
+        "cp": (1, 2),
+        "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
+        "virtual_stages": (1, 2, 4),
+        "zero": (0, 2, 3),
+        "schedule": (
+            AUTO,
+            Schedule.GPIPE,
+            Schedule.BREADTH_FIRST,
+            Schedule.ZB_V,
+            Schedule.DUALPIPE_V,
+        ),
+        "precision": (Precision.BF16, Precision.FP8, Precision.FP32, Precision.PURE_BF16),
+        "overlap_tp": (0, 1),
+        "first_stage_layers": (0, 0, 2, 7),
+    },
+    "deepspeed": {
+        "bucket_parameters": BUCKETS,
+        "cp": (1, 2),
+        "cp_comm": (ContextComm.P2P, ContextComm.A2A),
+        "zero": (0, 1, 2, 3),
+        "schedule": (AUTO, Schedule.ZB_H1),
+        "precision": (Precision.BF16, Precision.FP16, Precision.FP32),
+        "overlap_grad_reduce": (0, AUTO),
+        "offload_optimizer": (0, 0, 50, 100),
+    },
+    "nanotron": {
+        "cp": (1, 2),
+        "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
+        "zero": (0, 1),
+        "schedule": (AUTO, Schedule.GPIPE),
+        "precision": (Precision.BF16, Precision.FP32, Precision.PURE_BF16),
+        "overlap_tp": (0, 1),
+    },
+}
+"""What each framework can say."""
+DRAWN = 150_000
+"""Random plans of which the legal ones are tested."""
+
+
+@cache
+def base(model, gpus):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    name, _, flavor = model.partition(" ")
+    layers = flavor_model(name, flavor) or Model.preset(model)
+    return Task(layers, cluster, sequence=2048, global_batch=96)
+
+
+@cache
+def legal_plans(framework, model, gpus):
+    """Random plans that the framework runs: its rules take a table as well as a plan."""
+    task, random = base(model, gpus), np.random.default_rng(7)
+    choices = {**COMMON, **FIELDS[framework]}
+    columns = {name: random.choice(np.array(c), DRAWN) for name, c in choices.items()}
+    plans = resolve(Plan(**columns), gpus)
+    keep = legal(plans, task)
+    for rule in EXPORTERS[framework].form().rules:
+        keep &= rule.ok(plans, task)
+    assert keep.sum() > 30
+    return plans.take(np.flatnonzero(keep))
+
+
+@st.composite
+def tasks_and_plans(draw, framework):
+    model = draw(st.sampled_from(MODELS[framework]))
+    gpus = draw(st.sampled_from((8, 12, 16)))
+    plans = legal_plans(framework, model, gpus)
+    return base(model, gpus), plans.take(draw(st.integers(0, plans.rows - 1)))
+
+
+def again(framework, task, plan):
+    """The plan and the task of the file that was written."""
+    text = written(task, plan, EXPORTERS[framework].form())
+    name = {"torchtitan": "job.toml", "nanotron": "run.yaml"}.get(framework, "run")
+    assert looks_like(text, name) == framework
+    launch = READERS[framework](text, name, Given(task.model))
+    assert launch.kept == []
+    model = launch.model or task.model
+    assert same_shape(model, task.model)
+    back = plan_of(launch, {})
+    gpus = gpus_of(launch, task.gpus)
+    batch = batch_of(launch, back, gpus, None)
+    sequence = sequence_of(launch, launch.sequence or task.sequence, model)
+    software = replace(task.software, **launch.software)
+    made = Task(model, task.cluster, sequence=sequence, global_batch=batch, software=software)
+    return made, resolve(settled(launch, back, gpus), gpus).take(0)
+
+
+def comparable(task, plan):
+    """A plan's fields, its layers as the chunks that they mean."""
+    fields = plan.to_dict()
+    for name in ("layers_per_stage", "first_stage_layers", "last_stage_layers"):
+        fields.pop(name, None)
+    chunks = chunk_sizes(task, plan)
+    return fields, stated_layers(chunks, int(plan.pp), int(plan.virtual_stages))
+
+
+@pytest.mark.parametrize("framework", READERS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_import_undoes_export(framework, data):
+    task, plan = data.draw(tasks_and_plans(framework))
+    made, back = again(framework, task, plan)
+    assert comparable(made, back) == comparable(task, plan)
+    assert (made.sequence, made.global_batch) == (task.sequence, task.global_batch)
+    assert made.software.dropout == task.software.dropout
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_layouts_come_back_as_they_were_stated(framework):
+    task = base("llama-3.1-8b", 8)
+    for layers in ((7, 9, 9, 7), (1, 15, 15, 1)):
+        plan = resolve(Plan(pp=4, zero=1 + (framework == "torchtitan"), layers_per_stage=layers), 8)
+        _, back = again(framework, task, plan.take(0))
+        assert back.layers_per_stage == layers
+
+
+def test_selective_modules_come_back_with_the_software():
+    task = base("deepseek-v3", 16)
+    plan = resolve(Plan(tp=2, ep=8, recompute="selective"), 16).take(0)
+    made, back = again("megatron", task, plan)
+    assert back.recompute == plan.recompute
+    assert set(made.software.selective) == set(task.software.selective)
+
+
+def test_dropout_comes_back_with_the_software():
+    task = replace(base("gpt3-1.3b", 8), software=software_profile("megatron-lm-2021"))
+    made, _ = again("megatron", task, resolve(Plan(tp=2), 8).take(0))
+    assert made.software.dropout

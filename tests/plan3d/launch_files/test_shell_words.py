@@ -1,0 +1,172 @@
+"""Are the words of a launch script the ones that a shell would pass, on the right lines?"""
+
+import shutil
+import subprocess
+
+import pytest
+
+from plan3d.launch_files.shell.flags import Flags
+from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.shell_words import read_script
+from plan3d.simulator.base.errors import InputError
+
+
+def flags(text):
+    return Flags.of(training_words(read_script(text, "run.sh")), "run.sh")
+
+
+def values(text):
+    return {name: flag.values for name, flag in flags(text).by_name.items()}
+
+
+SCRIPT = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1  # it's a comment with a quote
+TP=${TP:-4}; GPUS=8
+NODES=${NODES:-2}
+WORLD=$((GPUS * NODES))
+BATCH=$(($WORLD*4))
+OPTIONS=" \\
+    --num-layers 24 \\
+    --bf16 "
+ARGS=(
+    --hidden-size 2048     # another
+    "--ffn-hidden-size=8192"
+)
+ARGS+=(--seq-length 2048)
+OPTIONS+=" --micro-batch-size 2"
+torchrun --nproc_per_node $GPUS pretrain_gpt.py ${OPTIONS} "${ARGS[@]}" \\
+    --tensor-model-parallel-size ${TP} \\
+    --global_batch_size "$BATCH" --data-path 'a b' 1 c
+"""
+
+
+def test_variables_arrays_arithmetic_and_continuations():
+    assert values(SCRIPT) == {
+        "--num-layers": ("24",),
+        "--bf16": (),
+        "--micro-batch-size": ("2",),
+        "--hidden-size": ("2048",),
+        "--ffn-hidden-size": ("8192",),
+        "--seq-length": ("2048",),
+        "--tensor-model-parallel-size": ("4",),
+        "--global-batch-size": ("64",),
+        "--data-path": ("a b", "1", "c"),
+    }
+    lines = {flag.name: flag.line for flag in flags(SCRIPT).by_name.values()}
+    assert lines["--num-layers"] == 8
+    assert lines["--hidden-size"] == 11
+    assert lines["--tensor-model-parallel-size"] == 17
+    assert lines["--data-path"] == 18
+
+
+CHOOSING = """
+KIND="fp8"; SIZE=7; MORE=()
+if [[ "$KIND" == "fp8" ]]; then
+    MORE+=( "--fp8-format hybrid" )   # one element, two words when it is not quoted
+elif [ "$KIND" = "bf16" ]
+then
+    MORE+=( --bf16 )
+else
+    MORE+=( --fp16 )
+fi
+if [ $SIZE -eq 7 ] && [ -n "$KIND" ]; then HIDDEN=4096; else HIDDEN=8192; fi
+cat <<EOF > /dev/null
+--not-a-flag "of anything
+EOF
+ARGS="--hidden-size $HIDDEN \\
+      --num-layers 32"
+python3 train.py $ARGS ${MORE[@]} --lr 1e-4 && echo done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("script", [SCRIPT, CHOOSING], ids=["plain", "choosing"])
+def test_the_words_are_those_of_bash(script):
+    shown = "show() { while [[ $1 != *.py ]]; do shift; done; shift; printf '%s\\n' \"$@\"; }\n"
+    shown += 'torchrun() { show "$@"; }\npython3() { show "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "-c", shown + script], capture_output=True, text=True, check=True, env={}
+    )
+    words = [word.text for word in training_words(read_script(script, "run.sh"))]
+    assert words == done.stdout.removesuffix("done\n").splitlines()
+
+
+def test_a_fragment_that_starts_nothing_is_read_too():
+    assert values('A="--num-layers 2"\nB=(\n--bf16\n)\n') == {"--num-layers": ("2",), "--bf16": ()}
+
+
+def test_commands_in_strings():
+    text = 'CMD="python pretrain_gpt.py --num-layers 2"\nsrun bash -c "${CMD} --bf16"\n'
+    assert values(text) == {"--num-layers": ("2",), "--bf16": ()}
+
+
+def test_what_is_assigned_under_a_condition_is_not_trusted():
+    text = """PP=1
+if [ "$BIG" = 1 ]; then
+    PP=8
+    MORE="--bf16"
+fi
+[ -z "$X" ] && SEQ=4096
+python pretrain_gpt.py --pipeline-model-parallel-size $PP --seq-length $SEQ $MORE --lr 1
+"""
+    found = flags(text)
+    for name in ("--pipeline-model-parallel-size", "--seq-length"):
+        with pytest.raises(InputError, match=f"run.sh: line 7: {name} is .* under a condition"):
+            found.size(name)
+    script = read_script(text, "run.sh")
+    assert [word.text for word in script.conditional_words()] == ["--bf16"]
+    assert "--bf16" not in found.by_name
+
+
+def test_variables_from_outside_stay_open_and_are_kept():
+    found = flags('python pretrain_gpt.py --num-layers $LAYERS --bf16 $EXTRA "$@" --lr $(cat lr)\n')
+    with pytest.raises(InputError, match=r"line 1: --num-layers \$LAYERS has no value"):
+        found.size("--num-layers")
+    assert found.switch("--bf16")
+    kept = " ".join(str(flag) for flag in found.rest())
+    assert "$EXTRA" in kept
+    assert "--lr $" in kept
+
+
+def test_here_documents_are_read_and_are_no_commands():
+    script = read_script(
+        'S=2\ncat <<EOT > ds.json\n{"stage": $S, "it\'s": 1}\nEOT\necho "done"\n', "run.sh"
+    )
+    (document,) = script.documents
+    assert (document.target, document.line) == ("ds.json", 3)
+    assert document.text == '{"stage": 2, "it\'s": 1}'
+    assert [[word.text for word in command] for command in script.commands] == [
+        ["cat", ">", "ds.json"],
+        ["echo", "done"],
+    ]
+
+
+def test_twice_the_same_is_fine_and_two_values_are_not():
+    assert values("python a.py --num-layers 2 --num-layers 2\n") == {"--num-layers": ("2",)}
+    with pytest.raises(
+        InputError,
+        match=r"line 2: --num-layers 4 contradicts line 1, which has --num-layers 2",
+    ):
+        flags("python a.py --num-layers 2 \\\n  --num_layers=4\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('A="--num-layers 2\n', "not closed"),
+        ("\x00\x01", "not a shell script"),
+        ("A=" + "1" * 1_000_001, "not a shell script"),
+        ("A=--a$A\n" + "A=$A$A$A$A$A$A$A$A\n" * 9, "longer than"),
+    ],
+)
+def test_what_is_no_script_is_refused_in_one_line(text, message):
+    with pytest.raises(InputError, match=message) as error:
+        read_script(text, "run.sh")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["4/0", "a*2", "2**9", "__import__('os')"])
+def test_arithmetic_that_is_none_stays_open(text):
+    found = flags(f"python a.py --num-layers $(({text}))\n")
+    with pytest.raises(InputError, match="--num-layers"):
+        found.size("--num-layers")

@@ -1,0 +1,303 @@
+"""Is the integer program's plan the best there is, within memory, and never a worse one?"""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.layer_ilp import integer_programming
+from plan3d.search.layer_ilp.cp_sat import solve
+from plan3d.search.layer_ilp.layer_choices import pipelines
+from plan3d.search.layer_ilp.layer_plans import as_segments, proposals
+from plan3d.search.layer_ilp.layer_program import LayerProgram
+from plan3d.search.layer_ilp.layer_step import Step
+from plan3d.search.layer_ilp.layer_table import LayerTable
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp.stage_floor import fastest
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.layer_runs import concat, of_stages
+from plan3d.simulator.plan.plan import Plan, from_columns, resolve
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.evaluate import evaluate, simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+FIXED = {
+    "cp": [1],
+    "ep": [1],
+    "overlap_tp": [0],
+    "overlap_grad_reduce": [1],
+    "overlap_param_gather": [1],
+}
+
+
+@cache
+def task(name, layers, gpus=8, batch=8, software="megatron-core"):
+    """A few layers of a model."""
+    whole = Model.preset(name)
+    order = whole.order[:layers]
+    if len(whole.kinds) > 1:
+        order = tuple(i % len(whole.kinds) for i in range(layers))
+    model = replace(whole, order=order)
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    stack = software_profile(software)
+    return Task(model, cluster, sequence=2048, global_batch=batch, software=stack)
+
+
+def choices(choose):
+    """Axes of a small space."""
+    parallel = int(max(choose["tp"]) > 1)
+    return {**FIXED, "sequence_parallel": [parallel], "micro_batch": [1, 2], **choose}
+
+
+def _cut(strategies, layers, pp):
+    """Strategies of every layer, in stages of at least one layer."""
+    for inner in combinations(range(1, layers), pp - 1):
+        for chosen in product(strategies, repeat=layers):
+            yield [chosen[a:b] for a, b in pairwise((0, *inner, layers))]
+
+
+def _in_turn(order, stages):
+    """Whether the layers of a stage take its shards one after another, kind by kind.
+
+    Going back to a strategy never saves work; it only cuts weights into more collectives.
+    """
+    layers = iter(order)
+    for stage in stages:
+        shards = [(next(layers), (run["tp"], run["zero"])) for run in stage]
+        turns = permutations({shard for _, shard in shards})
+        if not any(_follows(shards, turn) for turn in turns):
+            return False
+    return True
+
+
+def _follows(shards, turn):
+    kinds = {kind for kind, _ in shards}
+    each = ([turn.index(shard) for k, shard in shards if k == kind] for kind in kinds)
+    return all(places == sorted(places) for places in each)
+
+
+def every_plan(question, choose):
+    """All plans: stages, micro-batches, cuts, and a strategy for each layer."""
+    space = Space.of(question, choose)
+    shared = Plan(schedule=0, dp=1, zero=0, overlap_grad_reduce=1, overlap_param_gather=1)
+    shared = replace(shared, sequence_parallel=choose["sequence_parallel"][0], overlap_p2p=0)
+    shared = resolve(shared, question.gpus)
+    for pipeline in pipelines(space, shared):
+        layers = question.model.layers
+        own = np.argwhere(pipeline.legal).tolist()
+        strategies = [
+            {"tp": pipeline.tp[s], "dp": pipeline.dp[s], "zero": z}
+            | {"recompute": pipeline.recompute[r]}
+            for s, r, z in own
+        ]
+        rows = [
+            of_stages([[{"layers": 1, **s} for s in stage] for stage in stages])
+            for stages in _cut(strategies, layers, pipeline.stages)
+            if _in_turn(question.model.order, stages)
+        ]
+        first = own[0][0]
+        fields = {**shared.columns(), "pp": pipeline.stages, "tp": pipeline.tp[first]}
+        fields |= {"dp": pipeline.dp[first], "micro_batch": pipeline.shares[first]}
+        columns = {name: np.full(len(rows), value) for name, value in fields.items()}
+        yield from_columns(columns, segments=concat(rows))
+
+
+TWO = {"micro_batch": [2]}
+CASES = {
+    "recompute": ("gpt3-1.3b", 5, {"pp": [2], "tp": [2], "recompute": [0, 1, 2], "zero": [1]}),
+    "deep": ("gpt3-1.3b", 8, {"pp": [4], "tp": [1], "recompute": [0, 2], "zero": [1]} | TWO),
+    "tp": ("llama-7b", 4, {"pp": [1, 2], "tp": [1, 2, 4], "recompute": [0, 2], "zero": [1]}),
+    "zero": ("llama-7b", 4, {"pp": [2], "tp": [2], "recompute": [0, 2], "zero": [0, 1, 3]}),
+    "zero 2": ("llama-7b", 4, {"pp": [2, 4], "tp": [1], "recompute": [0, 2], "zero": [1, 2]}),
+    "kinds": ("deepseek-v3", 4, {"pp": [2, 4], "tp": [2], "recompute": [0, 2], "zero": [1]}),
+    "tied": ("gpt3-125m", 5, {"pp": [1, 2], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
+}
+
+
+@cache
+def brute_force(name):
+    """Step seconds and bytes of every plan of a case."""
+    model, layers, choose = CASES[name]
+    question = task(model, layers)
+    steps, sizes = [], []
+    for plans in every_plan(question, choices(choose)):
+        assert legal(plans, question).all()
+        costs = simulate(question, plans)
+        steps.append(costs.step)
+        sizes.append(costs.memory_total)
+    return np.concatenate(steps), np.concatenate(sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("room", [0.0, 0.4])
+def test_the_search_is_brute_force(name, room):
+    steps, sizes = brute_force(name)
+    limit = (sizes.min() + room * (sizes.max() - sizes.min())) * (1 + 1e-9)
+    best = steps[sizes <= limit].min()
+    model, layers, choose = CASES[name]
+    question = task(model, layers)
+    space = Space.of(question, choices(choose))
+    asked = {"objective": "step-time", "limit": limit, "top": 1}
+    found = integer_programming.search(space, **asked, tolerance=0.0, patience=10**6)
+    assert found.complete
+    assert found.costs.step[0] == pytest.approx(best, rel=1e-9)
+    assert found.bound == pytest.approx(best, rel=1e-9)
+    assert found.costs.memory_total[0] <= limit
+    assert legal(found.costs.plans, question).all()
+
+
+def uniform_row(question, **fields):
+    usual = {"schedule": 0, "overlap_p2p": 0, **fields}
+    return resolve(Plan(**usual), question.gpus)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_is_below_what_the_simulator_says(name):
+    model, layers, choose = CASES[name]
+    question = task(model, layers)
+    space = Space.of(question, choices(choose))
+    draw = np.random.default_rng(7)
+    shared = uniform_row(question, tp=max(choose["tp"]), pp=choose["pp"][0], zero=choose["zero"][0])
+    for pipeline in pipelines(space, shared):
+        strategies = np.argwhere(pipeline.legal)
+        inner = draw.choice(np.arange(1, layers), pipeline.stages - 1, replace=False)
+        cuts = np.array([0, *sorted(inner), layers])
+        counts = {}
+        for layer, kind in enumerate(question.model.order):
+            stage = int(np.searchsorted(cuts, layer, side="right")) - 1
+            key = (stage, *draw.choice(strategies).tolist(), kind)
+            counts[key] = counts.get(key, 0) + 1
+        costs = simulate(question, proposals(pipeline, counts))
+        program = LayerProgram(LayerTable(pipeline), float(costs.memory_total.max()))
+        step = Step(program, float(costs.step.min()))
+        for key, n in program.layers.items():
+            program.model.add(n == counts.get(key, 0))
+        answer = solve(program.model)
+        assert answer.optimal
+        assert answer.value(step.objective) * step.units.size <= costs.step.min() * (1 + 1e-9)
+        assert program.counts(answer.value) == counts
+
+
+@given(
+    strategies=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
+    room=st.integers(0, 30),
+)
+@settings(deadline=None, max_examples=30)
+def test_fastest_stages_are_brute_force(strategies, room):
+    seconds, size = (np.array(column, float) for column in zip(*strategies, strict=True))
+    found = fastest(seconds, size, 4, room)
+    for n in range(5):
+        every = [np.sum([(0, 0), *chosen], axis=0) for chosen in product(strategies, repeat=n)]
+        fits = [t for t, held in every if held <= room]
+        assert found[n] == min(fits, default=np.inf)
+
+
+def test_many_sums_are_merged_into_a_bound():
+    draw = np.random.default_rng(1)
+    seconds, size = draw.random(40), draw.random(40)
+    exact = fastest(seconds, size, 6, 2.0)
+    found = fastest(np.repeat(seconds, 1), size, 6, 2.0)
+    assert (found <= exact).all()
+    longer = fastest(seconds + 1e-3 * draw.random(40), size, 60, 20.0)
+    assert (np.diff(longer) > 0).all()
+
+
+SMALL = {"pp": [1, 2, 4], "tp": [1, 2], "micro_batch": [1, 2], "zero": [1], "cp": [1]}
+
+
+def small():
+    return task("gpt3-1.3b", 6, batch=128)
+
+
+def test_the_backend_is_never_worse_than_uniform_plans_and_repeats_itself():
+    one_chunk = {"virtual_stages": [1], "overlap_p2p": [0]}
+    for headroom in (0.1, 0.85, 0.93):
+        uniform = find_plans(small(), choose={**SMALL, **one_chunk}, headroom=headroom)
+        asked = {"backend": "integer-programming", "choose": SMALL, "headroom": headroom}
+        found, again = find_plans(small(), **asked), find_plans(small(), **asked)
+        assert found.complete
+        assert found.best.step_seconds <= uniform.best.step_seconds * (1 + 1e-9)
+        assert 0 <= found.gap <= 0.01
+        assert found.costs.step.tolist() == again.costs.step.tolist()
+        assert [str(p) for p in found.plans] == [str(p) for p in again.plans]
+        assert found.best.memory_bytes <= found.limit
+        costs = evaluate(small(), Plan.parse(str(found.plans[0])))
+        assert costs.step_seconds == pytest.approx(found.best.step_seconds, rel=1e-9)
+
+
+def test_cost_is_step_time_in_other_units():
+    asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.9}
+    seconds, cost = find_plans(small(), **asked), find_plans(small(), objective="cost", **asked)
+    assert str(cost.plans[0]) == str(seconds.plans[0])
+    assert cost.bound == pytest.approx(seconds.bound * small().gpus)
+
+
+def test_a_given_plan_is_where_the_search_starts():
+    space = Space.of(small(), {**FIXED, **SMALL, "sequence_parallel": [1]})
+    start = uniform_row(small(), tp=2, pp=2, segments="4|2").table()
+    found = integer_programming.search(
+        space, objective="step-time", limit=7e10, top=1, start=start, tolerance=0.9
+    )
+    assert str(found.plans[0]) == str(start.take(0))
+    assert found.counts.evaluated == 1
+    assert found.bound < found.costs.step[0]
+
+
+@pytest.mark.parametrize("limits", [{"budget": 1}, {"time_limit": 1e-9}])
+def test_a_limit_leaves_the_best_uniform_plan_and_a_bound(limits):
+    asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.93}
+    full, part = find_plans(small(), **asked), find_plans(small(), **asked, **limits)
+    assert not part.complete
+    assert part.counts.evaluated == 1
+    assert part.bound <= full.best.step_seconds <= part.best.step_seconds
+    assert part.gap > 0
+
+
+def test_an_interrupt_keeps_the_best_so_far():
+    def interrupt(costed):
+        raise KeyboardInterrupt
+
+    asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.93}
+    part = find_plans(small(), **asked, progress=interrupt)
+    assert not part.complete
+    assert part.bound <= part.best.step_seconds
+
+
+def test_it_is_proven_that_nothing_fits():
+    found = find_plans(small(), backend="integer-programming", choose=SMALL, headroom=0.99)
+    assert found.complete
+    assert found.costs is None
+    assert found.gap is None
+    assert found.smallest.memory_bytes > found.limit
+
+
+def test_uniform_plans_cost_the_same_as_segments():
+    plans = uniform_row(small(), tp=2, pp=4).table()
+    whole, cut = simulate(small(), plans), simulate(small(), as_segments(plans, small()))
+    assert cut.step == pytest.approx(whole.step, rel=1e-12)
+    assert cut.memory_total == pytest.approx(whole.memory_total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("choose", "objective", "message"),
+    [
+        ({"virtual_stages": [2]}, "step-time", "cannot keep virtual_stages"),
+        ({"virtual_stages": [1, 2]}, "step-time", "cannot keep virtual_stages"),
+        ({"schedule": ["zb-h1"]}, "step-time", "cannot keep schedule"),
+        ({"first_stage_layers": [2]}, "step-time", "cannot keep first_stage_layers"),
+        ({"layers_per_stage": [3, 3], "pp": [2]}, "step-time", "cannot keep layers_per_stage"),
+        ({}, "memory", "minimises step time"),
+        ({"sync_period": [2]}, "step-time", "cannot search sync_period"),
+    ],
+)
+def test_what_segments_cannot_express_is_refused(choose, objective, message):
+    with pytest.raises(InputError, match=message):
+        find_plans(small(), backend="integer-programming", choose=choose, objective=objective)

@@ -1,0 +1,367 @@
+"""Do sampling backends keep their budget, repeat with their seed, and find what there is?"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from plan3d.search.find_plans import SAMPLERS, find_plans
+from plan3d.search.result.objective import BARRIER
+from plan3d.search.result.search_result import Seen, Trace
+from plan3d.search.sampling import ask_tell
+from plan3d.search.sampling.ask_tell import BUDGET, STALE, Known, Run
+from plan3d.search.sampling.reinforcement_learning import Policy, PolicyGradient
+from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
+from plan3d.search.space.problem import Repeats, draw, encode, nearest
+from plan3d.search.space.space import Space
+from plan3d.search.space.staged import StagedProblem
+from plan3d.search.space.uniform import UniformProblem
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import AXES
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TINY = {
+    **{"tp": [2, 4], "cp": [1], "pp": [1, 2, 4], "micro_batch": [1, 2], "overlap_tp": [0]},
+    **{"zero": [0, 1, 3], "virtual_stages": [1, 2], "overlap_grad_reduce": [1]},
+}
+every_backend = pytest.mark.parametrize("name", SAMPLERS)
+
+
+@cache
+def task(model="gpt3-1.3b", gpus=16, batch=64):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=batch)
+
+
+def limit_of(question):
+    return 0.9 * question.cluster.accelerator.memory
+
+
+def uniform(choose=None):
+    return UniformProblem(Space.of(task(), choose))
+
+
+def run(problem, name, **options):
+    asked = {"objective": "step-time", "limit": limit_of(problem.task), "top": 3, **options}
+    return ask_tell.search(problem, SAMPLERS[name], backend=name, **asked)
+
+
+def rows(plans):
+    return [tuple(getattr(plan, axis) for axis in AXES) for plan in plans]
+
+
+def same(one, other):
+    return (
+        rows(one.plans) == rows(other.plans)
+        and one.trace.best.tolist() == other.trace.best.tolist()
+        and one.trace.evaluations.tolist() == other.trace.evaluations.tolist()
+    )
+
+
+@every_backend
+def test_a_seed_repeats_the_run_and_another_does_not(name):
+    options = {"backend": name, "budget": 120, "top": 3}
+    one, again, other = (find_plans(task(), seed=seed, **options) for seed in (3, 3, 4))
+    assert same(one, again)
+    assert not same(one, other)
+    assert same(find_plans(task(), **options), find_plans(task(), seed=0, **options))
+
+
+@every_backend
+@pytest.mark.parametrize("budget", [1, 7, 90])
+def test_the_budget_is_kept_to_the_plan(name, budget):
+    result = find_plans(task(), backend=name, budget=budget)
+    assert result.counts.evaluated == budget
+    assert result.backend == name
+    assert not result.complete
+    assert not result.interrupted
+    assert (np.diff(result.trace.best) < 0).all()
+    assert (np.diff(result.trace.evaluations) > 0).all()
+    assert result.counts.feasible + result.counts.removed["memory"] == budget
+
+
+@every_backend
+def test_a_tiny_space_is_solved(name):
+    exact = find_plans(task(), choose=TINY)
+    assert exact.counts.evaluated < BUDGET
+    result = find_plans(task(), backend=name, choose=TINY)
+    assert result.best.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-12)
+    assert result.counts.candidates == exact.counts.candidates
+    assert result.complete == (result.counts.evaluated == exact.counts.evaluated)
+
+
+def test_a_space_that_is_costed_whole_is_complete():
+    one = {**TINY, "tp": [2], "pp": [2], "zero": [1], "micro_batch": [1]}
+    exact = find_plans(task(), choose=one, top=50)
+    result = find_plans(task(), choose=one, top=50, backend="random")
+    assert result.complete
+    assert result.counts.evaluated == exact.counts.evaluated
+    assert rows(result.plans) == rows(exact.plans)
+    found = (result.frontier.plans, exact.frontier.plans)
+    assert rows(found[0]) == rows(found[1])
+    assert result.smallest.memory_bytes == exact.smallest.memory_bytes
+
+
+@cache
+def regret(name):
+    """Mean regret of five seeds after 500 plans, on a task that no setting was chosen on."""
+    cluster = Cluster.profile("h100-sxm", gpus=32)
+    question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
+    optimum = find_plans(question).best.step_seconds
+    runs = (find_plans(question, backend=name, budget=500, seed=s) for s in range(5))
+    return float(np.mean([run.best.step_seconds / optimum - 1 for run in runs]))
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "random"])
+def test_every_backend_beats_random_search(name):
+    assert regret(name) < regret("random") / 2
+
+
+@every_backend
+def test_points_asked_for_are_legal_and_scores_are_told(name):
+    problem = uniform()
+    backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), Known()
+    for spent in np.linspace(0, 1, 30):
+        points = backend.ask(float(spent))
+        assert legal(problem.plans(points), problem.task).all()
+        known.add(points, simulate(problem.task, problem.plans(points)).step)
+        backend.tell(points, np.log(known.look_up(points)))
+
+
+@every_backend
+def test_one_legal_plan_is_no_search(name):
+    one = {"tp": [2], "cp": [1], "pp": [2], "virtual_stages": [1], "micro_batch": [1], "zero": [1]}
+    one |= {"recompute": [0], "sequence_parallel": [1], "overlap_tp": [0]}
+    one |= {"overlap_grad_reduce": [1]}
+    result = find_plans(task(), choose=one, backend=name)
+    assert result.complete
+    assert rows(result.plans) == rows(find_plans(task(), choose=one).plans)
+
+
+@every_backend
+def test_points_that_never_fit_are_survived(name):
+    problem = uniform(TINY)
+    result = run(problem, name, limit=1.0, budget=60)
+    assert result.plans == []
+    assert result.trace.best.size == 0
+    assert result.trace.at(60) == np.inf
+    assert result.smallest is not None
+
+
+@every_backend
+def test_stages_that_differ_are_searched_too(name):
+    problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
+    result = run(problem, name, budget=150)
+    assert result.counts.evaluated == 150
+    assert legal(result.costs.plans, problem.task).all()
+    (best,) = simulate(problem.task, result.plans[0].table()).step
+    assert best == pytest.approx(result.trace.at(150), rel=1e-12)
+
+
+def test_annealing_finds_stages_that_beat_all_uniform_ones():
+    """A large vocabulary loads the last stage; an uneven cut relieves it."""
+    question = task("llama-3.1-8b", 32, 64)
+    options = {"backend": "annealing", "space": "staged", "budget": 800}
+    result = find_plans(question, choose={"pp": [4]}, **options)
+    assert all(plan.pp == 4 for plan in result.plans)
+    alike = {"cp": [1], "virtual_stages": [1], "pp": [4]}
+    assert result.best.step_seconds < 0.97 * find_plans(question, choose=alike).best.step_seconds
+
+
+# The driver
+
+
+class Script:
+    """A sampler that asks for given tables and keeps what it was told."""
+
+    def __init__(self, tables):
+        self.tables, self.told, self.spent = list(tables), [], []
+
+    def ask(self, spent):
+        self.spent.append(spent)
+        return self.tables.pop(0) if len(self.tables) > 1 else self.tables[0]
+
+    def tell(self, points, scores):
+        self.told.append((points, scores))
+
+
+def driven(tables, budget=100, time_limit=np.inf):
+    problem = uniform(TINY)
+    seen = Seen(problem.task, "step-time", limit_of(problem.task), 5)
+    script, counted = Script(tables), []
+    Run(problem, seen, budget).go(script, time_limit, counted.append)
+    return script, counted, seen
+
+
+def points(rows, seed=0):
+    return draw(uniform(TINY), rows, np.random.default_rng(seed))
+
+
+def test_repeats_are_answered_and_not_counted():
+    table = points(6)
+    distinct = len(np.unique(table, axis=0))
+    script, counted, _ = driven([np.concatenate([table, table]), table])
+    assert counted == [distinct] * len(counted)
+    assert len(script.told) == 1 + STALE
+    first, second = script.told[0][1], script.told[1][1]
+    assert first[:6].tolist() == first[6:].tolist() == second.tolist()
+
+
+def test_a_table_beyond_the_budget_is_cut_and_not_told():
+    table = np.unique(points(40), axis=0)
+    script, _, seen = driven([table[:5], table], budget=9)
+    assert seen.counts.evaluated == 9
+    assert [len(told) for told, _ in script.told] == [5]
+    assert script.spent == [0.0, 5 / 9]
+
+
+def test_the_time_limit_ends_a_run():
+    _, counted, _ = driven([points(4)], time_limit=1e-9)
+    assert counted == []
+
+
+def test_progress_may_interrupt():
+    def stop(costed):
+        raise KeyboardInterrupt
+
+    result = find_plans(task(), backend="annealing", progress=stop)
+    assert result.interrupted
+    assert not result.complete
+    assert result.plans
+
+
+def test_a_trace_answers_at_any_count():
+    trace = Trace(np.array([3, 10]), np.array([2.0, 1.0]))
+    assert [trace.at(n) for n in (2, 3, 9, 10, 99)] == [np.inf, 2.0, 2.0, 1.0, 1.0]
+    assert [trace.until(x) for x in (3.0, 2.0, 1.5, 1.0, 0.5)] == [3, 3, 10, 10, np.inf]
+
+
+def test_a_search_without_legal_plans_says_so():
+    result = find_plans(task(), backend="random", choose={"dp": [5]})
+    assert (result.counts.evaluated, result.plans, result.complete) == (0, [], True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1}, "draws nothing at random"),
+        ({"backend": "spsa", "seed": -1}, "at least 0"),
+        ({"backend": "anealing"}, "did you mean annealing"),
+        ({"backend": "random", "budget": 0}, "above 0"),
+        ({"backend": "random", "space": "stages"}, "did you mean staged"),
+        ({"space": "staged"}, "exhaustive backend cannot search staged plans; random, "),
+        ({"backend": "random", "space": "staged", "choose": {"tp": [2]}}, "on pp, not tp"),
+        ({"backend": "random", "space": "staged", "choose": {"pp": [3]}}, "nearest: 2, 4"),
+        ({"backend": "random", "space": "staged", "choose": {"pp": [64]}}, "at most 24 layers"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(InputError, match=message):
+        find_plans(task(), **{"choose": TINY, **options})
+
+
+# Parts of the backends
+
+
+def test_a_policy_without_experience_is_uniform_over_legal_values():
+    problem = uniform()
+    _, decisions = Policy(problem).sample(64, np.random.default_rng(0))
+    for decision in decisions:
+        legal_values = decision.chances > 0
+        expected = legal_values / legal_values.sum(axis=1, keepdims=True)
+        assert decision.chances == pytest.approx(expected)
+
+
+def test_the_gradient_of_the_policy_is_that_of_its_log_chance():
+    problem = uniform(TINY)
+    random = np.random.default_rng(0)
+    policy = Policy(problem)
+    for table in (*policy.tables.values(), *policy.logits):
+        table += random.normal(size=table.shape)
+
+    def sample(seed):
+        taken, decisions = policy.sample(1, np.random.default_rng(seed))
+        chances = [d.chances[0, d.taken[0]] for d in decisions]
+        return taken, decisions, np.log(chances).sum()
+
+    taken, decisions, before = sample(5)
+    key = next(k for k, t in policy.tables.items() if t.size > 4)
+    tables = {k: t.copy() for k, t in policy.tables.items()}
+    policy.ascend(taken, decisions, np.ones(1), 1.0, 0.0)
+    slope = policy.tables[key] - tables[key]
+    small = 1e-6
+    for name, value in tables.items():
+        policy.tables[name] = value.copy()
+    for logits, decision in zip(policy.logits, decisions, strict=True):
+        logits -= decision.score_function[0]
+    policy.tables[key] += small * slope
+    again, _, after = sample(5)
+    assert (again == taken).all()
+    assert (after - before) / small == pytest.approx((slope**2).sum(), rel=1e-4)
+
+
+def test_learning_makes_good_points_likelier():
+    problem = uniform()
+    agent = PolicyGradient(problem, np.random.default_rng(0))
+    goal = draw(problem, 1, np.random.default_rng(9))[0]
+
+    def far(table):
+        return (table != goal).sum(axis=1).astype(float)
+
+    before = far(agent.ask(0.0)).mean()
+    for _ in range(60):
+        table = agent.ask(0.5)
+        agent.tell(table, far(table))
+    assert far(agent.ask(0.5)).mean() < 0.5 * before
+
+
+def test_rewards_keep_the_order_of_scores():
+    agent = PolicyGradient(uniform(TINY), np.random.default_rng(0))
+    scores = np.array([0.5, 2.0, BARRIER + 0.1, BARRIER + 0.7])
+    rewards = agent.rewards(scores)
+    assert (np.diff(rewards) < 0).all()
+    assert rewards[:2].tolist() == [-0.5, -2.0]
+    advantage = agent.advantage(rewards)
+    assert (advantage >= agent.LOWEST).all()
+    assert advantage[0] > 0
+    assert agent.advantage(np.ones(8)).tolist() == [0.0] * 8
+
+
+def test_repeats_count_tables_without_news():
+    repeats, one, two = Repeats(), np.array([[1, 2]]), np.array([[1, 2], [3, 4]])
+    assert [repeats.add(table) for table in (one, one, one, two, two)] == [0, 1, 2, 0, 1]
+
+
+def test_walkers_tire_when_nothing_gets_better():
+    tired = Tired(2, 3)
+    scores = [(5, 5), (4, 5), (3, 5), (2, 5), (1, 5)]
+    rows = [tired.rows(np.array(pair, float)).tolist() for pair in scores]
+    assert rows == [[], [], [], [1], []]
+
+
+def test_annealing_only_accepts_what_is_little_worse():
+    problem = uniform()
+    chains = Annealing(problem, np.random.default_rng(0))
+    start = chains.ask(0.0)
+    chains.tell(start, np.arange(len(start), dtype=float))
+    held = chains.at.copy()
+    asked = chains.ask(0.0)
+    chains.tell(asked, chains.scores + 10)
+    assert (chains.at == held).all()
+    asked = chains.ask(0.0)
+    chains.tell(asked, chains.scores - 1)
+    assert (chains.at == asked).all()
+
+
+def test_the_gaussian_starts_again_wider_when_all_is_known():
+    problem = uniform()
+    search = CmaEs(problem, np.random.default_rng(0))
+    one = nearest(problem, encode(problem, draw(problem, 1, np.random.default_rng(0))))
+    for _ in range(search.PATIENCE + 1):
+        size = len(search.ask(0.0))
+        search.tell(np.repeat(one, size, axis=0), np.zeros(size))
+    assert len(search.ask(0.0)) == 2 * CmaEs.POPULATION

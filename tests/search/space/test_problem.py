@@ -1,0 +1,277 @@
+"""Is every point a legal plan, every legal plan a point, and every move legal?"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.result.objective import BARRIER, guided
+from plan3d.search.sampling.two_phase import AlikeProblem
+from plan3d.search.space.axes import DERIVED, DERIVES_FROM
+from plan3d.search.space.decision_diagram import DEAD, diagram
+from plan3d.search.space.problem import construct, coordinates, draw, encode, highest, nearest, step
+from plan3d.search.space.space import ORDER, Space
+from plan3d.search.space.stage_variables import EIGHTHS, distinct_shares, heavier
+from plan3d.search.space.staged import StagedProblem
+from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.stage_dp.dynamic_programming import best_plan
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import AXES
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+@cache
+def task(model="gpt3-1.3b", gpus=8, batch=12, cluster="h100-sxm"):
+    return Task(
+        Model.preset(model),
+        Cluster.profile(cluster, gpus=gpus),
+        sequence=2048,
+        global_batch=batch,
+    )
+
+
+SPACES = {
+    "default": (task(), None),
+    "moe": (task("mixtral-8x7b", 16, 32), {"micro_batch": [1, 2], "etp": [1, 2]}),
+    "odd": (task("gpt3-125m", 24, 48), {"overlap_param_gather": [0, 1], "precision": [0, 1]}),
+    "schedules": (
+        task("gpt3-1.3b", 16, 64),
+        {"schedule": [0, 2, 5], "virtual_stages": [1], "cp": [1], "first_stage_layers": [0, 3]},
+    ),
+}
+PROBLEMS = {
+    **{name: UniformProblem(Space.of(*question)) for name, question in SPACES.items()},
+    "staged": StagedProblem.of(task("llama-7b", 16, 64)),
+    "staged odd": StagedProblem.of(task("gpt3-125m", 24, 48), {"pp": [1, 2, 6]}),
+    "staged moe": StagedProblem.of(task("mixtral-8x7b", 32, 32)),
+    "alike": AlikeProblem(StagedProblem.of(task("llama-7b", 16, 64))),
+}
+problems = st.sampled_from(sorted(PROBLEMS))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def all_legal(problem, points):
+    """The plans are legal, and the masks along the way allow what was chosen."""
+    assert legal(problem.plans(points), problem.task).all()
+    for i in range(points.shape[1]):
+        mask = problem.legal(points[:, :i])
+        assert mask.shape == (len(points), len(problem.variables[i].values))
+        assert mask[np.arange(len(points)), points[:, i]].all()
+
+
+@given(name=problems, seed=seeds)
+@settings(deadline=None, max_examples=40)
+def test_every_sample_is_a_legal_plan(name, seed):
+    problem = PROBLEMS[name]
+    all_legal(problem, draw(problem, 40, np.random.default_rng(seed)))
+
+
+@given(
+    model=st.sampled_from(["gpt3-125m", "gpt3-13b", "llama-7b", "mixtral-8x7b"]),
+    gpus=st.sampled_from([1, 2, 8, 24, 40, 128]),
+    batch=st.integers(1, 300),
+    seed=seeds,
+)
+@settings(deadline=None, max_examples=40)
+def test_samples_of_any_task_are_legal(model, gpus, batch, seed):
+    question = task(model, gpus, batch)
+    for problem in (UniformProblem(Space.of(question)), StagedProblem.of(question)):
+        if problem.size:
+            all_legal(problem, draw(problem, 20, np.random.default_rng(seed)))
+
+
+@given(name=problems, seed=seeds)
+@settings(deadline=None, max_examples=30)
+def test_moves_are_legal_and_usually_go_somewhere(name, seed):
+    problem, random = PROBLEMS[name], np.random.default_rng(seed)
+    points = draw(problem, 40, random)
+    moved = problem.neighbours(points, random)
+    all_legal(problem, moved)
+    assert (moved != points).any(axis=1).mean() > 0.9
+
+
+@given(name=problems, seed=seeds)
+@settings(deadline=None, max_examples=30)
+def test_vectors_of_points_give_them_back(name, seed):
+    problem, random = PROBLEMS[name], np.random.default_rng(seed)
+    points = draw(problem, 20, random)
+    vectors = encode(problem, points)
+    assert vectors.shape == (20, coordinates(problem)[-1].stop)
+    assert (nearest(problem, vectors) == points).all()
+    assert (vectors <= highest(problem)).all()
+    anywhere = random.uniform(-2, highest(problem) + 2, vectors.shape)
+    all_legal(problem, nearest(problem, anywhere))
+
+
+@given(name=problems, seed=seeds)
+@settings(deadline=None, max_examples=20)
+def test_a_step_changes_one_variable_to_another_legal_value(name, seed):
+    problem, random = PROBLEMS[name], np.random.default_rng(seed)
+    points = draw(problem, 20, random)
+    for point, variable, index in zip(points, *step(problem, points, random), strict=True):
+        mask = problem.legal(point[None, :variable])[0]
+        assert mask[index]
+        assert index != point[variable]
+        if problem.variables[variable].ordered:
+            low, high = sorted((index, point[variable]))
+            assert not mask[low + 1 : high].any()
+
+
+def every_point(problem):
+    """All legal points, by walking the masks."""
+    points = np.zeros((1, 0), np.intp)
+    for _ in problem.variables:
+        row, value = np.nonzero(problem.legal(points))
+        points = np.column_stack([points[row], value])
+    return points
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_uniform_points_are_the_space(name):
+    problem = PROBLEMS[name]
+    points = every_point(problem)
+    assert len(points) == problem.size == sum(plans.rows for plans in problem.space.chunks())
+    made = problem.plans(points)
+    rows = set(zip(*(getattr(made, axis).tolist() for axis in AXES), strict=True))
+    assert len(rows) == len(points)
+    for plans in problem.space.chunks():
+        columns = (getattr(plans, axis).tolist() for axis in AXES)
+        assert rows.issuperset(zip(*columns, strict=True))
+
+
+def test_the_diagram_has_no_dead_end():
+    for name in SPACES:
+        found = diagram(PROBLEMS[name].space)
+        reached = {0}
+        for arcs in found.arcs:
+            assert all((arcs[node] != DEAD).any() for node in reached)
+            reached = {int(n) for node in reached for n in arcs[node] if n != DEAD}
+
+
+def test_a_space_without_legal_plans_is_empty():
+    problem = UniformProblem(Space.of(task(), {"dp": [5]}))
+    assert problem.size == 0
+    assert not problem.legal(np.zeros((1, 0), np.intp)).any()
+
+
+class Reads:
+    """Columns that note which of them are read."""
+
+    def __init__(self):
+        self.names = set()
+
+    def __getattr__(self, name):
+        self.__dict__["names"].add(name)
+        return np.array([2])
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_fields_read_what_they_say(name):
+    columns = Reads()
+    DERIVED[name](columns, task())
+    assert columns.names == set(DERIVES_FROM[name])
+    assert all(ORDER.index(read) < ORDER.index(name) for read in DERIVES_FROM[name])
+
+
+FEW = replace(Model.preset("gpt3-1.3b"), order=(0,) * 5)
+TINY = StagedProblem(Task(FEW, task(gpus=2).cluster, sequence=2048, global_batch=2), (1, 2))
+
+
+def test_staged_points_are_counted():
+    points = every_point(TINY)
+    assert len(points) == TINY.size
+    plans = TINY.plans(points)
+    assert legal(plans, TINY.task).all()
+    assert len({str(plan) for plan in plans}) == len(points)
+
+
+def test_staged_plans_are_the_uniform_ones_and_more():
+    uniform = Space.of(TINY.task, {"virtual_stages": [1], "cp": [1]})
+    one = min(simulate(TINY.task, plans).step.min() for plans in uniform.chunks())
+    other = simulate(TINY.task, TINY.plans(every_point(TINY))).step.min()
+    assert other <= one * (1 + 1e-12)
+
+
+def test_the_dynamic_program_proves_the_optimum_of_staged_plans():
+    """Five layers: every cut is within the window, every number of layers a share."""
+    costs = simulate(TINY.task, TINY.plans(every_point(TINY)))
+    for share in (0.02, 0.3, 1.0):
+        limit = float(np.quantile(costs.memory_total, share)) * (1 + 1e-9)
+        proof = best_plan(TINY.task, choose=TINY.constraints, limit=limit)
+        best = costs.step[costs.memory_total <= limit].min()
+        assert proof.complete
+        assert proof.step_seconds == pytest.approx(best, rel=1e-9)
+
+
+@given(name=st.sampled_from(["staged", "staged odd"]), seed=seeds)
+@settings(deadline=None, max_examples=5)
+def test_no_staged_plan_is_better_than_the_proof(name, seed):
+    problem = PROBLEMS[name]
+    costs = simulate(problem.task, problem.plans(draw(problem, 300, np.random.default_rng(seed))))
+    assert costs.step.min() >= optimum_of(name) * (1 - 1e-9)
+
+
+@cache
+def optimum_of(name):
+    problem = PROBLEMS[name]
+    return best_plan(problem.task, choose=problem.constraints, limit=np.inf).step_seconds
+
+
+def test_recompute_grows_from_none_to_full():
+    shares = np.flatnonzero(distinct_shares(np.array([3]))[0])
+    light = np.maximum(shares - 1, 0) // EIGHTHS
+    amounts = light * 3 + heavier(shares, np.array([3]))
+    assert amounts.tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_staged_moves_cover_the_primitives():
+    problem, random = PROBLEMS["staged"], np.random.default_rng(0)
+    points = draw(problem, 400, random)
+    moved = problem.neighbours(points, random)
+    names = [variable.name for variable in problem.variables]
+    changed = {names[i] for i in np.flatnonzero((moved != points).any(axis=0))}
+    assert {"pp", "micro_batches"} <= changed
+    assert {"end 1", "tp 1", "zero 1", "recompute 1", "tp 2", "recompute 2"} <= changed
+    both = (moved != points)[:, [names.index(f"zero {i}") for i in (1, 2)]]
+    assert both.all(axis=1).any()
+    assert (both.any(axis=1) & ~both.all(axis=1)).any()
+
+
+def test_a_rank_keeps_the_sequences_of_its_micro_batch_when_all_tp_or_pp_change():
+    """In moves of the plan's own variables and of all stages, where that is legal."""
+    problem, random = AlikeProblem(PROBLEMS["staged"]), np.random.default_rng(0)
+    points = draw(problem, 300, random)
+    moved = problem.neighbours(points, random)
+    changed = np.flatnonzero((moved != points)[:, [0, 2]].any(axis=1))
+    before, after = (problem.plans(table[changed]).micro_batch for table in (points, moved))
+    assert (before == after).mean() > 0.8
+
+
+def test_what_does_not_fit_is_worse_than_all_that_does_and_ordered_by_excess():
+    problem = PROBLEMS["default"]
+    costs = simulate(task(), problem.plans(every_point(problem)))
+    limit = float(np.median(costs.memory_total))
+    scores, fits = guided(costs, "step-time", limit), costs.memory_total <= limit
+    assert scores[fits].max() < BARRIER <= scores[~fits].min()
+    assert np.exp(scores[fits]) == pytest.approx(costs.step[fits])
+    order = np.argsort(scores[~fits])
+    assert (np.diff(costs.memory_total[~fits][order]) >= 0).all()
+
+
+def test_a_choice_sees_the_prefix_and_the_mask():
+    problem, seen = PROBLEMS["default"], []
+
+    def first(variable, prefix, mask):
+        seen.append((variable, prefix.shape, mask.shape))
+        return np.argmax(mask, axis=1)
+
+    points = construct(problem, 3, first)
+    assert (points == points[0]).all()
+    assert [variable for variable, _, _ in seen] == list(range(len(problem.variables)))
+    assert [prefix for _, prefix, _ in seen] == [(3, i) for i in range(len(problem.variables))]

@@ -1,0 +1,80 @@
+"""Do labels drop only what can never be best, and is a chain a bound of the event simulation?"""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.stage_dp.labels import Entries, extended, nothing_yet, ragged, survivors
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes
+from plan3d.simulator.pipeline.event_simulation import simulate as run
+from plan3d.simulator.pipeline.schedule_names import Schedule
+
+
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=8))
+def test_ragged_numbers_the_elements_of_every_group(counts):
+    owner, position = ragged(np.array(counts))
+    expected = [(i, j) for i, count in enumerate(counts) for j in range(count)]
+    assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 1), *(st.integers(0, 6) for _ in range(4))), min_size=1, max_size=30
+)
+
+
+@given(rows=rows, later=st.tuples(*(st.integers(0, 6) for _ in range(6))))
+@settings(max_examples=300)
+def test_a_dropped_label_is_never_better_whatever_comes_before_it(rows, later):
+    group, total, *tails = np.array(rows, float).T
+    tails = np.array(tails)
+
+    def excess(one, other):
+        more = np.maximum(tails[:, one] - tails[:, other], 0).sum(axis=0)
+        return total[one] + more
+
+    kept = survivors(group.astype(int), total + tails.sum(axis=0), total, excess)
+    reduce, gather, optimizer, b, f, seconds = later
+    waits = np.array([[b], [f], [0]])
+    ends = np.array([[reduce], [gather], [optimizer]])
+    finished = total + seconds + np.maximum(ends, tails - waits).sum(axis=0)
+    for one in np.unique(group):
+        mine = np.flatnonzero(group == one)
+        assert finished[mine].min() == finished[np.intersect1d(mine, kept)].min()
+
+
+def one_choice(forward, backward, stage):
+    """The entries of a stage of one layer that may be only one thing."""
+    none = np.zeros(1, np.int64)
+    both = forward[stage] + backward[stage]
+    return Entries(
+        start=np.array([stage]),
+        end=np.array([stage + 1]),
+        choice=none,
+        gpus=none,
+        received=none,
+        sent=none,
+        tp=none,
+        costs=np.array([[both], [backward[stage]], [forward[stage]], [0.0], [0.0], [0.0]]),
+    )
+
+
+@given(
+    forward=st.lists(st.floats(0.1, 1), min_size=2, max_size=8),
+    ratio=st.floats(1, 3),
+    m=st.integers(1, 20),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_chain_is_no_longer_than_the_simulated_pipeline(forward, ratio, m):
+    forward = np.array(forward)
+    backward, p = ratio * forward, forward.size
+    labels = nothing_yet(p, 1)
+    for stage in reversed(range(p)):
+        runs = m, min(p - 1 - stage, m - 1)
+        own = one_choice(forward, backward, stage)
+        labels = extended(labels, own, np.zeros((2, 2)), p, runs)
+    times = StageTimes(forward=forward, input_gradient=backward, weight_gradient=0 * backward)
+    simulated = float(run(graph(Schedule.ONE_F_ONE_B, p, 1, m), times).step_seconds)
+    closed = (m - 1) * (forward + backward).max() + labels.total[0]
+    assert labels.chain[0] <= simulated * (1 + 1e-12)
+    assert simulated <= closed * (1 + 1e-12)

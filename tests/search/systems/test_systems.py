@@ -1,0 +1,222 @@
+"""Does every plan of a named system do what the system does, and only that?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.space.space import Space
+from plan3d.search.systems.system_plans import completed, constraints
+from plan3d.search.systems.systems import SYSTEMS, Those, system
+from plan3d.search.whatif import compare_systems
+from plan3d.search.whatif.cluster_size import smallest_cluster, why_infeasible, with_gpus
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.goal import Goal
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.values import AUTO, code, spell
+from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
+TASK = Task(Model.preset("gpt3-1.3b"), CLUSTER, sequence=2048, global_batch=128)
+EXPERTS = Task(Model.preset("mixtral-8x7b"), CLUSTER, sequence=2048, global_batch=128)
+NAMES = list(SYSTEMS)
+FROM_ONE = ("tp", "pp", "cp", "ep", "virtual_stages", "sync_period")
+GRIDS = [code("tp_grid", text) for text in ("1d", "2x2", "2.5d:2x2x2", "2x2x2")]
+
+
+def of(name: str, task: Task) -> tuple[Task, dict]:
+    """The task that a system trains and the constraints of its search."""
+    named = system(name)
+    own = task if named.gpus is None else with_gpus(task, named.gpus)
+    return own, constraints(named, own, {})
+
+
+def held(name: str, field: str, value: int) -> bool:
+    values = system(name).holds[field]
+    if isinstance(values, Those):
+        return values.has(spell(field, value))
+    return value in codes(field, values)
+
+
+def codes(field: str, values: tuple[str | int, ...]) -> list[int]:
+    return [code(field, value) for value in values]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_legal_plan_holds_the_fields(name: str) -> None:
+    task, choose = of(name, TASK)
+    seen = 0
+    for plans in Space.of(task, choose).chunks():
+        seen += plans.rows
+        for field in system(name).holds:
+            assert all(held(name, field, int(v)) for v in np.unique(getattr(plans, field))), field
+    assert seen > 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_system_holds_is_refused_otherwise(name: str) -> None:
+    named = system(name)
+    for field in named.holds:
+        least = 1 if field in FROM_ONE else 0
+        values = GRIDS if field == "tp_grid" else range(least, 3)
+        wrong = next(spell(field, v) for v in values if not held(name, field, v))
+        with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
+            constraints(named, TASK, {field: [wrong]})
+        with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
+            completed(named, Plan(**{field: wrong}), frozenset({field}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_that_states_nothing_gets_the_fields(name: str) -> None:
+    task, _ = of(name, TASK)
+    stated = Plan(micro_batch=2, tp=2, tp_grid="1x1x2") if name == "axonn" else Plan(micro_batch=2)
+    said = frozenset({"micro_batch", *(("tp", "tp_grid") if name == "axonn" else ())})
+    plan = resolve(completed(system(name), stated, said), 32)
+    assert plan.micro_batch == 2
+    for field in system(name).holds:
+        assert held(name, field, getattr(plan, field)), field
+    if system(name).gpus is None:
+        assert violated(plan, task) == []
+
+
+def test_what_is_usual_may_be_replaced() -> None:
+    assert constraints(system("local-sgd"), TASK, {})["sync_period"] == (8,)
+    assert constraints(system("local-sgd"), TASK, {"sync_period": [32]})["sync_period"] == [32]
+    gossip = completed(system("gossip"), Plan(topology="ring"), frozenset({"topology"}))
+    assert spell("topology", gossip.topology) == "ring"
+    narrowed = constraints(system("parameter-server"), TASK, {"sync": ["parameter-server"]})
+    assert narrowed["sync"] == ["parameter-server"]
+
+
+def test_fields_of_no_system_are_free() -> None:
+    chosen = constraints(system("megatron"), TASK, {"tp": ["4"], "schedule": ["auto"]})
+    assert chosen["tp"] == ["4"]
+    assert completed(system("megatron"), Plan(tp=4), frozenset({"tp"})).schedule == AUTO
+
+
+def test_a_grid_of_one_plan_is_named() -> None:
+    plan = completed(system("axonn"), Plan(tp=4), frozenset({"tp"}))
+    assert any("name a grid of one plan" in text for _, text in violated(resolve(plan, 32), TASK))
+    chosen = constraints(system("axonn"), TASK, {"tp": [8]})["tp_grid"]
+    assert {spell("tp_grid", grid).partition(":")[0] for grid in chosen} == {"3d"}
+    with pytest.raises(InputError, match="tp_grid=4x4 contradicts the system axonn, which has"):
+        constraints(system("axonn"), TASK, {"tp_grid": ["4x4"]})
+
+
+def test_a_mesh_splits_dimensions_and_gathers_no_weights() -> None:
+    for grid in ("4x4", "2x2x2"):
+        with pytest.raises(InputError, match="contradicts the system mesh-tf"):
+            constraints(system("mesh-tf"), TASK, {"tp_grid": [grid]})
+    grids = [spell("tp_grid", grid) for grid in of("mesh-tf", TASK)[1]["tp_grid"]]
+    assert grids[0] == "1d"
+    assert "3d:4x2x1" in grids
+    assert not any(grid.startswith("2") for grid in grids)
+    found = compare_systems.compare(TASK, [system("tensor"), system("mesh-tf")])
+    tensor, mesh = (entry.best.step_seconds for entry in found.entries)
+    assert mesh <= tensor
+
+
+def test_segments_are_refused() -> None:
+    plan = Plan(pp=2, segments="12|12")
+    with pytest.raises(InputError, match="segments contradict the system gpipe"):
+        completed(system("gpipe"), plan, frozenset({"pp", "segments"}))
+
+
+def test_an_unknown_system_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown system 'megatorn'; did you mean megatron"):
+        system("megatorn")
+
+
+@pytest.fixture(scope="module")
+def compared() -> compare_systems.BySystem:
+    return compare_systems.compare(TASK, list(SYSTEMS.values()))
+
+
+def test_systems_differ_as_their_papers_say(compared: compare_systems.BySystem) -> None:
+    best = {entry.system.name: entry.best for entry in compared.entries}
+    assert list(best) == NAMES
+    assert all(best.values())
+    smallest = {e.system.name: e.found.smallest.memory_bytes for e in compared.entries}
+    assert smallest["zero3"] < smallest["zero2"] <= smallest["zero1"] < smallest["ddp"]
+    assert best["gpipe"].seconds["bubble"] > 0 == best["ddp"].seconds["bubble"]
+    assert best["tensor"].seconds["tensor_comm"] > 0 == best["pipedream"].seconds["tensor_comm"]
+    assert best["local-sgd"].step_seconds < best["ddp"].step_seconds
+    assert compared.speed_up(best["sequential"]) == pytest.approx(1)
+    speed_ups = [compared.speed_up(costs) for costs in best.values()]
+    assert 1 < min(speed_ups[1:]) <= max(speed_ups) <= 32
+
+
+def test_the_fastest_is_one_that_trains_as_one_device_would(
+    compared: compare_systems.BySystem,
+) -> None:
+    assert compared.first.system.name == "megatron"
+    inexact = compare_systems.compare(TASK, [system("local-sgd"), system("parameter-server")])
+    assert inexact.first.system.name == "parameter-server"
+
+
+def test_a_goal_makes_steps_comparable() -> None:
+    task = replace(TASK, goal=Goal(0.01, 10.0))
+    found = compare_systems.compare(task, [system(name) for name in ("ddp", "gossip", "local-sgd")])
+    ddp, gossip, local = (entry.best for entry in found.entries)
+    assert found.objective == "time-to-accuracy"
+    assert ddp.iterations < min(gossip.iterations, local.iterations)
+    assert local.step_seconds < ddp.step_seconds
+    assert found.first.system.name == "ddp"
+
+
+def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
+    task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
+    found = compare_systems.compare(task, [system("sequential"), system("ddp"), system("zero3")])
+    alone, ddp, zero3 = found.entries
+    assert alone.best is None is ddp.best
+    assert "GiB over the limit" in ddp.obstacle
+    assert alone.found.task.gpus == 1
+    assert found.alone.memory_bytes > found.limit
+    assert 1 < found.speed_up(zero3.best) <= 32
+
+
+def test_experts_are_split_only_by_systems_that_split_them() -> None:
+    found = compare_systems.compare(EXPERTS, [system("zero3"), system("megatron")])
+    zero3, megatron = (entry.found.plans[0] for entry in found.entries)
+    assert zero3.ep == 1 < megatron.ep * megatron.tp * megatron.pp
+
+
+def test_a_constraint_narrows_every_system() -> None:
+    choose = {"recompute": ["full"], "micro_batch": ["1"]}
+    found = compare_systems.compare(TASK, [system("ddp"), system("gpipe")], choose=choose)
+    for entry in found.entries:
+        assert (entry.found.plans[0].recompute, entry.found.plans[0].micro_batch) == (2, 1)
+    with pytest.raises(InputError, match="tp=2 contradicts the system ddp"):
+        compare_systems.compare(TASK, [system("ddp")], choose={"tp": ["2"]})
+
+
+def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
+    task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
+    lines = why_infeasible(find_plans(task, system="ddp"))
+    assert any(line.startswith("without the system ddp it fits") for line in lines)
+    assert not any("constraint on" in line for line in lines)
+
+
+def test_more_gpus_are_searched_within_the_system() -> None:
+    task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
+    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=9.6e9))
+    found = find_plans(replace(task, cluster=small), system="zero3", top=3)
+    assert found.costs is None
+    (line,) = (text for text in why_infeasible(found) if text.startswith("on "))
+    plan = Plan.parse(line.partition(": ")[2])
+    assert plan.zero == 3
+    assert plan.dp == int(line.split()[1]) > 32
+
+
+def test_the_fewest_gpus_are_those_of_the_system() -> None:
+    found = smallest_cluster(TASK, tokens=1e9, days=1.0, system="pipedream")
+    assert found.system == "pipedream"
+    assert all(plan.pp > 1 and plan.zero == 0 for plan in found.plans)
+    with pytest.raises(InputError, match="unknown system"):
+        find_plans(TASK, system="pipedreem")

@@ -1,0 +1,141 @@
+"""Does a comparison report what its runs did, and does its picture show every backend?"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from plan3d.search.find_plans import SAMPLERS, find_plans
+from plan3d.search.space.staged import StagedProblem
+from plan3d.search.whatif.backend_benchmark import NEAR, compare
+from plan3d.search.whatif.backend_plot import picture
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("gpt3-1.3b"),
+    Cluster.profile("h100-sxm", gpus=16),
+    sequence=2048,
+    global_batch=64,
+)
+FEW = {"tp": [1, 2, 4], "cp": [1], "micro_batch": [1, 2]}
+
+
+@cache
+def race():
+    return compare(TASK, ["random", "annealing", "exhaustive"], choose=FEW, budget=200, seeds=3)
+
+
+def test_entries_are_the_runs():
+    found = race()
+    optimum = find_plans(TASK, choose=FEW).best.step_seconds
+    assert found.complete
+    assert found.best == optimum
+    for entry in found.entries[:2]:
+        for seed in range(3):
+            options = {"backend": entry.backend, "seed": seed, "budget": 200, "choose": FEW}
+            run = find_plans(TASK, **options)
+            best = run.best.step_seconds
+            assert entry.best[seed] == best
+            assert entry.regret[seed] == best / optimum - 1
+            assert entry.evaluations[seed] == run.counts.evaluated == 200
+            assert entry.to_near[seed] == run.trace.until((1 + NEAR) * optimum)
+
+
+def test_what_draws_nothing_runs_once_and_to_its_end():
+    exact = race().entries[2]
+    assert exact.regret.tolist() == [0.0]
+    assert exact.evaluations.tolist() == exact.to_near.tolist()
+    assert exact.evaluations[0] == find_plans(TASK, choose=FEW).counts.evaluated
+
+
+def test_regrets_fall():
+    found = race()
+    for entry in found.entries[:2]:
+        regrets = entry.regrets([1, 10, 50, 200], found.best)
+        assert regrets.shape == (3, 4)
+        assert not (regrets[:, 1:] > regrets[:, :-1]).any()
+        assert regrets[:, -1] == pytest.approx(entry.regret)
+
+
+def test_all_backends_run_unless_told():
+    found = compare(TASK, choose=FEW, budget=20, seeds=1)
+    assert [entry.backend for entry in found.entries] == list(SAMPLERS)
+
+
+STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2}
+
+
+def test_staged_plans_are_held_against_the_dynamic_program():
+    found = compare(TASK, ["random", "annealing"], **STAGED)
+    around = StagedProblem.of(TASK, STAGED["choose"]).constraints
+    proof = find_plans(TASK, backend="dynamic-programming", choose=around)
+    assert found.optimum.backend == "dynamic-programming"
+    assert found.best == pytest.approx(proof.best.step_seconds, rel=1e-12)
+    assert found.complete
+    for entry in found.entries:
+        assert (entry.regret >= -1e-9).all()
+        assert (entry.evaluations == 150).all()
+        options = {name: STAGED[name] for name in ("space", "choose", "budget")}
+        run = find_plans(TASK, backend=entry.backend, seed=1, **options)
+        assert entry.best[1] == run.best.step_seconds
+    assert picture(found).startswith(b"\x89PNG")
+
+
+def test_an_interrupted_proof_is_no_race():
+    def stop(costed):
+        raise KeyboardInterrupt
+
+    found = compare(TASK, ["random"], progress=stop, **STAGED)
+    assert not found.complete
+    assert found.entries == []
+
+
+def test_an_interrupt_keeps_what_came_to_its_end():
+    limit = find_plans(TASK, choose=FEW).counts.evaluated + 3 * 200
+
+    def stop(costed):
+        if costed > limit:
+            raise KeyboardInterrupt
+
+    options = {"choose": FEW, "budget": 200, "seeds": 3, "progress": stop}
+    found = compare(TASK, ["random", "annealing"], **options)
+    assert not found.complete
+    assert [entry.backend for entry in found.entries] == ["random"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"backends": ["randon"]}, InputError, "did you mean random"),
+        ({"seeds": 0}, InputError, "at least 1"),
+        ({"space": "stagd"}, InputError, "did you mean staged"),
+        (
+            {"space": "staged", "backends": ["random", "exhaustive"]},
+            InputError,
+            "exhaustive backend cannot search staged plans; random, ",
+        ),
+        ({"space": "staged"}, InputError, "on pp, not tp"),
+        ({"budget": 0}, InputError, "at least 1"),
+        ({"headroom": 0.99}, NoFeasiblePlanError, "no plan of the space fits"),
+    ],
+)
+def test_what_cannot_be_compared(options, error, message):
+    with pytest.raises(error, match=message):
+        compare(TASK, choose=FEW, **options)
+
+
+@pytest.mark.parametrize(("form", "starts"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_picture_is_a_file_of_its_form(form, starts):
+    drawn = picture(race(), form)
+    assert drawn.startswith(starts)
+    if form == "svg":
+        assert all(f"<!-- {entry.backend} -->".encode() in drawn for entry in race().entries)
+
+
+def test_medians_ignore_runs_that_found_nothing():
+    found = compare(TASK, ["random"], choose={**FEW, "pp": [1]}, headroom=0.85, budget=2, seeds=4)
+    assert np.isinf(found.entries[0].to_near).any()
+    assert picture(found).startswith(b"\x89PNG")

@@ -1,0 +1,190 @@
+"""Are the rows of a sweep the same wherever they run, and does nothing get lost?"""
+
+import csv
+import multiprocessing
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from plan3d.search.whatif import sweep
+from plan3d.search.whatif.sweep import Point, run_point, run_points, with_scaling
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("gpt3-1.3b"), Cluster.profile("h100-sxm", gpus=8), sequence=2048, global_batch=48
+)
+FEW = {"cp": [1], "micro_batch": [1, 2], "recompute": ["none"], "overlap_tp": [0]}
+
+
+def point(gpus, **others):
+    """The best plan of a small space, or a given plan, on some GPUs."""
+    task = replace(TASK, cluster=replace(TASK.cluster, gpus=gpus))
+    others = others if "plan" in others else {"choose": FEW, **others}
+    return Point(settings={"gpus": gpus}, task=task, **others)
+
+
+POINTS = [point(gpus) for gpus in (1, 2, 3, 4, 6, 8)]
+ROWS = [run_point(p) for p in POINTS]
+
+
+def test_rows_hold_settings_and_numbers():
+    first = ROWS[0]
+    assert (first["gpus"], first["status"], first["verdict"]) == (1, "ok", "fits")
+    assert first["tokens_per_second"] * first["step_seconds"] == pytest.approx(48 * 2048)
+    assert first["step_seconds_low"] < first["step_seconds"] < first["step_seconds_high"]
+    trained = run_point(point(2, tokens=1e9, price=2.0))
+    assert trained["cost_usd"] == pytest.approx(2 * trained["gpu_hours"])
+
+
+def test_what_is_impossible_says_why():
+    illegal = run_point(point(8, plan=Plan(tp=3, dp=1)))
+    assert illegal["status"] == "illegal"
+    assert "does not divide" in illegal["detail"]
+    none = run_point(point(8, choose={"tp": [3]}))
+    assert none["status"] == "no plan"
+    assert "removed by tp-divides-ffn" in none["detail"]
+    small = replace(TASK, cluster=Cluster.profile("h100-sxm", gpus=1, memory=1e9))
+    large = run_point(Point(settings={}, task=small, choose=FEW))
+    assert "GiB over the limit" in large["detail"]
+
+
+def test_a_pool_gives_the_same_rows(monkeypatch):
+    monkeypatch.setattr(sweep, "WORTH_A_POOL", -1.0)
+    done = []
+    assert run_points(POINTS, workers=2, each=done.append).rows == ROWS
+    assert done == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_killed_process_loses_nothing(monkeypatch):
+    monkeypatch.setattr(sweep, "WORTH_A_POOL", -1.0)
+    killed = []
+
+    def kill_one(done):
+        children = multiprocessing.active_children()
+        if done == 2 and children:
+            killed.append(children[0].pid)
+            os.kill(children[0].pid, 9)
+
+    found = run_points(POINTS, workers=2, each=kill_one)
+    assert killed
+    assert found.complete
+    assert found.rows == ROWS
+
+
+def interrupt_after(count):
+    def each(done):
+        if done == count:
+            raise KeyboardInterrupt
+
+    return each
+
+
+def test_an_interrupt_keeps_what_is_done_and_the_file_continues(tmp_path):
+    file = tmp_path / "rows.csv"
+    first = run_points(POINTS, workers=1, resume=str(file), each=interrupt_after(2))
+    assert (first.complete, first.rows) == (False, ROWS[:2])
+    marked = file.read_text().replace(repr(ROWS[1]["step_seconds"]), "123.5")
+    file.write_text(marked + "0123456789abcdef,3,ok,,0.")  # cut off by a kill
+    second = run_points(POINTS, workers=1, resume=str(file))
+    assert second.complete
+    assert second.rows[1] == {**ROWS[1], "step_seconds": 123.5}
+    assert [second.rows[0], *second.rows[2:]] == [ROWS[0], *ROWS[2:]]
+    with file.open(newline="") as lines:
+        written = list(csv.DictReader(lines))
+    assert [int(row["gpus"]) for row in written] == [1, 2, 3, 4, 6, 8]
+    assert [row["point"] for row in written] == [p.key for p in POINTS]
+
+
+def test_columns_that_come_later_are_added(tmp_path):
+    file = tmp_path / "rows.csv"
+    mixed = [point(8, plan=Plan(tp=3, dp=1)), point(2)]
+    rows = run_points(mixed, workers=1, resume=str(file)).rows
+    assert run_points(mixed, workers=1, resume=str(file)).rows == rows
+    assert "step_seconds" in file.read_text().splitlines()[0]
+
+
+def test_a_file_of_another_question_is_refused(tmp_path):
+    file = tmp_path / "rows.csv"
+    run_points(POINTS[:2], workers=1, resume=str(file))
+    with pytest.raises(InputError, match="holds 1 points of another sweep"):
+        run_points(POINTS[1:], workers=1, resume=str(file))
+    file.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="is not the file of a sweep"):
+        run_points(POINTS, workers=1, resume=str(file))
+
+
+def test_everything_that_decides_an_answer_is_in_its_key():
+    base = point(8)
+    others = [
+        point(4),
+        point(8, choose={"tp": [2]}),
+        point(8, plan=Plan(tp=2)),
+        point(8, headroom=0.2),
+        point(8, objective="memory"),
+        point(8, tokens=1e9),
+        replace(base, task=replace(TASK, global_batch=96)),
+        replace(base, task=replace(TASK, model=Model.preset("gpt3-2.7b"))),
+        replace(base, task=replace(TASK, cluster=Cluster.profile("h100-sxm", 8, memory=4e10))),
+    ]
+    assert len({base.key, *(other.key for other in others)}) == 1 + len(others)
+    assert base.key == point(8).key
+
+
+def test_scaling_is_relative_to_the_first_of_a_series():
+    rows = [
+        {"status": "ok", "gpus": g, "tp": tp, "tokens_per_second": speed}
+        for tp, g, speed in ((1, 8, 80.0), (1, 16, 120.0), (2, 8, 40.0), (2, 16, 80.0))
+    ]
+    rows.append({"status": "no plan", "gpus": 32, "tp": 2})
+    found = with_scaling(rows, "tp")
+    assert [row.get("scaling_efficiency") for row in found] == [1, 0.75, 1, 1, None]
+    assert with_scaling(rows)[3]["scaling_efficiency"] == 0.5
+
+
+DASK = """
+import os
+from distributed import LocalCluster
+from plan3d.search.whatif.sweep import run_points
+import sys; sys.path.insert(0, {folder!r})
+from test_sweep import POINTS, ROWS
+
+def main():
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        pid = next(iter(cluster.workers.values())).pid
+        def kill(done):
+            if done == 2:
+                os.kill(pid, 9)
+        found = run_points(POINTS, scheduler=cluster.scheduler_address, each=kill)
+        assert found.complete and found.rows == ROWS
+        print("equal")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_cluster_gives_the_same_rows_and_a_lost_worker_loses_nothing(tmp_path):
+    pytest.importorskip("distributed")
+    script = tmp_path / "on_dask.py"
+    folder = os.path.dirname(__file__)
+    script.write_text(DASK.format(folder=folder))
+    environment = {**os.environ, "PYTHONPATH": folder}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    assert done.stdout.strip().endswith("equal"), done.stderr
+
+
+def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(sweep, "PATIENCE", 1)
+    with pytest.raises(InputError, match="cannot be reached"):
+        run_points(POINTS[:1], scheduler="tcp://127.0.0.1:9")

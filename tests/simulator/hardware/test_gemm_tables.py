@@ -1,0 +1,169 @@
+"""Do GEMM tables keep their promises? Data at their points, continuous, never falling with m."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware.gemm_tables import Origin
+
+ROOT = Path(__file__).parents[3]
+TABLES = ROOT / "hardware_profiles/measurements"
+NAMES = sorted(path.name for path in TABLES.glob("*-gemm-*.csv"))
+few = settings(deadline=None, max_examples=50)
+side = st.floats(1, 300_000)
+
+
+def benchmark(name: str) -> ModuleType:
+    """A script of tests/benchmarks as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tests/benchmarks/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+microbenchmarks = benchmark("microbenchmarks")
+maker = benchmark("make_gemm_tables")
+
+
+def seconds(name, m, n, k):
+    sides = np.stack(np.broadcast_arrays(*(np.asarray(x, float) for x in (m, n, k))))
+    return gemm_tables.seconds(gemm_tables.load(name), sides.reshape(3, 1, -1))[0]
+
+
+def small(seconds=None, sides=(128.0, 256.0, 512.0)):
+    """A table of 3 x 3 x 3 whose time is 1 us a MFLOP, or as given [n, k, m]."""
+    axis = np.array(sides)
+    product = axis[:, None, None] * axis[:, None] * axis * 2e-12
+    return gemm_tables.build(axis, axis, axis, product if seconds is None else seconds)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_names_its_source_licence_and_treatment_and_is_small(name):
+    text = (TABLES / name).read_text()
+    header = [line for line in text.splitlines() if line.startswith("#")]
+    for word in ("source: PyPI aiconfigurator-core", "Apache-2.0", "thinned", "smoothed"):
+        assert any(word in line for line in header), word
+    assert len(text) < 200_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_is_the_data_at_its_points(name):
+    m, n, k, data = gemm_tables.read((TABLES / name).read_text())
+    there, known = np.meshgrid(n, k, m, indexing="ij"), np.isfinite(data)
+    found = seconds(name, *(there[axis][known] for axis in (2, 0, 1)))
+    np.testing.assert_allclose(found, data[known], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(n=side, k=side, m=st.lists(side, min_size=2, max_size=20))
+@few
+def test_time_never_falls_with_tokens(name, n, k, m):
+    times = seconds(name, sorted(m), n, k)
+    assert (np.diff(times) >= -1e-12 * times[1:]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(at=st.tuples(side, side, side), axis=st.integers(0, 2))
+@few
+def test_time_is_continuous(name, at, axis):
+    table = gemm_tables.load(name)
+    edges = [float(x) for x in (table.low[axis, 0, 0], table.high[axis, 0, 0], at[axis])]
+    for edge in (*edges, *table.sides[axis].tolist()):
+        around = np.array([at] * 3)
+        around[:, axis] = edge * (1 - 1e-9), edge, edge * (1 + 1e-9)
+        times = seconds(name, *around.T)
+        np.testing.assert_allclose(times, times[1], rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(at=st.lists(st.tuples(side, side, side), min_size=2, max_size=40))
+@few
+def test_one_gemm_is_a_column_of_them(name, at):
+    column = seconds(name, *np.array(at).T)
+    for sides, time in zip(at, column, strict=True):
+        assert abs(seconds(name, *sides)[0] - time) <= np.spacing(time)
+
+
+def test_outside_time_is_held_below_and_follows_the_flops_above():
+    name = "h100-gemm-16bit.csv"
+    assert seconds(name, 1, 4096, 4096) == seconds(name, 128, 4096, 4096)
+    assert seconds(name, 4096, 8, 4096) == seconds(name, 4096, 128, 4096)
+    for grown in ((65536, 4096, 4096), (32768, 131072, 4096), (32768, 4096, 131072)):
+        inside = [min(x, top) for x, top in zip(grown, (32768, 65536, 65536), strict=True)]
+        ratio = math.prod(grown) / math.prod(inside)
+        assert seconds(name, *grown) == pytest.approx(ratio * seconds(name, *inside))
+
+
+@given(m=st.floats(128, 512), n=st.floats(128, 512), k=st.floats(128, 512))
+@few
+def test_times_that_follow_the_flops_are_exact(m, n, k):
+    found = gemm_tables.seconds(small(), np.array([m, n, k]).reshape(3, 1, 1))[0, 0]
+    assert found == pytest.approx(2e-12 * m * n * k, rel=1e-12)
+
+
+def test_blanks_grow_with_the_flops():
+    table = small()
+    data = table.seconds.reshape(table.shape)[::4, ::4, ::4][:3, :3, :3].copy()
+    data[2, 2, 2] = np.nan
+    filled = small(data)
+    sides = np.full((3, 1, 1), 512.0)
+    assert gemm_tables.seconds(filled, sides)[0, 0] == pytest.approx(2e-12 * 512**3)
+    assert gemm_tables.origins(filled, sides)[0, 0] == Origin.INTERPOLATED
+
+
+def test_origins():
+    at = np.array(
+        [[512, 512, 512], [513, 512, 512], [600, 512, 512], [64, 512, 512], [512, 512, 99999]]
+    )
+    table = gemm_tables.load("a100-gemm-16bit.csv")
+    found = gemm_tables.origins(table, at.T.reshape(3, 1, -1).astype(float))
+    assert found.tolist() == [
+        [*[Origin.MEASURED] * 2, Origin.INTERPOLATED, *[Origin.EXTRAPOLATED] * 2]
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "n,k,128,256\n", "n,k,128\n128,128,1\n", "n,k,128,256\n128,128,1,2\n", "words\n1,2,x\n",
+     "peak,0\nmemory_bandwidth,1\nn,k,128,256\n128,128,1,2\n256,256,1,2\n",
+     "n,k,128,256\n128,128,2,1\n128,256,1,2\n256,128,1,2\n256,256,1,2\n"],
+)  # fmt: skip
+def test_a_file_that_is_no_table_is_refused(tmp_path, content):
+    file = tmp_path / "table.csv"
+    file.write_text(content)
+    with pytest.raises(InputError, match="not a table of GEMM times"):
+        gemm_tables.load(str(file))
+    with pytest.raises(InputError, match="not a table of GEMM times"):
+        gemm_tables.load(str(tmp_path / "absent.csv"))
+
+
+def test_smoothing_is_the_nearest_rising_sequence():
+    assert maker.rising([1, 3, 2, 2, 5, 4]) == pytest.approx([1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5])
+    assert [maker.on_lattice(n) for n in (2560, 3584, 51200, 768)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bar"),
+    [("gemm, table without its n", 0.07), ("layer, table without its n", 0.05)],
+)
+def test_held_out_accuracy(kind, bar):
+    for group, ratios in microbenchmarks.ratios(kind).items():
+        assert np.median(np.abs(ratios - 1)) <= bar, group
+
+
+def test_the_table_beats_the_roofline():
+    tables = microbenchmarks.ratios("gemm, table without its n")
+    for group, roofline in microbenchmarks.ratios("gemm, roofline").items():
+        assert np.median(np.abs(tables[group] - 1)) < np.median(np.abs(roofline - 1)), group

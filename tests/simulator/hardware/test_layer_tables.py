@@ -1,0 +1,171 @@
+"""Does a table of whole layers give back what was measured, and act as a ratio elsewhere?"""
+
+import itertools
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plan3d.simulator.analysis.provenance import time_provenance
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware import layer_tables
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.gemm_tables import Origin
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.profile_file import MEASUREMENTS, PACKAGE
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.layers.layer_costs import Cost, block_seconds, layer_costs
+from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting.why import assumptions
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.validation.layer_fit import bare, with_table
+from plan3d.simulator.workload.blocks import Attention
+from plan3d.simulator.workload.model import Model
+
+SIZES = np.array(list(itertools.product((1024, 4096), (1, 8), (1, 4), (1024, 2048))), float).T
+RATIOS = np.exp(np.random.default_rng(1).normal(0, 0.3, (2, SIZES.shape[1])))
+TABLE = layer_tables.build(SIZES, RATIOS)
+BF16 = RECIPES[Precision.BF16]
+
+
+def task(model="llama-7b", software="megatron-core", sequence=2048):
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=8)
+    stack = software_profile(software)
+    return Task(Model.preset(model), cluster, sequence=sequence, global_batch=32, software=stack)
+
+
+def local(**fields):
+    given = {"tp": 1, "cp": 1, "ep": 1, "etp": 1, "micro_batch": 1}
+    given |= {field.name: 0 for field in dataclass_fields(Strategy) if field.name not in given}
+    given |= fields
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in given.values()))
+    return Strategy(**dict(zip(given, columns, strict=True)))
+
+
+def seconds(question, plan):
+    return evaluate(question, plan).step_seconds
+
+
+def test_measured_layers_have_their_ratio():
+    assert layer_tables.ratios(TABLE, SIZES) == pytest.approx(RATIOS, rel=1e-12)
+    assert (layer_tables.origins(TABLE, SIZES) == Origin.MEASURED).all()
+
+
+def test_halfway_between_layers_is_the_geometric_mean():
+    middle = np.sqrt(SIZES[:, [0]] * SIZES[:, [-1]])
+    expected = np.exp(np.log(RATIOS).mean(axis=1))
+    assert layer_tables.ratios(TABLE, middle)[:, 0] == pytest.approx(expected, rel=1e-12)
+    assert layer_tables.origins(TABLE, middle).tolist() == [Origin.INTERPOLATED]
+
+
+@given(st.tuples(*(st.floats(0.1, 1e5) for _ in range(4))))
+def test_the_ratio_is_continuous_and_within_what_was_measured(sizes):
+    at = np.array(sizes)[:, None]
+    here = layer_tables.ratios(TABLE, at)
+    assert (RATIOS.min() - 1e-12 <= here).all()
+    assert (here <= RATIOS.max() + 1e-12).all()
+    assert layer_tables.ratios(TABLE, at * (1 + 1e-7)) == pytest.approx(here, rel=1e-5)
+
+
+def test_beyond_the_measured_layers_the_ratio_is_held():
+    beyond = np.array([[99999.0], [64.0], [32.0], [65536.0]])
+    corner = np.array([[4096.0], [8.0], [4.0], [2048.0]])
+    assert (layer_tables.ratios(TABLE, beyond) == layer_tables.ratios(TABLE, corner)).all()
+    assert layer_tables.origins(TABLE, beyond).tolist() == [Origin.EXTRAPOLATED]
+
+
+def test_a_blank_takes_the_nearest_measured_layer():
+    table = layer_tables.build(SIZES[:, 1:], RATIOS[:, 1:])
+    found = layer_tables.ratios(table, SIZES[:, [0]])[:, 0]
+    assert found == pytest.approx(RATIOS[:, 1], rel=1e-12)  # of twice the sequence
+    assert layer_tables.origins(table, SIZES[:, [0]]).tolist() == [Origin.INTERPOLATED]
+
+
+def test_a_file_round_trips(tmp_path):
+    seconds = np.concatenate([RATIOS * 1e-3, np.full_like(RATIOS, 1e-3)])
+    path = tmp_path / "layers.csv"
+    path.write_text(layer_tables.write(SIZES, seconds, ("where from",)))
+    assert path.read_text().startswith("# where from\nhidden,tp,")
+    found = layer_tables.ratios(layer_tables.load(str(path)), SIZES)
+    assert found == pytest.approx(RATIOS, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hidden,tp\n1,2\n", ",".join(layer_tables.COLUMNS) + "\n1,1,1,1,1,0,1,1\n", "a,b\n"],
+)
+def test_a_malformed_file_is_refused(tmp_path, text):
+    path = tmp_path / f"bad{len(text)}.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match="not a table of layer times"):
+        layer_tables.load(str(path))
+
+
+def test_a_layer_comes_out_as_measured():
+    """Forward plus backward is ratio times what the model says of the layer alone."""
+    plain, s = bare(task()), local(tp=[1, 8, 8], micro_batch=[1, 4, 2])
+    modelled = block_seconds(plain, BF16, s)
+    ratio = layer_tables.ratios(TABLE, np.array([[4096.0] * 3, s.tp, s.micro_batch, [2048.0] * 3]))
+    costs = layer_costs(with_table(plain, TABLE), BF16, s).table[:, 0]
+    alone = costs[:, Cost.TOTAL] - costs[:, Cost.TENSOR_COMM]
+    assert alone[0] == pytest.approx((ratio * modelled).sum(axis=0)[0], rel=1e-12)
+    without = layer_costs(plain, BF16, s).table
+    assert (without[:, 1:] == layer_costs(with_table(plain, TABLE), BF16, s).table[:, 1:]).all()
+
+
+def test_ones_change_nothing():
+    ones = layer_tables.build(SIZES, np.ones_like(RATIOS))
+    plan = Plan(tp=2, micro_batch=2, recompute="selective")
+    assert seconds(with_table(task(), ones), plan) == seconds(task(), plan)
+
+
+@pytest.mark.parametrize("field", ["sustained", "memory_bound_rate"])
+def test_a_what_if_acts_beside_a_table(field):
+    plan, asked = Plan(tp=2, micro_batch=2), with_table(task(), TABLE)
+    stack = replace(asked.software, **{field: 0.5 * getattr(asked.software, field)})
+    assert seconds(replace(asked, software=stack), plan) > 1.05 * seconds(asked, plan)
+
+
+def test_a_table_is_for_its_stack_width_and_dense_layers():
+    twice = layer_tables.build(SIZES, 2 * np.ones_like(RATIOS))
+    plan = Plan(tp=2, micro_batch=2)
+    asked = with_table(task(), twice)
+    other = replace(asked, software=software_profile("nanotron"))
+    for question, precision in ((other, "bf16"), (asked, "fp32")):
+        mine = replace(plan, precision=precision)
+        assert seconds(question, mine) == seconds(bare(question), mine)
+    moe = task("mixtral-8x7b")
+    expert = Plan(tp=1, ep=8, micro_batch=1)
+    assert seconds(with_table(moe, twice), expert) == seconds(moe, expert)
+
+
+def test_provenance_names_the_table():
+    plan = Plan(tp=8, micro_batch=4, precision="fp16")
+    asked = with_table(task(), TABLE)
+    shares = time_provenance(evaluate(asked, plan))
+    assert shares["measured"] > 0.9
+    assert sum(shares.values()) == pytest.approx(1.0)
+    shipped = evaluate(task("gpt3-1.3b", "vtrain", 1024), Plan(tp=2, micro_batch=2))
+    assert time_provenance(shipped)["interpolated"] > 0.9
+    assert any("a100-vtrain-layers.csv" in line for line in assumptions(shipped))
+
+
+def test_the_shipped_table_is_of_this_model():
+    """Its column of modelled times is what the cost model says today, within a percent."""
+    text = files(PACKAGE).joinpath(MEASUREMENTS, "a100-vtrain-layers.csv").read_text()
+    sizes, times = layer_tables.read(text)
+    for hidden, name in ((1024, "gpt3-350m"), (2048, "gpt3-1.3b")):
+        mine, width = sizes[0] == hidden, hidden // 16
+        model = Model.preset(name)
+        heads = Attention(heads=16, kv_heads=16, head_dim=width, value_dim=width)
+        block = replace(model.kinds[0], attention=heads)
+        question = bare(replace(task(name, "vtrain", 1024), model=replace(model, kinds=(block,))))
+        s = local(tp=sizes[1, mine], micro_batch=sizes[2, mine], recompute=2)
+        found = block_seconds(question, RECIPES[Precision.FP16], s)
+        assert found == pytest.approx(times[2:, mine], rel=0.01)

@@ -1,0 +1,158 @@
+"""Every field of a software profile changes an answer, in the direction that its name says."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import SOFTWARE, Software, software_profile
+from plan3d.simulator.pipeline import stage_placement
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+DENSE = Plan(tp=4, pp=4, dp=4, micro_batch=1, zero=2, overlap_tp=1)
+MATERIALISED = {"flash_attention": False, "score_bytes": 8.0}
+# field: (another value, settings it needs, plan it shows on, model)
+CHANGES = {
+    "sustained": (0.5, {}, DENSE),
+    "flash_attention": (False, {}, DENSE),
+    "attention_rate": (0.5, {}, DENSE),
+    "score_bytes": (20.0, MATERIALISED, DENSE),
+    "memory_bound_rate": (0.5, {}, DENSE),
+    "norm_bytes": (32.0, {}, DENSE),
+    "backward_bytes_ratio": (3.0, {}, DENSE),
+    "wgrad_rate": (0.5, {}, DENSE),
+    "accumulation_bytes": (10.0, {}, DENSE),
+    "layer_floor": (0.1, {}, DENSE),
+    "backward_floor_ratio": (3.0, {"layer_floor": 0.1}, DENSE),
+    "pipeline_floor": (1.0, {}, DENSE),
+    "tp_overlap_share": (0.1, {}, DENSE),
+    "contention": (0.9, {}, DENSE),
+    "fsdp_contention": (0.1, {}, replace(DENSE, zero=3)),
+    "bucket_parameters": (1e6, {}, DENSE),
+    "bucket_parameters_per_rank": (1e8, {}, DENSE),
+    "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
+    "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
+    "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),
+    "cut_by_parameters": (True, {}, DENSE),
+    "offloads_gradients": (True, {}, replace(DENSE, zero=2, offload_optimizer=50)),
+    "reduce_bytes": (8.0, {}, DENSE),
+    "gradient_memory": (8.0, {}, DENSE),
+    "bucket_memory": (2.0, {}, DENSE),
+    "optimizer_memory": (20.0, {}, DENSE),
+    "dropout": (True, {}, DENSE),
+    "fused_activation": (False, {}, DENSE),
+    "fused_norm": (False, {}, DENSE),
+    "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
+    "selective": (("layernorm",), {"selective": ()}, replace(DENSE, recompute="selective")),
+    "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
+    "vocabulary_multiple": (4096, {}, DENSE),
+    "logit_bytes": (200.0, {}, DENSE),
+    "sharded_logits": (False, {"logit_bytes": 200.0}, DENSE),
+    "kept_logit_bytes": (14.0, {"logit_bytes": 200.0}, replace(DENSE, schedule="gpipe")),
+    "gather_buffers": (50.0, {}, DENSE),
+    "boundary_buffers": (50.0, {}, DENSE),
+    "context_bytes": (9e9, {}, DENSE),
+    "communicator_bytes": (9e9, {}, DENSE),
+    "allocator_slack": (0.5, {}, DENSE),
+}
+
+
+def asked(software: Software, model: str = "llama-13b") -> Task:
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=256, software=software)
+
+
+def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[float, float]:
+    costs = evaluate(asked(software, model), plan)
+    return costs.step_seconds, costs.memory_bytes
+
+
+def test_every_field_is_tried() -> None:
+    elsewhere = {"name", "title", "context_parallel", "keeps_expert_output", "expert_exchange"}
+    assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_field_changes_the_answer(name: str) -> None:
+    value, needed, plan = CHANGES[name]
+    before = replace(software_profile("megatron-core"), **needed)
+    assert answer(before, plan) != answer(replace(before, **{name: value}), plan)
+
+
+@pytest.mark.parametrize(("zero", "layers"), [(0, 0), (1, 11), (2, 11), (3, 0)])
+def test_slices_are_copied_once_a_step_for_each_layer_and_rank(zero: int, layers: int) -> None:
+    lean = software_profile("megatron-core")
+    plan = Plan(tp=4, pp=4, dp=4, zero=zero, overlap_param_gather=0, overlap_grad_reduce=0)
+    before, after = (answer(replace(lean, slice_seconds=s), plan)[0] for s in (0.0, 10.0))
+    # The first stage holds ten layers and the embedding.
+    assert after - before == pytest.approx(layers * 4 * 10.0, rel=0.01)
+
+
+@pytest.mark.parametrize("plan", [Plan(tp=4, pp=4, dp=4), Plan(tp=8, pp=8), Plan(tp=8, dp=8)])
+def test_buckets_wait_in_pipelines_with_replicas(plan: Plan) -> None:
+    lean = replace(software_profile("megatron-core"), allocator_slack=0.0)
+    before = evaluate(asked(lean), plan)
+    after = evaluate(asked(replace(lean, bucket_memory=2.0)), plan)
+    weights = before.memory["weights"] if plan.pp > 1 and plan.dp > 1 else 0.0
+    assert after.memory["buffers"] - before.memory["buffers"] == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("bytes_of_loss", [4.0, 400.0])
+def test_a_loss_and_a_layer_that_runs_again_take_turns(bytes_of_loss: float) -> None:
+    lean = replace(software_profile("megatron-core"), allocator_slack=0.0)
+
+    def buffers(working_sets: float, loss: float) -> float:
+        changes = {"working_sets": working_sets, "logit_bytes": lean.kept_logit_bytes + loss}
+        costs = evaluate(asked(replace(lean, **changes)), Plan(tp=4, dp=16, recompute="full"))
+        return float(costs.memory["buffers"])
+
+    alone = buffers(2.0, 0.0), buffers(0.0, bytes_of_loss)
+    assert min(alone) > buffers(0.0, 0.0)
+    assert buffers(2.0, bytes_of_loss) == max(alone)
+
+
+def test_kept_expert_outputs_take_memory() -> None:
+    lean = software_profile("megatron-core")
+    plan = Plan(pp=2, ep=8, dp=32)
+    full = answer(replace(lean, keeps_expert_output=True), plan, "mixtral-8x7b")
+    assert full[1] > answer(lean, plan, "mixtral-8x7b")[1]
+
+
+def test_a_stack_without_context_parallelism_refuses_it() -> None:
+    with pytest.raises(InputError, match="megatron-lm-2021 has no context parallelism"):
+        evaluate(asked(software_profile("megatron-lm-2021")), Plan(cp=2))
+
+
+def test_a_stack_without_expert_exchanges_is_searched_without() -> None:
+    choose = {"tp": [1], "pp": [4], "micro_batch": [1], "recompute": [0], "zero": [1]}
+    for name, searched in (("megatron-core", True), ("nanotron", False)):
+        question = asked(software_profile(name), "mixtral-8x7b")
+        best = find_plans(question, choose={**choose, "ep": [8], "virtual_stages": [2]}).plans[0]
+        assert bool(best.overlap_ep) is searched
+
+
+def test_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean megatron-core"):
+        software_profile("megatron-cor")
+
+
+@pytest.mark.parametrize("name", SOFTWARE)
+def test_shipped_profiles_answer(name: str) -> None:
+    step, memory = answer(software_profile(name), Plan(tp=1, pp=4, dp=16))
+    assert 0 < step < 1e4
+    assert 0 < memory < 1e12
+
+
+def test_parameter_cut_leaves_the_head_its_share() -> None:
+    # A layer of 67.1 M and a head of 268.4 M parameters: Llama-like 1B with 131,072 tokens.
+    layer, head = 4.0 * 2048**2 + 3 * 2048 * 8192, 131072.0 * 2048
+    assert stage_placement.parameter_cut([layer] * 16, head, 2) == (11, 5)
+    assert stage_placement.parameter_cut([layer] * 16, head, 4) == (6, 5, 5, 0)
+    assert stage_placement.parameter_cut([1.0] * 8, 0.0, 4) == (3, 2, 2, 1)

@@ -1,0 +1,234 @@
+"""Are plans with segments plans like any other, and uniform ones a special case of them?"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware import cluster as hardware
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.reporting.report import plan_record, stage_records
+from plan3d.simulator.rules.validity import legal, violated
+from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.step.memory import PARTS as MEMORY
+from plan3d.simulator.step.plan_groups import PARTS
+from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload import model
+
+
+def task(name="llama-3.1-8b", gpus=32, batch=64, cluster="h100-sxm"):
+    return Task(
+        model.Model.preset(name),
+        hardware.Cluster.profile(cluster, gpus=gpus),
+        sequence=4096,
+        global_batch=batch,
+    )
+
+
+DENSE = task()
+SPARSE = task("mixtral-8x7b", 64)
+TIED = Task(model.Model.preset("gpt3-125m"), DENSE.cluster, sequence=2048, global_batch=64)
+
+uniform = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "micro_batch": st.sampled_from([1, 2]),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "zero": st.sampled_from([0, 1, 2, 3]),
+        "schedule": st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
+        "overlap_grad_reduce": st.sampled_from([0, 1]),
+    }
+)
+
+
+def cut(layers, pp, pieces):
+    """Equal stages of `layers` over pp, each in `pieces` runs: '8+8|8+8'."""
+    each = layers // pp
+    run = [each // pieces] * pieces
+    run[-1] += each - sum(run)
+    return "|".join(["+".join(map(str, run))] * pp)
+
+
+@pytest.mark.parametrize("question", [DENSE, SPARSE, TIED], ids=["dense", "moe", "tied"])
+@given(fields=uniform, pieces=st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_a_uniform_plan_written_as_segments_costs_the_same(question, fields, pieces):
+    if fields["pp"] == 1:
+        fields["schedule"] = "1f1b"
+    plan = Plan(**fields)
+    if violated(resolve(plan, question.gpus), question):
+        return
+    text = cut(question.model.layers, fields["pp"], pieces)
+    whole, parted = evaluate(question, plan), evaluate(question, Plan(**fields, segments=text))
+    assert parted.step_seconds == pytest.approx(whole.step_seconds, rel=1e-12)
+    for name in PARTS:
+        error = parted.seconds[name] - whole.seconds[name]
+        assert abs(error) <= 1e-12 * whole.step_seconds, name
+    for name in MEMORY:
+        assert parted.memory[name] == pytest.approx(whole.memory[name], rel=1e-12), name
+    assert parted.worst_rank == whole.worst_rank
+
+
+@st.composite
+def mixed(draw):
+    """A legal plan of DENSE with four stages whose runs differ."""
+    cuts = sorted(draw(st.lists(st.integers(1, 31), min_size=3, max_size=3, unique=True)))
+    stages = []
+    for begin, end in zip([0, *cuts], [*cuts, 32], strict=True):
+        runs, left = [], end - begin
+        while left:
+            layers = draw(st.integers(1, left))
+            tp = draw(st.sampled_from([2, 4]))
+            recompute = draw(st.sampled_from(["none", "full"]))
+            zero = draw(st.sampled_from([0, 1, 2, 3]))
+            runs.append(
+                {"layers": layers, "tp": tp, "dp": 8 // tp, "zero": zero, "recompute": recompute}
+            )
+            left -= layers
+        stages.append(runs)
+    return Plan(tp=2, pp=4, dp=4, micro_batch=1, segments=stages)
+
+
+@given(plan=mixed())
+@settings(deadline=None, max_examples=60)
+def test_texts_and_json_give_the_plan_back(plan):
+    asked = resolve(plan, DENSE.gpus)
+    for again in (Plan.parse(str(asked)), Plan(**json.loads(json.dumps(asked.to_dict())))):
+        assert str(resolve(again, DENSE.gpus)) == str(asked)
+        assert evaluate(DENSE, again).step_seconds == evaluate(DENSE, plan).step_seconds
+
+
+@pytest.mark.parametrize(
+    "own", ["zero=0", "zero=1", "zero=0 overlap_grad_reduce=0", "zero=1 overlap_param_gather=0"]
+)
+def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
+    runs = "segments=8|8:tp=4,dp=2,zero=0|8:tp=4,dp=2|8"
+    asked = resolve(Plan.parse(f"tp=8 pp=4 dp=1 micro_batch=2 {own} {runs}"), DENSE.gpus)
+    again = resolve(Plan.parse(str(asked)), DENSE.gpus)
+    assert again.to_dict() == asked.to_dict()
+
+
+@given(plans=st.lists(mixed(), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=30)
+def test_a_table_equals_its_rows(plans):
+    table = concat([resolve(plan, DENSE.gpus).table() for plan in plans])
+    assert legal(table, DENSE).all()
+    costs = simulate(DENSE, table)
+    for row, plan in enumerate(plans):
+        one = evaluate(DENSE, plan)
+        assert costs.step[row] == pytest.approx(one.step_seconds, rel=1e-14)
+        assert costs.memory_total[row] == pytest.approx(one.memory_bytes, rel=1e-14)
+        assert costs.take([row]).step[0] == pytest.approx(one.step_seconds, rel=1e-14)
+
+
+@given(plan=mixed())
+@settings(deadline=None, max_examples=40)
+def test_parts_add_up_and_all_parameters_are_somewhere(plan):
+    costs = evaluate(DENSE, plan)
+    assert sum(costs.seconds.values()) == pytest.approx(costs.step_seconds, rel=1e-12)
+    assert sum(costs.memory.values()) == pytest.approx(costs.memory_bytes, rel=1e-12)
+    ranks = by_stage(costs)
+    assert ranks["total"].max() == pytest.approx(costs.memory_bytes, rel=1e-12)
+    (group,) = costs.groups
+    s = group.segmented
+    held = (s.shards.dense * (8 / (s.shards.data_group.ranks))).sum()
+    # Norms are whole on every tensor rank; nothing else is held twice.
+    assert DENSE.model.parameters <= held <= 1.001 * DENSE.model.parameters
+
+
+@given(plan=mixed())
+@settings(deadline=None, max_examples=30)
+def test_more_recompute_needs_no_more_memory_and_no_less_time(plan):
+    runs = plan.segments
+    costs = [
+        evaluate(DENSE, Plan(**{**plan.columns(), "segments": runs.filled(recompute=column)}))
+        for column in (np.zeros_like(runs.recompute), np.full_like(runs.recompute, 2))
+    ]
+    assert costs[0].memory["activations"] >= costs[1].memory["activations"]
+    assert costs[0].step_seconds <= costs[1].step_seconds
+
+
+def test_changing_the_tensor_size_inside_a_stage_costs_an_exchange():
+    wide = evaluate(DENSE, Plan.parse("tp=4 micro_batch=2"))
+    narrow = evaluate(DENSE, Plan.parse("tp=2 micro_batch=1"))
+    both = evaluate(DENSE, Plan.parse("tp=4 micro_batch=2 segments=16+16:tp=2"))
+    work = [costs.compute_seconds["matmul"] for costs in (wide, narrow, both)]
+    talk = [costs.seconds["tensor_comm"] for costs in (wide, narrow, both)]
+    assert work[2] == pytest.approx((work[0] + work[1]) / 2, rel=0.02)
+    assert talk[2] > (talk[0] + talk[1]) / 2
+
+
+def test_stages_may_have_unequal_numbers_of_gpus():
+    plan = Plan.parse("tp=4 pp=3 dp=2 micro_batch=2 segments=8|16:dp=4|8")
+    costs = evaluate(DENSE, plan)
+    (group,) = costs.groups
+    seconds = (group.stages.forward + group.stages.backward)[:, 0]
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
+
+
+def test_an_uneven_plan_is_simulated_event_by_event():
+    plan = Plan.parse("tp=2 pp=4 micro_batch=1 segments=6:recompute=full|10|10|6")
+    timeline = timeline_of(DENSE, plan)
+    assert timeline.step_seconds == pytest.approx(timeline.closed_form, rel=0.05)
+    same = Plan.parse("tp=2 pp=4 micro_batch=1 segments=8*4")
+    usual = Plan.parse("tp=2 pp=4 micro_batch=1")
+    assert timeline_of(DENSE, same).step_seconds == timeline_of(DENSE, usual).step_seconds
+
+
+def test_reports_tell_the_layers_of_each_stage():
+    costs = evaluate(DENSE, Plan.parse("tp=2 pp=4 micro_batch=1 segments=5+2|9|9|7"))
+    assert [stage["layers"] for stage in stage_records(costs)] == [7, 9, 9, 7]
+    record = plan_record(costs)
+    assert record["plan"]["segments"][0][1]["layers"] == 2
+    assert sum(record["provenance"].values()) == pytest.approx(1)
+
+
+REFUSED = [
+    ("tp=2 pp=4 segments=8|8|8", "3 stages with 24 layers; pp = 4 and the model's 32"),
+    ("tp=2 pp=4 segments=8|8|8|9", "4 stages with 33 layers"),
+    ("tp=2 pp=4 segments=8:dp=8|8|8|8", "stages of 16+8+8+8 = 40 GPUs, the cluster has 32"),
+    ("tp=2 pp=4 segments=4+4:tp=4,dp=4|8|8|8", "runs of stage 1 have tp x dp = 8 and 16"),
+    ("tp=2 pp=4 virtual_stages=2 segments=8*4", "segments need virtual_stages=1"),
+    ("tp=2 pp=4 first_stage_layers=8 segments=8*4", "nor first_stage_layers"),
+    ("tp=4 pp=4 dp=2 micro_batch=1 segments=8:tp=1,dp=8|8*3", "cannot split 32 micro-batches of 2"),
+    ("tp=8 pp=4 segments=8|8:tp=8,dp=1,zero=1|8*2", "zero=1 has nothing to shard"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_rules_refuse_runs_that_do_not_go_together(text, message):
+    with pytest.raises(InputError, match=message.replace("+", r"\+")):
+        evaluate(DENSE, Plan.parse(text))
+    assert not legal(resolve(Plan.parse(text), DENSE.gpus).table(), DENSE).any()
+
+
+UNREADABLE = [
+    ("8|x", "'x' must be LAYERS or LAYERS:field=value"),
+    ("8*0x", r"\*0x must repeat a stage"),
+    ("8:cp=2", "cannot give 'cp' by run"),
+    ("8:recompute", "'recompute' must be field=value"),
+    ("8:recompute=ful", "recompute=ful is not modelled; did you mean full"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNREADABLE)
+def test_texts_that_are_no_segments_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        Plan(segments=text)
+
+
+@pytest.mark.parametrize("value", [3, [{"layers": 3}], [[{"tp": 3}]], [[{"layers": "x"}]], [[3]]])
+def test_json_that_is_no_segments_is_refused(value):
+    with pytest.raises(InputError, match="segments"):
+        Plan(segments=value)
+
+
+def test_segments_belong_to_as_many_plans_as_there_are():
+    runs = Plan(segments="8|8").segments
+    with pytest.raises(InputError, match="segments are those of 1 plans, the table has 2"):
+        Plan(tp=[1, 2], segments=runs)

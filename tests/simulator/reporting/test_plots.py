@@ -1,0 +1,180 @@
+"""Do pictures have their axes labelled with units, and show what they are given?"""
+
+import re
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from plan3d.search.find_plans import find_plans
+from plan3d.simulator.analysis.roofline import gemm_points
+from plan3d.simulator.analysis.sensitivity import KNOBS, sensitivities
+from plan3d.simulator.analysis.time_breakdown import waterfall
+from plan3d.simulator.base.units import GIB
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting import plots, plots_many
+from plan3d.simulator.reporting.palette import CYCLE, time_axis, written
+from plan3d.simulator.reporting.report import stage_records
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import preset_names
+
+TASK = Task(
+    Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=16), sequence=4096, global_batch=64
+)
+COSTS = evaluate(TASK, Plan(tp=2, pp=4))
+
+
+@pytest.fixture
+def axes():
+    return Figure().add_subplot()
+
+
+def labels(axes):
+    return axes.get_xlabel(), axes.get_ylabel()
+
+
+def names(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_the_waterfall_ends_at_the_step(axes):
+    bars = waterfall(COSTS)
+    assert plots.waterfall(axes, bars, COSTS.mfu) is axes
+    scale, unit = time_axis(COSTS.step_seconds)
+    assert labels(axes) == (f"time of a step / {unit}", "")
+    *steps, last = axes.patches
+    assert last.get_width() == pytest.approx(scale * COSTS.step_seconds)
+    for above, below in pairwise(steps):
+        assert below.get_x() == pytest.approx(above.get_x() + above.get_width())
+    said = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert said[0] == "arithmetic at peak"
+    assert said[-1] == "predicted step"
+
+
+def test_memory_bars_reach_the_total_of_every_rank(axes):
+    stages = stage_records(COSTS)
+    plots.memory_bars(axes, stages, COSTS.capacity)
+    assert labels(axes) == ("pipeline rank", "memory of a GPU / GiB")
+    for stage in stages:
+        tops = [p.get_y() + p.get_height() for p in axes.patches
+                if p.get_x() < stage["rank"] < p.get_x() + p.get_width()]  # fmt: skip
+        assert max(tops) == pytest.approx(stage["memory_bytes"]["total"] / GIB)
+    assert "capacity" in names(axes)
+    assert axes.get_ylim()[1] > COSTS.capacity / GIB
+
+
+def test_the_tornado_has_a_row_for_every_number(axes):
+    plots.tornado(axes, sensitivities(COSTS), COSTS.step_seconds)
+    assert labels(axes) == ("change of the step / %", "")
+    assert len(axes.get_yticklabels()) == len(KNOBS)
+    widths = [abs(patch.get_width()) for patch in axes.patches[: len(KNOBS)]]
+    assert widths[0] == max(widths)
+
+
+def test_the_roofline_holds_every_gemm(axes):
+    plots.roofline(axes, COSTS)
+    assert labels(axes) == ("intensity / (FLOP/byte)", "rate of one GPU / (TFLOP/s)")
+    points = gemm_points(COSTS)
+    assert len(names(axes)) == 1 + len(points)
+    roof = axes.lines[0].get_ydata()
+    assert roof.max() == pytest.approx(COSTS.peak_flops / 1e12)
+    assert max(p.rate for p in points) / 1e12 < roof.max()
+
+
+def test_the_frontier_falls(axes):
+    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=5)
+    plots_many.pareto(axes, found.frontier, found.costs, found.limit)
+    assert labels(axes) == ("memory of the fullest rank / GiB", "step / s")
+    line = axes.lines[0]
+    order = np.argsort(line.get_xdata())
+    assert (np.diff(line.get_ydata()[order]) <= 0).all()
+    assert names(axes)[1] == "the 5 fastest plans"
+
+
+def test_curves_are_labelled_by_series(axes):
+    series = {"tp=1": ([8, 16, 64], [1.0, 1.9, 7.0]), "tp=2": ([8, 16], [0.9, 1.7])}
+    plots_many.curve(axes, series, "GPUs", "speed / (tokens/s)", ideal=True)
+    assert labels(axes) == ("GPUs", "speed / (tokens/s)")
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    ideal = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert [list(line.get_ydata()) for line in ideal] == [[1, 2, 8], [0.9, 1.8]]
+
+
+def test_words_make_a_categorical_axis(axes):
+    series = {"": (["llama-7b", "llama-13b"], [3.0, 2.0])}
+    plots_many.curve(axes, series, "model", "MFU / %")
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["llama-7b", "llama-13b"]
+    assert axes.get_ylim()[0] == 0
+
+
+ROW = {"tokens_per_second": 1e5, "mfu": 0.4, "memory_bytes": 4e10, "capacity_bytes": 8e10}
+
+
+@pytest.mark.parametrize("second", [None, "tp"])
+def test_a_sweep_is_a_picture(second):
+    rows = [{**ROW, "gpus": g, "tp": "2", "status": "ok"} for g in (8, 16)]
+    rows.append({"gpus": 32, "tp": "2", "status": "no plan"})
+    assert plots_many.scaling(rows, "gpus", "GPUs", second, "scaling").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "plan"),
+    [
+        ("llama-7b", "h100-sxm", "tp=2 pp=2 segments=16:recompute=full|16"),
+        ("mixtral-8x7b", "mi300x", "ep=8 tp=1"),
+        ("resnet-50", "h100-sxm", "pp=2"),
+    ],
+)
+def test_every_kind_of_plan_has_its_page(model, cluster, plan):
+    assert model in preset_names()
+    machine = Cluster.profile(cluster, gpus=16)
+    network = Model.preset(model)
+    task = Task(network, machine, sequence=network.sequence or 2048, global_batch=64)
+    costs = evaluate(task, Plan.parse(plan))
+    page = plots.explanation(costs, waterfall(costs), sensitivities(costs), "svg")
+    assert page.startswith(b"<?xml")
+    assert plots.time_and_memory(costs, waterfall(costs), "png").startswith(b"\x89PNG")
+
+
+def overlapping(page):
+    """Pairs of texts of a drawn figure whose boxes overlap by more than a pixel, and texts that
+    reach beyond it; numbers of ticks are left out, some of which lie outside the axes, undrawn."""
+    canvas = FigureCanvasAgg(page)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    texts = [t for t in page.findobj(Text) if t.get_visible()]
+    texts = [t for t in texts if re.search("[A-Za-z]", t.get_text())]
+    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
+    whole = page.bbox
+    found = [(a, b) for (a, x), (b, y) in combinations(boxes, 2) if x.overlaps(y) and a != b]
+    return found + [(a, "edge") for a, x in boxes if x.x0 < whole.x0 or x.x1 > whole.x1 + 1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "plan"), [("h100-sxm", "tp=2 pp=2"), ("mi300x", "pp=16 recompute=full")]
+)
+def test_nothing_overlaps(cluster, plan):
+    task = replace(TASK, cluster=Cluster.profile(cluster, gpus=16))
+    costs = evaluate(task, Plan.parse(plan))
+    page = plots.explanation_page(costs, waterfall(costs), sensitivities(costs))
+    assert overlapping(page) == []
+
+
+def test_overlaps_would_be_seen():
+    page = Figure()
+    page.text(0.5, 0.5, "one")
+    page.text(0.51, 0.5, "two")
+    page.text(-0.1, 0.9, "outside")
+    assert overlapping(page) == [("one", "two"), ("outside", "edge")]
+
+
+def test_colours_differ_and_formats_are_written():
+    assert len(set(CYCLE)) == len(CYCLE)
+    assert written(Figure(), "pdf").startswith(b"%PDF")

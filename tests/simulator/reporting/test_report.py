@@ -1,0 +1,142 @@
+"""Reports: records add up, sentences split the loss, HTML is safe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from plan3d.simulator.base.text_tables import Table, html, plain
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan, concat
+from plan3d.simulator.reporting import report, why
+from plan3d.simulator.reporting.why import layers_per_rank, loss_shares
+from plan3d.simulator.step import costs_tables
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+DENSE = Task(
+    Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=64), sequence=4096, global_batch=128
+)
+EXPERTS = Task(
+    Model.preset("mixtral-8x7b"),
+    Cluster.profile("h100-sxm", gpus=64),
+    sequence=4096,
+    global_batch=128,
+)
+PLANS = ["tp=8 pp=8 recompute=full", "tp=2 pp=4 virtual_stages=2", "dp=64 zero=3", "pp=5 dp=1"]
+
+
+def costs_of(text: str, task: Task = DENSE) -> Costs:
+    plan = Plan.parse(text)
+    gpus = plan.tp * plan.pp * (plan.dp if plan.dp > 0 else 64 // (plan.tp * plan.pp))
+    return evaluate(replace(task, cluster=replace(task.cluster, gpus=gpus)), plan)
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_shares_of_a_step_add_up_to_one(text: str) -> None:
+    shares = loss_shares(costs_of(text))
+    assert sum(shares.values()) == pytest.approx(1, rel=1e-12)
+    assert shares["uneven"] >= 0
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_a_record_is_json_and_adds_up(text: str) -> None:
+    costs = costs_of(text)
+    record = json.loads(json.dumps(report.plan_record(costs), allow_nan=False))
+    assert sum(record["seconds"].values()) == pytest.approx(costs.step_seconds)
+    memory = record["memory_bytes"]
+    assert memory["limit"] == memory["capacity"] == costs.capacity
+    plan = record["plan"]
+    assert plan["dp"] * plan["micro_batch"] * plan["micro_batches"] == 128
+
+
+def test_a_row_of_a_table_reports_as_that_plan_alone() -> None:
+    table = evaluate(DENSE, concat([Plan(tp=2, pp=4), Plan(tp=4, pp=2, recompute="full")]))
+    alone = report.plan_record(costs_of("tp=4 pp=2 recompute=full"))
+    assert report.plan_record(table, 1) == alone
+
+
+def test_why_names_what_the_plan_loses() -> None:
+    said = " ".join(why.why(costs_of("tp=8 pp=8 recompute=full")))
+    for words in ("MFU", "989 TFLOP/s (bf16, dense)", "Recompute (full)", "bubble", "GiB are left"):
+        assert words in said
+    said = " ".join(why.why(costs_of("pp=8 ep=8 dp=8", EXPERTS)))
+    assert "all-to-all" in said
+
+
+def test_why_says_by_how_much_a_plan_does_not_fit() -> None:
+    assert "exceeds the GPU by" in why.why(costs_of("dp=64 zero=0"))[-1]
+
+
+def test_assumptions_name_profile_routing_and_padding() -> None:
+    said = " ".join(why.assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
+    for words in ("uncalibrated", "h100-sxm", "megatron-core", "evenly", "padded from 32,000"):
+        assert words in said
+    cluster = Cluster.profile("h100-sxm", gpus=64, inter_node_bandwidth=25e9)
+    own = evaluate(replace(DENSE, cluster=cluster), Plan(tp=8))
+    assert "links.network.bandwidth given by the user" in " ".join(why.assumptions(own))
+
+
+@pytest.mark.parametrize("text", ["pp=5 dp=1", "tp=2 pp=4 virtual_stages=2", "pp=4 dp=1"])
+def test_ranks_hold_every_layer_once(text: str) -> None:
+    costs = costs_of(text)
+    layers = layers_per_rank(costs.task, costs.plans.take(0))
+    assert sum(layers) == 32
+    stages = report.stage_records(costs)
+    assert [stage["layers"] for stage in stages] == layers
+    fullest = max(stage["memory_bytes"]["total"] for stage in stages)
+    assert fullest == pytest.approx(costs.memory_bytes)
+
+
+def test_the_stage_table_is_short_and_keeps_the_fullest_rank() -> None:
+    costs = costs_of("pp=32 dp=2")
+    table = report.stage_table(costs)
+    assert len(table.rows) <= report.STAGES_SHOWN + 1
+    assert table.rows[table.marked][0].split("-")[0] == str(costs.worst_rank)
+
+
+def test_training_is_tokens_over_speed() -> None:
+    costs = costs_of("tp=2")
+    record = report.training_record(costs, 0, 1e12, price=2.0)
+    assert record["train_seconds"] == pytest.approx(1e12 / costs.tokens_per_second)
+    assert record["gpu_hours"] * 3600 == pytest.approx(64 * record["train_seconds"])
+    assert record["energy_joules"] == pytest.approx(700 * 3600 * record["gpu_hours"])
+    assert record["cost_usd"] == pytest.approx(2 * record["gpu_hours"])
+    assert "cost_usd" not in report.training_record(costs, 0, 1e12)
+
+
+def test_frames_hold_fields_and_parts() -> None:
+    table = evaluate(DENSE, concat([Plan(tp=2, pp=4), Plan(tp=4, pp=2)]))
+    frame = costs_tables.frame(table)
+    assert list(frame["tp"]) == [2, 4]
+    parts = frame[[name for name in frame if name.startswith("seconds.")]].sum(axis=1)
+    assert list(parts) == pytest.approx(list(frame["step_seconds"]))
+    assert costs_tables.frame(None).empty
+    assert len(costs_tables.frame(costs_of("tp=2"))) == 1
+
+
+def test_text_and_html_show_step_peak_and_verdict() -> None:
+    one = costs_of("tp=2 pp=4")
+    assert "MFU" in str(one)
+    assert "989 TFLOP/s (bf16, dense)" in str(one)
+    assert "<table>" in one._repr_html_()
+    table = evaluate(DENSE, concat([Plan(tp=2, pp=4), Plan(tp=4, pp=2)]))
+    assert str(table).startswith("  rank")
+    assert "<b>1</b>" in table._repr_html_()
+
+
+def test_html_is_escaped_and_runs_nothing() -> None:
+    table = Table(headers=("<x>",), rows=(("<script>alert(1)</script>",),), title="a & b")
+    text = html([table])
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "a &amp; b" in text
+
+
+def test_plain_tables_align_numbers_right() -> None:
+    table = Table(headers=("name", "GiB"), rows=(("a", "1.0"), ("bb", "10.0")), marked=1)
+    assert plain(table).splitlines() == ["  name   GiB", "  a      1.0", "* bb    10.0"]

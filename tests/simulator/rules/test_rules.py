@@ -1,0 +1,446 @@
+"""Does every rule refuse what it names, say why in one line, and agree with the table?"""
+
+from dataclasses import replace
+from functools import cache, partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.codes import NAMES
+from plan3d.simulator.plan.gossip_graphs import Graph
+from plan3d.simulator.plan.plan import AXES, Plan, resolve
+from plan3d.simulator.plan.values import code
+from plan3d.simulator.rules.rule import nearest_divisors
+from plan3d.simulator.rules.validity import RULES, check, legal, violated
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+@cache
+def task(model="llama-3.1-70b", gpus=64, cluster="h100-sxm", software="megatron-core"):
+    return Task(
+        Model.preset(model),
+        Cluster.profile(cluster, gpus=gpus),
+        sequence=2048,
+        global_batch=64,
+        software=software_profile(software),
+    )
+
+
+def images():
+    """A network that is a list of layers."""
+    return replace(task(), model=Model.preset("resnet-50"), sequence=1)
+
+
+def odd(**changes):
+    """Sizes that no published model has, so that one rule at a time can be broken."""
+    model = Model.preset("llama-3.1-70b")
+    (block,) = model.kinds
+    block = replace(block, attention=replace(block.attention, **changes))
+    return replace(task(), model=replace(model, kinds=(block,)))
+
+
+def hostless():
+    """A cluster of which the host is not known."""
+    return replace(task(), cluster=replace(task().cluster, host=None))
+
+
+PLAN = {"tp": 2, "pp": 2}
+REFUSED = [
+    ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
+    ("tp-fits-kv-heads", odd(kv_heads=12, heads=96), {"tp": 16}, "16 neither divides"),
+    ("tp-divides-ffn", task("llama-7b"), {"tp": 512}, "512 does not divide ffn width 11008"),
+    ("listed-layers-are-whole", images(), {"tp": 2}, "tp=2 cp=1 must be 1: resnet-50 is a list"),
+    ("listed-layers-recompute-whole", images(), {"recompute": "selective"}, "is a layer list"),
+    ("cp-divides-sequence", task(), {"cp": 3}, "2048 is not a multiple of 2 cp = 6"),
+    ("software-splits-sequences", task(software="megatron-lm-2021"), {"cp": 2}, "cp=2"),
+    ("world-size", task(), {"dp": 3}, "tp(2) x cp(1) x dp(3) x pp(2) = 12 != 64 GPUs"),
+    ("layers-fill-stages", task(), {"pp": 32, "virtual_stages": 3}, "= 96 chunks"),
+    ("batch-divides", task(), {"micro_batch": 3}, "64 is not a multiple of micro_batch(3)"),
+    (
+        "offload-optimizer-needs-host",
+        hostless(),
+        {"offload_optimizer": 50},
+        "offload_optimizer=50: h100-sxm does not say what its host has",
+    ),
+    ("offload-activations-needs-host", hostless(), {"offload_activations": 50}, "nearest: 0"),
+    (
+        "offload-optimizer-shards",
+        task(),
+        {"offload_optimizer": 50, "zero": 0},
+        "offload_optimizer=50 needs zero >= 1: 16 data ranks",
+    ),
+    (
+        "offload-optimizer-all-reduces",
+        task(),
+        {"tp": 8, "pp": 8, "offload_optimizer": 100, "sync": "parameter-server"},
+        "offload_optimizer=100 with sync=parameter-server",
+    ),
+    (
+        "offload-activations-schedule",
+        task(),
+        {"offload_activations": 10, "schedule": "zb-h1"},
+        "offload_activations=10 is not modelled with schedule=zb-h1",
+    ),
+    (
+        "virtual-stages-need-pipeline",
+        task(),
+        {"pp": 1, "virtual_stages": 2},
+        "virtual_stages=2 needs pp > 1",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "interleaved"},
+        "virtual_stages >= 2",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "1f1b", "virtual_stages": 2},
+        "virtual_stages=2 needs schedule=interleaved",
+    ),
+    ("pipeline-schedule-needs-pipeline", task(), {"pp": 1, "schedule": "gpipe"}, "pp > 1"),
+    (
+        "interleaved-micro-batches",
+        task(),
+        {"tp": 4, "pp": 8, "virtual_stages": 2, "micro_batch": 8},
+        "4 micro-batches are not a multiple of pp = 8",
+    ),
+    (
+        "interleaved-micro-batches",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 5},
+        "8 micro-batches in groups of micro_batch_group = 5 leave 3, fewer than pp = 4; nearest: 5",
+    ),
+    (
+        "micro-batch-group-fills-pipeline",
+        task(),
+        {"pp": 4, "virtual_stages": 2, "micro_batch_group": 3},
+        "micro_batch_group=3 needs schedule=interleaved and at least pp = 4; nearest: 4",
+    ),
+    ("micro-batch-group-fills-pipeline", task(), {"micro_batch_group": 4}, "nearest: 0"),
+    ("p2p-overlap-needs-interleaving", task(), {"overlap_p2p": 1}, "virtual_stages >= 2"),
+    (
+        "interleaving-two-ranks-needs-p2p-overlap",
+        task(),
+        {"virtual_stages": 2, "overlap_p2p": 0},
+        "two pipeline ranks need overlap_p2p",
+    ),
+    (
+        "layout-adds-up",
+        task(),
+        {"layers_per_stage": (40, 39)},
+        "gives 2 stages with 79 layers; pp = 2, virtual_stages = 1 and the model's 80 layers",
+    ),
+    (
+        "mtp-follows-layers",
+        task("deepseek-v3"),
+        {"pp": 4, "layers_per_stage": (30, 31, 0, 0), "mtp_stage": 1},
+        "mtp_stage=1 must be 2 to 4",
+    ),
+    ("mtp-follows-layers", task("deepseek-v3"), {"mtp_stage": 1}, "must be 2 to 2"),
+    ("mtp-follows-layers", task(), {"mtp_stage": 2}, "llama-3.1-70b has no multi-token"),
+    ("end-stages-fit", task(), {"first_stage_layers": 80}, "first_stage_layers=80"),
+    ("end-stages-fit", task(), {"pp": 1, "last_stage_layers": 8}, "last_stage_layers=8"),
+    ("sequence-parallel-needs-tp", task(), {"tp": 1, "sequence_parallel": 1}, "tp > 1"),
+    (
+        "sequence-parallel-divides",
+        replace(task(), sequence=2046),
+        {"tp": 4, "sequence_parallel": 1},
+        "sequence 2046 is not a multiple of cp x tp = 4",
+    ),
+    (
+        "tp-overlap-needs-sequence-parallel",
+        task(),
+        {"overlap_tp": 1, "sequence_parallel": 0},
+        "sequence_parallel",
+    ),
+    (
+        "software-overlaps-tp",
+        task(software="megatron-lm-2021"),
+        {"overlap_tp": 1},
+        "megatron-lm-2021 cannot overlap",
+    ),
+    (
+        "moe-tp-needs-sequence-parallel",
+        task("mixtral-8x7b"),
+        {"sequence_parallel": 0},
+        "tp > 1 needs sequence_parallel",
+    ),
+    (
+        "context-exchange-needs-cp",
+        task(),
+        {"cp_comm": "all-gather"},
+        "cp_comm=all-gather needs cp > 1",
+    ),
+    (
+        "context-exchange-divides-heads",
+        task(),
+        {"cp_comm": "a2a", "cp": 8},
+        "tp(2) x cp(8) = 16 does not divide 8 heads",
+    ),
+    (
+        "expert-exchange-needs-ep",
+        task("mixtral-8x7b"),
+        {"expert_dispatch": "hierarchical"},
+        "need ep > 1",
+    ),
+    (
+        "software-exchanges-experts",
+        task("mixtral-8x7b", software="nanotron"),
+        {"expert_dispatch": "hierarchical", "ep": 2},
+        "software nanotron has no expert_dispatch=hierarchical and no overlap_ep",
+    ),
+    (
+        "expert-overlap-needs-interleaving",
+        task("mixtral-8x7b"),
+        {"overlap_ep": 1, "ep": 2},
+        "virtual_stages >= 2 or a dualpipe schedule",
+    ),
+    ("expert-axes-need-experts", task(), {"ep": 2, "etp": 4}, "ep=2 etp=4 need a model"),
+    ("ep-divides-experts", task("mixtral-8x7b"), {"ep": 16}, "16 does not divide 8 experts"),
+    ("etp-divides-expert-ffn", task("mixtral-8x7b"), {"etp": 3}, "expert tensor size 3"),
+    (
+        "experts-fold-into-ranks",
+        task("mixtral-8x7b"),
+        {"pp": 32, "ep": 8},
+        "etp(1) x ep(8) does not divide tp(2) x cp(1) x dp(1) = 2",
+    ),
+    ("zero-needs-data-ranks", task(), {"pp": 32, "zero": 2}, "zero=2 has nothing to shard"),
+    (
+        "grad-overlap-needs-data-ranks",
+        task(),
+        {"pp": 32, "overlap_grad_reduce": 1},
+        "dp x cp = 1",
+    ),
+    (
+        "gather-overlap-needs-zero",
+        task(),
+        {"zero": 0, "overlap_param_gather": 1},
+        "zero >= 1 and overlap_grad_reduce",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "zb-v", "virtual_stages": 4},
+        "the zb-v schedule needs virtual_stages=2, not 4",
+    ),
+    (
+        "schedule-matches-virtual-stages",
+        task(),
+        {"schedule": "dualpipe", "virtual_stages": 2},
+        "virtual_stages=2 needs schedule=interleaved, not dualpipe",
+    ),
+    (
+        "deep-schedule-micro-batches",
+        task(),
+        {"pp": 16, "schedule": "zb-v", "virtual_stages": 2, "micro_batch": 2},
+        "16 micro-batches are fewer than 2 pp = 32, which the zb-v schedule needs; nearest: 32",
+    ),
+    (
+        "dualpipe-halves",
+        replace(task(), global_batch=112),
+        {"pp": 2, "schedule": "dualpipe"},
+        "not pp = 2 and 7; nearest: pp = 2 and 8",
+    ),
+    (
+        "breadth-first-micro-batches",
+        task(),
+        {"pp": 16, "schedule": "breadth-first", "virtual_stages": 2, "micro_batch": 8},
+        "4 micro-batches are fewer than pp = 16, which the breadth-first schedule needs",
+    ),
+    ("precision-on-accelerator", task(cluster="a100-80gb-sxm"), {"precision": "fp8"}, "no fp8"),
+    ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
+    ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
+    (
+        "sync-of-whole-replicas",
+        task("mixtral-8x7b"),
+        {"ep": 2, "sync": "parameter-server"},
+        "ep = 2, etp = 1",
+    ),
+    ("sync-needs-zero-0", task(), {"sync": "ring", "zero": 1}, "sync=ring needs zero = 0, not 1"),
+    ("sync-needs-zero-0", task(), {"sync_period": 2, "zero": 3}, "sync_period=2 needs zero = 0"),
+    ("topology-is-of-gossip", task(), {"topology": "ring"}, "topology=ring needs sync=gossip"),
+    ("topology-is-of-gossip", task(), {"sync": "gossip", "topology": "none"}, "name its topology"),
+    ("graph-fits-replicas", task(), {"sync": "gossip", "topology": "given"}, "--graph FILE"),
+    (
+        "graph-fits-replicas",
+        replace(task(), graph=Graph(3, ((0, 1), (1, 2)))),
+        {"sync": "gossip", "topology": "given"},
+        "the graph has 3 nodes, the plan dp = 16 replicas",
+    ),
+    (
+        "graph-fits-replicas",
+        task(),
+        {"sync": "hierarchical-gossip", "topology": "given"},
+        "needs sync=gossip",
+    ),
+    (
+        "local-steps-are-not-overlapped",
+        task(),
+        {"sync_period": 2, "overlap_grad_reduce": 1},
+        "nothing to hide",
+    ),
+    (
+        "compression-has-an-exchange",
+        task(),
+        {"compression": "qsgd", "levels": 5, "sync": "gossip"},
+        "compression=qsgd with sync=gossip and sync_period=1 is not modelled",
+    ),
+    ("levels-are-of-qsgd", task(), {"compression": "qsgd"}, "needs levels >= 2, not 0"),
+    ("levels-are-of-qsgd", task(), {"levels": 5}, "levels=5 needs compression=qsgd"),
+    ("kept-entries-are-of-top-k", task(), {"compression": "neolithic"}, "from 1 to 1000"),
+    ("kept-entries-are-of-top-k", task(), {"kept_per_thousand": 5}, "needs a compression by top-k"),
+    (
+        "buckets-need-overlap",
+        task(),
+        {"bucket_parameters": 5, "overlap_grad_reduce": 0},
+        "bucket_parameters=5 needs overlap_grad_reduce",
+    ),
+    ("shards-fill-ranks", task(), {"shard": 3}, "shard=3 must divide 16 data ranks"),
+    ("shards-fill-ranks", task(), {"shard": 2, "zero": 0}, "shard=2 needs zero >= 1"),
+    ("shards-fill-ranks", task("mixtral-8x7b"), {"shard": 2}, "experts is not modelled"),
+    (
+        "grid-fills-tp",
+        task(),
+        {"tp_grid": "2x2"},
+        "2d:2x2: 2 x 2 x 1 = 4 != tp = 2; grids of 2: 1d,",
+    ),
+    ("grid-fills-tp", task(), {"tp_grid": "auto"}, "tp_grid=auto is for a search"),
+    ("grid-splits-dense-layers", task("deepseek-v3"), {"tp_grid": "2x1x1"}, "not for experts"),
+    ("grid-splits-dense-layers", images(), {"tp_grid": "2x1x1"}, "a list of layers"),
+    (
+        "grid-divides-hidden",
+        task("llama-3.1-70b", 63),
+        {"tp": 7, "tp_grid": "1x7x1"},
+        "over 7 ranks, which does not divide hidden size 8192",
+    ),
+    (
+        "grid-divides-micro-batch",
+        task(),
+        {"tp_grid": "1x1x2", "micro_batch": 3},
+        "over 2 ranks, which does not divide micro_batch=3; nearest: 2",
+    ),
+    ("tp-divides-heads", task(), {"tp": 3, "tp_grid": "3x1x1"}, "divide 64 heads (tp_grid)"),
+    (
+        "grid-splits-no-sequence",
+        task(),
+        {"tp_grid": "2x1x1", "sequence_parallel": 1},
+        "needs sequence_parallel=0 and cp=1, not 1 and 1",
+    ),
+    ("grid-in-sixteen-bits", task(), {"tp_grid": "2x1x1", "precision": "fp8"}, "recipe of fp8"),
+]
+
+
+@pytest.mark.parametrize(("name", "question", "changes", "message"), REFUSED)
+def test_each_rule_refuses_with_its_numbers(name, question, changes, message):
+    plan = resolve(Plan(**PLAN | changes), question.gpus)
+    broken = dict(reversed(violated(plan, question)))
+    assert name in broken
+    assert message in broken[name]
+    assert "\n" not in broken[name]
+    assert not legal(plan.table(), question)[0]
+
+
+def test_every_rule_is_refused_somewhere():
+    assert {name for name, *_ in REFUSED} == {rule.name for rule in RULES}
+
+
+def test_names_are_distinct():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_reads_only_the_fields_it_names(rule):
+    """A search prunes with a rule as soon as those fields are known; the layout always is."""
+    table = resolve(Plan(tp=[1, 2], pp=2), 64).table()
+    known = {field: getattr(table, field) for field in rule.fields}
+    named = rule.ok(SimpleNamespace(**known, layers_per_stage=()), task())
+    np.testing.assert_array_equal(np.broadcast_to(named, (2,)), rule.ok(table, task()))
+
+
+# Random plans, most of them illegal
+
+sizes = st.integers(1, 130)
+RANGES = {
+    "virtual_stages": st.integers(1, 6),
+    "micro_batch": st.integers(1, 70),
+    "zero": st.integers(0, 3),
+    "first_stage_layers": st.integers(0, 90),
+    "last_stage_layers": st.integers(0, 90),
+    "tp_grid": st.sampled_from(("1d", "auto", "2x2", "1x8", "2.5d:2x2x2", "4x1x2", "1x5x1")).map(
+        partial(code, "tp_grid")
+    ),
+    **dict.fromkeys(("offload_optimizer", "offload_activations"), st.sampled_from((0, 1, 50, 100))),
+}
+flags = st.integers(0, 1)
+fields = {name: RANGES.get(name, sizes) for name in AXES}
+fields |= {name: st.integers(0, max(codes.values())) for name, codes in NAMES.items()}
+fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel"))}
+anything = st.fixed_dictionaries(fields)
+layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))
+near = st.sampled_from((1, 2, 4, 8))
+# Powers of two that multiply to the GPUs: legal now and then.
+sensible = st.fixed_dictionaries(
+    {**fields, **dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch"), near),
+     "first_stage_layers": st.just(0), "last_stage_layers": st.just(0)}
+)  # fmt: skip
+tasks = st.sampled_from(
+    [("llama-3.1-70b", 64), ("mixtral-8x7b", 16), ("deepseek-v3", 64), ("gpt3-1.3b", 8)]
+)
+
+
+@given(which=tasks, values=st.one_of(anything, sensible), layout=layouts)
+@settings(deadline=None, max_examples=300)
+def test_messages_never_raise_and_agree_with_legal(which, values, layout):
+    question = task(*which)
+    plan = Plan(**values, layers_per_stage=layout)
+    broken = violated(plan, question)
+    for _, message in broken:
+        assert message.strip()
+        assert "\n" not in message
+    assert legal(plan.table(), question).tolist() == [not broken]
+    if broken:
+        with pytest.raises(InputError) as error:
+            evaluate(question, plan)
+        assert str(error.value) == broken[0][1]
+    else:
+        assert evaluate(question, plan).step_seconds > 0
+
+
+@given(which=tasks, rows=st.lists(st.one_of(anything, sensible), min_size=1, max_size=12))
+@settings(deadline=None, max_examples=100)
+def test_column_version_equals_the_row_version(which, rows):
+    question = task(*which)
+    table = Plan(**{name: [row[name] for row in rows] for name in AXES})
+    plans = list(table)
+    for rule in RULES:
+        column = np.broadcast_to(rule.ok(table, question), (len(rows),))
+        assert column.tolist() == [bool(np.all(rule.ok(plan, question))) for plan in plans]
+    keep = legal(table, question)
+    assert keep.tolist() == [not violated(plan, question) for plan in plans]
+    if not keep.all():
+        first = int(np.argmin(keep))
+        where = f"row {first}: " if len(rows) > 1 else ""
+        with pytest.raises(InputError) as error:
+            check(table, question)
+        assert str(error.value) == where + violated(plans[first], question)[0][1]
+
+
+@given(number=st.integers(1, 10**6), wanted=st.integers(1, 10**6))
+@settings(deadline=None, max_examples=100)
+def test_nearest_divisors(number, wanted):
+    near = [int(word) for word in nearest_divisors(number, wanted).split(", ")]
+    assert all(number % d == 0 for d in near)
+    assert near == sorted(near)
+    if number % wanted == 0:
+        assert near == [wanted]
+    assert not any(number % d == 0 for d in range(near[0] + 1, min(near[-1], wanted)))

@@ -1,0 +1,188 @@
+"""Does a fit find what it should, unseen by what it is scored on? On runs the simulator made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
+from plan3d.simulator.validation import cross_validation, metrics
+from plan3d.simulator.validation.cross_validation import (
+    FITTED,
+    FOLDS,
+    NEUTRAL,
+    SHARES,
+    Part,
+    Rows,
+    cross_validate,
+    fit,
+    folds,
+    held_out,
+    scaled,
+    shipped,
+    unfitted,
+)
+from plan3d.simulator.validation.predict_runs import Prediction, predict, ranking_groups
+from plan3d.simulator.validation.published_runs import Run, read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
+
+TRUE = 0.85
+"""Factor on sustained in the made runs."""
+NOISE = 0.03
+FIELDS = ("sustained",)
+Array = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def ask(runs: Sequence[Run]) -> list[Question]:
+    return [q for q in questions(runs) if isinstance(q, Question)]
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    """Published layouts, with the times that a stack of TRUE times the sustained rate takes."""
+    every = [run for run in read_runs() if run.source == "zerobubble24" and run["step_seconds"]]
+    rows = Rows(ask(every))
+    true = rows.seconds(lambda task: scaled(task, {"sustained": TRUE}))
+    noise = np.exp(np.random.default_rng(3).normal(0, NOISE, true.size))
+    made = zip(rows.asked, (true * noise).tolist(), strict=True)
+    return [Run({**q.run.cells, "step_seconds": seconds}) for q, seconds in made]
+
+
+@pytest.fixture(scope="module")
+def rows(runs: list[Run]) -> Rows:
+    return Rows(ask(runs))
+
+
+def test_a_fit_recovers_the_factor(rows: Rows) -> None:
+    assert np.exp(fit(rows, FIELDS)) == pytest.approx([TRUE], rel=0.03)
+
+
+def test_a_fit_hardly_follows_runs_that_went_wrong(rows: Rows) -> None:
+    spoilt = rows.take(np.ones(rows.measured.size, bool))
+    spoilt.measured[::10] *= 4
+    assert np.exp(fit(spoilt, FIELDS)) == pytest.approx([TRUE], rel=0.06)
+
+
+def test_the_prior_holds_what_the_runs_say_nothing_of(rows: Rows) -> None:
+    found = np.exp(fit(rows, ("sustained", "tp_overlap_share")))
+    assert found[0] == pytest.approx(TRUE, rel=0.03)
+    assert found[1] == pytest.approx(1.0, abs=0.001)
+
+
+def test_held_out_errors_are_the_noise(runs: list[Run], rows: Rows) -> None:
+    seconds, fits = held_out(rows, FIELDS, folds(runs))
+    found = metrics.errors(seconds, rows.measured)
+    assert len(fits) == FOLDS
+    assert found["mean_abs"] == pytest.approx(NOISE * np.sqrt(2 / np.pi), rel=0.25)
+    assert found["bias"] == pytest.approx(0.0, abs=0.01)
+    before = metrics.errors(rows.seconds(lambda task: task), rows.measured)
+    assert before["mean_abs"] is not None
+    assert found["mean_abs"] is not None
+    assert found["mean_abs"] < before["mean_abs"] / 2
+
+
+@pytest.mark.parametrize("by", ["fold", "model"])
+def test_no_row_is_scored_by_a_fit_that_saw_it(
+    by: str, runs: list[Run], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[int]] = []
+
+    def spy(part: Rows, fields: Sequence[str]) -> Array:
+        """Fits row i to a factor that names the fit."""
+        seen.append({id(q) for q in part.asked})
+        return np.array([-0.01 * len(seen)])
+
+    monkeypatch.setattr(cross_validation, "fit", spy)
+    models = np.array([run["model"] for run in runs], object)
+    seconds, fits = held_out(rows, FIELDS, folds(runs) if by == "fold" else models)
+    assert len(fits) == len(seen) > 2
+    scored = np.zeros(rows.measured.size, int)
+    for x, known in zip(fits, seen, strict=True):
+        factor = float(np.exp(x[0]))
+        said = rows.seconds(lambda task, f=factor: scaled(task, {"sustained": f}))  # type: ignore[misc]
+        mine = np.isclose(seconds, said, rtol=1e-12, atol=0)
+        assert not known & {id(q) for q, is_mine in zip(rows.asked, mine, strict=True) if is_mine}
+        assert len(known) + mine.sum() == len(rows.asked)
+        scored += mine
+    assert (scored == 1).all()
+
+
+def test_folds_keep_groups_whole_and_do_not_change(runs: list[Run]) -> None:
+    fold = folds(runs)
+    assert set(fold) == set(range(FOLDS))
+    groups = ranking_groups(predict(ask(runs)))
+    assert groups
+    for rows in groups:
+        assert len(set(fold[rows])) == 1
+    assert (folds(runs[::-1])[::-1] == fold).all()
+
+
+def test_a_record_of_made_runs(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FITTED, "zerobubble24", Part("zerobubble24", FIELDS))
+    record = cross_validate(runs)
+    assert list(record["parts"]) == ["zerobubble24"]
+    (part,) = record["parts"].values()
+    scalar = part["scalars"]["sustained"]
+    assert scalar["fitted"] / scalar["shipped"] == pytest.approx(TRUE, rel=0.03)
+    assert scalar["folds"][0] <= scalar["fitted"] <= scalar["folds"][1]
+    assert scalar["flags"] == []
+    assert part["step"]["mean_abs"] < part["shipped"]["mean_abs"]
+    assert part["leave_one_model_out"]["mean_abs"] < 1.5 * NOISE
+    for name, known in record["intervals"].items():
+        if name.startswith("calibrated"):
+            assert known["low"] == pytest.approx(np.exp(-1.28 * NOISE), abs=0.04)
+            assert known["high"] == pytest.approx(np.exp(1.28 * NOISE), abs=0.04)
+            assert known["coverage"] == pytest.approx(0.8, abs=0.1)
+
+
+def test_what_no_table_knows_is_refused(runs: list[Run]) -> None:
+    strange = [Run({**run.cells, "source": "elsewhere"}) for run in runs[:9]]
+    with pytest.raises(InputError, match="nothing to fit"):
+        cross_validate(strange)
+
+
+def test_every_part_names_numbers_that_scale() -> None:
+    runs = read_runs()
+    shipped_sources = {run.source for run in runs}
+    for name, part in FITTED.items():
+        assert len(part.fields) <= 4
+        if part.source not in shipped_sources:
+            assert part.source == "hagemann24"
+            continue
+        timed = [r for r in runs if r.source == part.source and r["step_seconds"] and part.keep(r)]
+        task = ask(timed[:20])[0].task
+        for field in part.fields:
+            before = shipped(task, field)
+            assert before > 0, (name, field)
+            assert before <= 1 or field not in SHARES
+            assert shipped(scaled(task, {field: 0.5}), field) == before / 2
+
+
+def test_an_unfitted_stack_has_the_default_scalars(rows: Rows) -> None:
+    task = rows.asked[0].task
+    neutral = software_profile(DEFAULT_SOFTWARE)
+    for field in NEUTRAL:
+        assert shipped(unfitted(task), field) == pytest.approx(getattr(neutral, field))
+    # What a row changes in its profile, such as an older kernel, stays changed.
+    half = scaled(task, {"sustained": 0.5})
+    assert unfitted(half).software.sustained == pytest.approx(neutral.sustained / 2)
+
+
+def test_an_interval_weighs_sources_alike() -> None:
+    sources = np.array(["a"] * 900 + ["b"] * 9 + ["c"] * 2, object)
+    ratio = np.concatenate([np.ones(900), np.linspace(2, 4, 9), [99, 99]])
+    found = metrics.interval80(ratio, sources)
+    assert found["rows"] == 911
+    assert found["sources"] == 2
+    assert found["low"] == pytest.approx(1.0)
+    assert 3.4 < found["high"] < 3.7
+    assert found["elsewhere"] == 0.0
+    assert metrics.interval80(ratio[-2:], sources[-2:])["low"] is None
+
+
+def test_rows_are_predicted_as_validation_does(rows: Rows) -> None:
+    p: Prediction = predict(rows.asked)
+    assert rows.seconds(lambda task: task) == pytest.approx(p.step, rel=1e-12)

@@ -1,0 +1,249 @@
+"""Do the scores score? Tiny cases by hand, a constant and a perfect predictor, units and ranks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.base.units import GIB
+from plan3d.simulator.step.costs import EDGE
+from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.validation import metrics
+from plan3d.simulator.validation.predict_runs import (
+    FEWEST_LAYOUTS,
+    Prediction,
+    overall,
+    predict,
+    rank_memory,
+    ranking_groups,
+    score,
+    validate,
+)
+from plan3d.simulator.validation.published_runs import Run, read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
+
+FEW = ("megatron_sc21", "vtrain24_multi", "zerobubble24", "bloom_prequel22")
+Array = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    every = read_runs()
+    nanotron = [run for run in every if run.source == "hf_ultrascale"][:60]
+    return [run for run in every if run.source in FEW] + nanotron
+
+
+@pytest.fixture(scope="module")
+def p(runs: list[Run]) -> Prediction:
+    return predict([a for a in questions(runs) if isinstance(a, Question)])
+
+
+def array(*values: float) -> Array:
+    return np.array(values, float)
+
+
+def test_errors_by_hand() -> None:
+    found = metrics.errors(array(1.1, 0.8, 1.0), array(1, 1, 1))
+    assert found["median_abs"] == pytest.approx(0.1)
+    assert found["mean_abs"] == pytest.approx(0.1)
+    assert found["bias"] == pytest.approx(0.0)
+    assert found["p90_abs"] == pytest.approx(0.18)
+    assert set(metrics.errors(array(), array()).values()) == {None}
+
+
+def test_kendall_tau_by_hand() -> None:
+    assert metrics.kendall_tau(array(1, 2, 3), array(10, 20, 30)) == pytest.approx(1)
+    assert metrics.kendall_tau(array(3, 2, 1), array(10, 20, 30)) == pytest.approx(-1)
+    # Pairs 12, 13, 23: two agree and one does not.
+    assert metrics.kendall_tau(array(1, 3, 2), array(10, 20, 30)) == pytest.approx(1 / 3)
+    # One of three pairs is tied in the prediction: 2 / sqrt(2 * 3).
+    assert metrics.kendall_tau(array(1, 1.0005, 2), array(10, 20, 30)) == pytest.approx(2 / 6**0.5)
+
+
+def test_kendall_tau_is_that_of_scipy() -> None:
+    from scipy.stats import kendalltau
+
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        a, b = rng.integers(1, 6, (2, 12)).astype(float)
+        assert metrics.kendall_tau(a, b) == pytest.approx(kendalltau(a, b).statistic)
+
+
+def test_regret_by_hand() -> None:
+    measured = array(3, 1, 2, 4)
+    assert metrics.regret(array(1, 2, 3, 4), measured) == pytest.approx(2.0)
+    assert metrics.regret(array(1, 2, 3, 4), measured, 3) == pytest.approx(0.0)
+    assert metrics.regret(array(2, 1, 3, 4), measured) == pytest.approx(0.0)
+    # The first two tie: their mean is (3 + 1) / 2.
+    assert metrics.regret(array(1, 1.0004, 3, 4), measured) == pytest.approx(1.0)
+
+
+def test_a_constant_predictor_scores_badly_whatever_the_order_of_rows() -> None:
+    measured = np.geomspace(1, 16, 9)
+    for order in (slice(None), slice(None, None, -1)):
+        constant = np.full(9, 5.0)
+        expected = measured.mean() / measured.min() - 1
+        assert metrics.regret(constant, measured[order]) == pytest.approx(expected)
+        assert metrics.regret(constant, measured[order], 3) == pytest.approx(expected)
+        assert metrics.kendall_tau(constant, measured[order]) == 0.0
+
+
+def test_a_constant_predictor_fails_on_published_runs(p: Prediction) -> None:
+    constant = replace(p, step=np.full(len(p), float(np.nanmedian(p.measured))))
+    found = score(constant, len(p))
+    assert found["regret"]["groups"] > 5
+    assert found["regret"]["kendall_tau"] == 0.0
+    assert found["regret"]["top1_mean"] > 0.1
+    assert found["regret"]["top3_mean"] == found["regret"]["top1_mean"]
+    assert found["step"]["median_abs"] > 0.3
+
+
+def test_a_perfect_predictor_scores_perfectly(p: Prediction) -> None:
+    perfect = replace(p, step=p.measured, low=p.measured, high=p.measured)
+    found = score(perfect.take(p.timed), int(p.timed.sum()))
+    assert set(found["step"].values()) == {0.0}
+    assert found["regret"]["kendall_tau"] == pytest.approx(1.0)
+    assert found["regret"]["top1_mean"] < metrics.TIE
+    assert found["regret"]["top3_mean"] < metrics.TIE
+    assert found["interval80_coverage"] == 1.0
+
+
+def test_verdicts_by_hand() -> None:
+    share = array(0.5, 0.95, 1.2, 0.8)
+    ran_out = np.array([False, False, True, True])
+    assert metrics.verdicts(share, ran_out, 0.9) == {"false_fits": 0.5, "false_ooms": 0.5}
+    assert metrics.verdicts(share, ran_out, 1.0) == {"false_fits": 0.5, "false_ooms": 0.0}
+    assert metrics.verdicts(share, ran_out & False, 1.0)["false_fits"] is None
+
+
+def test_coverage_by_hand() -> None:
+    measured = array(1, 2, 3, 4)
+    assert metrics.coverage(measured * 0.9, array(1.1, 1.9, 3, 5), measured) == 0.75
+    assert metrics.coverage(array(), array(), array()) is None
+
+
+def test_means_leave_out_what_is_not_known() -> None:
+    parts = [{"a": 1.0, "b": {"c": None}}, {"a": 3.0, "b": {"c": 2.0}}, {"a": None, "b": None}]
+    assert metrics.mean_of(parts) == {"a": 2.0, "b": {"c": 2.0}}
+
+
+def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
+    for row in range(0, len(p), 17):
+        q = p.asked[row]
+        if q.plan.layers_per_stage:
+            continue
+        costs = evaluate(q.task, q.plan)
+        assert p.step[row] == pytest.approx(costs.step_seconds, rel=1e-12)
+        assert p.share[row] == pytest.approx(costs.memory_bytes / costs.capacity, rel=1e-12)
+        assert p.flops[row] / p.step[row] == pytest.approx(costs.mfu, rel=1e-12)
+        assert (p.low[row], p.high[row]) == pytest.approx(costs.interval)
+
+
+def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
+    seen = set()
+    for row in range(0, len(p), 5):
+        q = p.asked[row]
+        stages = by_stage(simulate(q.task, q.plan.table(), single=True))
+        kind = q.run.convention.memory
+        held = stages["total"] - (0 if kind.reserved else stages["reserve"])
+        expected = held[0] if kind.first_stage else held.max()
+        assert p.memory[row] == pytest.approx(expected, rel=1e-9)
+        seen.add((kind.first_stage, kind.reserved))
+    assert seen == {(True, False), (False, True), (False, False)}
+
+
+def test_all_kinds_of_memory_are_ordered(p: Prediction) -> None:
+    q = p.asked[0]
+    memory = {kind: column[0] for kind, column in rank_memory(simulate(q.task, q.plan)).items()}
+    assert memory[True, False] <= memory[False, False] <= memory[False, True]
+    assert memory[True, False] <= memory[True, True] <= memory[False, True]
+
+
+def test_published_memory_is_read_in_its_unit(p: Prediction) -> None:
+    for q, size in zip(p.asked, p.measured_memory, strict=True):
+        stated = q.run["peak_memory_gb"]
+        if stated is None:
+            assert np.isnan(size)
+        else:
+            unit = 1e9 if q.run.source == "zerobubble24" else GIB
+            assert size == pytest.approx(stated * unit)
+
+
+def test_ranking_groups_differ_in_layout_only(p: Prediction) -> None:
+    groups = ranking_groups(p)
+    assert groups
+    for rows in groups:
+        asked = [p.asked[row] for row in rows]
+        assert len({id(q.task) for q in asked}) == 1
+        assert len({q.run["framework"] for q in asked}) == 1
+        assert len({str(q.plan) for q in asked}) >= FEWEST_LAYOUTS
+
+
+def test_repeated_layouts_make_no_group(p: Prediction) -> None:
+    row = int(np.flatnonzero(p.timed)[0])
+    several = predict([p.asked[row]] * 6)
+    assert ranking_groups(several) == []
+
+
+def test_the_record_follows_the_contract(runs: list[Run]) -> None:
+    validation = validate(runs)
+    record = json.loads(json.dumps(validation.record, allow_nan=False))
+    assert set(record["sources"]) == {*FEW, "hf_ultrascale"}
+    for r in (record["overall"], *record["sources"].values()):
+        assert set(r["step"]) == {"median_abs", "mean_abs", "bias", "p90_abs"}
+        names = {"groups", "top1_mean", "top1_p95", "top3_mean", "kendall_tau"}
+        assert set(r["regret"]) == names
+        assert r["supported"] <= r["rows"]
+        assert 0 <= r["interval80_coverage"] <= 1
+    unsupported = sum(part["rows"] for part in record["unsupported"])
+    assert record["overall"]["rows"] == record["overall"]["supported"] + unsupported == len(runs)
+    assert len(validation.answers) == len(runs)
+
+
+def test_overall_averages_over_sources(runs: list[Run]) -> None:
+    record = validate(runs).record
+    medians = [r["step"]["median_abs"] for r in record["sources"].values()]
+    assert record["overall"]["step"]["median_abs"] == pytest.approx(np.mean(medians))
+    one = record["sources"]["megatron_sc21"]
+    assert overall([one])["step"] == pytest.approx(one["step"])
+
+
+def test_labels_of_memory_make_a_curve(p: Prediction) -> None:
+    rows = [q for q in p.asked if q.run.source == "bloom_prequel22"]
+    marked = [
+        replace(q, run=Run({**q.run.cells, "status": "oom" if i % 2 else "ok"}))
+        for i, q in enumerate(rows)
+    ]
+    memory = score(predict(marked), len(marked))["memory"]
+    assert memory["labelled"] == len(rows)
+    for before, after in pairwise(memory["curve"]):
+        assert before["limit"] < after["limit"]
+        assert before["false_fits"] <= after["false_fits"]
+        assert before["false_ooms"] >= after["false_ooms"]
+    default = next(point for point in memory["curve"] if point["limit"] == EDGE)
+    assert default["false_fits"] == memory["false_fits"]
+
+
+def test_nothing_supported_is_a_valid_answer() -> None:
+    rows = [run for run in read_runs() if run.source == "dle_bert"]
+    record = validate(rows).record
+    assert record["overall"]["supported"] == 0
+    assert record["overall"]["step"]["median_abs"] is None
+    assert record["timed_transformers"] == {"rows": 11, "supported": 0}
+
+
+def test_decentralised_runs_are_predicted_with_nothing_fitted_to_them() -> None:
+    rows = [run for run in read_runs() if run.source == "bluefog21"]
+    checked = validate(rows)
+    assert checked.record["overall"]["supported"] == len(rows) == 22
+    assert checked.record["overall"]["step"]["median_abs"] < 0.08
+    step = {
+        tuple(q.run[name] for name in ("framework", "gpus", "micro_batch")): float(seconds)
+        for q, seconds in zip(checked.prediction.asked, checked.prediction.step, strict=True)
+    }
+    # What BlueFog shows: on 128 GPUs averaging with a peer hides, an all-reduce does not.
+    assert step["BlueFog N_AR", 128, 32] < 0.7 * step["Horovod", 128, 32]
