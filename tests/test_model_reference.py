@@ -12,7 +12,7 @@ from plan3d.simulator.plan.codes import NAMES
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
-ROOMS = sorted(set(re.findall(r"`(simulator/\w+\.py):(\w+)`", PAGE)))
+ROOMS = sorted(set(re.findall(r"`(simulator/[\w/]+\.py):(\w+)`", PAGE)))
 CHOICES = ("schedule", "sync", "compression", "topology", "cp_comm", "expert_dispatch")
 """Fields of a plan whose values are formulas."""
 
