@@ -1,4 +1,4 @@
-"""The command line: parser, streams and exit codes; cli_verbs does what a verb asks.
+"""The command line: parser, streams and exit codes.
 
 Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 4 measurements that cannot be fitted,
 130 interrupted.
@@ -18,58 +18,8 @@ from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 from .arguments.options import OPTIONS
 from .arguments.parser import Parser
 from .arguments.task_options import ASKING
-from .evidence import calibrate
-from .files import export, import_
-from .plans import explain, timeline
 from .screen.output import INTERRUPTED, Screen, warn
-from .whatif import compare, sweep
-
-_SEARCH = """Search the plans of a model on a cluster and rank the best that fit.
-
-  plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
-_ESTIMATE = """Predict time and memory of one plan, and say where they go.
-
-  plan3d estimate --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "tp=2 pp=2 micro_batch=2 recompute=selective" """
-_VALIDATE = """Predict published measured runs and say how far off the predictions are.
-
-  plan3d validate --source megatron_sc21 --plot sc21.png"""
-_SYSTEMS = """List the systems that --system knows, or show what one holds.
-
-  plan3d systems gpipe
-  plan3d compare --systems all --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64"""
-VERBS = {
-    "search": ("rank the plans of a model on a cluster", _SEARCH),
-    "estimate": ("time and memory of one plan", _ESTIMATE),
-    "explain": ("why a plan is as fast as it is, and what to change", explain.ABOUT),
-    "sweep": ("the same question over one or two numbers", sweep.ABOUT),
-    "compare": ("search backends against the optimum", compare.ABOUT),
-    "timeline": ("one plan simulated event by event: trace and picture", timeline.ABOUT),
-    "export": ("write a plan as a launch file of a framework", export.ABOUT),
-    "import": ("read a launch file of a framework as task and plan", import_.ABOUT),
-    "validate": ("errors of the predictions on published runs", _VALIDATE),
-    "calibrate": (calibrate.SUMMARY, calibrate.ABOUT),
-    "models": ("list known models, or show one", "List the presets, or show one model."),
-    "clusters": ("list hardware profiles, or show one", "List the profiles, or show one."),
-    "systems": ("list training systems, or show one", _SYSTEMS),
-}
-
-POSITIONAL = {
-    "models": ("NAME", "?", "preset or config.json", "model"),
-    "clusters": ("NAME", "?", "profile or TOML file", "cluster"),
-    "systems": ("NAME", "?", "a system that --system knows", "system"),
-    "export": ("PLAN", None, "'tp=8 pp=8 ...', a file, or result.json#3", "file"),
-    "import": ("FILE", None, "launch script or configuration", "file"),
-}
-"""The argument without a flag: its name, how many, its help, and what a shell completes."""
-RUN: dict[str, Callable[[argparse.Namespace], int]] = {
-    "explain": explain.explain,
-    "sweep": sweep.sweep,
-    "timeline": timeline.timeline,
-    "export": export.export,
-    "import": import_.read,
-}
-"""Verbs with a room of their own."""
+from .verbs import VERBS
 
 
 class _Completion(argparse.Action):
@@ -118,8 +68,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def parser() -> Parser:
-    """The parser of every verb."""
+def parser(asked: str = "") -> Parser:
+    """The parser of all verbs; only the one that is asked for, or all where none is, has its
+    options."""
     top = Parser(
         prog="plan3d",
         description="Performance simulator and plan search for 3-D parallel training.",
@@ -134,13 +85,24 @@ def parser() -> Parser:
         help="print a completion script for bash, zsh or tcsh",
     )
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for verb, (short, long) in VERBS.items():
+    for name, verb in VERBS.items():
+        if asked not in (name, ALL):
+            verbs.add_parser(name, help=verb.summary, add_help=False)
+            continue
         layout = argparse.RawDescriptionHelpFormatter
         sub = verbs.add_parser(
-            verb, help=short, description=long, allow_abbrev=False, formatter_class=layout
+            name,
+            help=verb.summary,
+            description=verb.load().ABOUT,
+            allow_abbrev=False,
+            formatter_class=layout,
         )
-        _fill(sub, verb)
+        _fill(sub, name)
     return top
+
+
+ALL = "*"
+"""Asks for the options of every verb."""
 
 
 def _fill(sub: Parser, verb: str) -> None:
@@ -148,13 +110,18 @@ def _fill(sub: Parser, verb: str) -> None:
         if verb in option.verbs:
             option.add_to(sub)
     if verb == "calibrate":
-        calibrate.declare(sub)
+        VERBS[verb].load().declare(sub)
     if verb in ASKING:
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
-    if verb in POSITIONAL:
-        name, many, what, kind = POSITIONAL[verb]
-        action = sub.add_argument(name.lower(), nargs=many, metavar=name, help=what)
-        setattr(action, "completes", kind)  # noqa: B010
+    positional = VERBS[verb].positional
+    if positional:
+        action = sub.add_argument(
+            positional.name.lower(),
+            nargs="?" if positional.optional else None,
+            metavar=positional.name,
+            help=positional.help,
+        )
+        setattr(action, "completes", positional.completes)  # noqa: B010
 
 
 def main(
@@ -182,32 +149,20 @@ def main(
 
 def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
     verb = next((word for word in arguments if not word.startswith("-")), "")
-    if arguments[:1] == ["--print-completion"]:
-        verb = ""
+    completes = arguments[:1] == ["--print-completion"]
+    verb = "" if completes else verb
     if verb and verb not in VERBS:
         raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}")
     if verb == "calibrate":
         at = arguments.index(verb)
-        return calibrate.run([*arguments[:at], *arguments[at + 1 :]])
+        return int(VERBS[verb].load().run([*arguments[:at], *arguments[at + 1 :]]))
     try:
-        args = parser().parse(arguments, verb, OPTIONS)
+        args = parser(ALL if completes else verb).parse(arguments, verb, OPTIONS)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:
         raise InputError(f"say what to do: {', '.join(VERBS)}; see plan3d --help")
-    if args.verb == "validate":
-        from .evidence import validate
-
-        return validate.validate(args)
-    if args.verb in RUN:
-        return RUN[args.verb](args)
-    if args.verb == "compare":
-        return compare.compare(args, progress)
-    from .plans import search
-
-    if args.verb == "search":
-        return search.search(args, progress)
-    return search.estimate(args) if args.verb == "estimate" else search.catalogue(args)
+    return int(VERBS[args.verb].load().run(args, progress))
 
 
 def _silence(stream: Any) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from plan3d.simulator.calibration.readers.files import Hints
     from plan3d.simulator.calibration.readers.measurements import Measurements
 
-SUMMARY = "measure a machine and fit a hardware profile to it"
 ABOUT = """Measure a machine and fit a hardware profile to it.
 
   plan3d calibrate measure --out run/                      on the GPU; needs torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
 
-from ..screen.output import Screen, check_writable, warn, write_whole
+from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.validation.predict_runs import Validation
@@ -68,7 +67,12 @@ CROSS_NOTES = (
 )
 
 
-def validate(args: argparse.Namespace) -> int:
+ABOUT = """Predict published measured runs and say how far off the predictions are.
+
+  plan3d validate --source megatron_sc21 --plot sc21.png"""
+
+
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Predict a file of published runs and say how far off the predictions are."""
     if args.cross_validate:
         return _cross_validate(args)
@@ -88,7 +92,7 @@ def validate(args: argparse.Namespace) -> int:
         write_whole(args.plot, "--plot", picture(validation.prediction, form))
     if args.json:
         record = {"plan3d": views.version(), **validation.record}
-        print(json.dumps(record, allow_nan=False, indent=1))
+        print_json(record)
     else:
         _print(validation.record)
     return 0
@@ -130,7 +134,7 @@ def _cross_validate(args: argparse.Namespace) -> int:
         warn("fitting, for a minute or three", args.quiet)
     record = cross_validate(runs)
     if args.json:
-        print(json.dumps({"plan3d": views.version(), **record}, allow_nan=False, indent=1))
+        print_json({"plan3d": views.version(), **record})
         return 0
     screen = Screen()
     screen.table(_held_out_table(record["parts"], record["pooled"]))

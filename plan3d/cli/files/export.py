@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 
-from ..screen.output import check_writable, warn, write_whole
+from ..screen.output import Progress, check_writable, print_json, warn, write_whole
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
@@ -27,7 +26,7 @@ ABOUT = """Write a plan as the launch file of a training framework.
 What a framework cannot run is refused by name; --with replaces a field of the plan."""
 
 
-def export(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Write one plan."""
     from ...launch_files.exporter import written
     from ..arguments import plan_arguments
@@ -75,7 +74,7 @@ def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
         write_whole(args.output, "--output", out["text"])
         warn(f"{args.output}: {form.title}", args.quiet)
     if args.json:
-        print(json.dumps(out, allow_nan=False, indent=1))
+        print_json(out)
     elif args.output is None:
         print(out["text"], end="")
 

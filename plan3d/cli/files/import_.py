@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 
-from ..screen.output import Screen, check_writable, warn
+from ..screen.output import Progress, Screen, check_writable, print_json, warn
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
@@ -39,7 +38,7 @@ class Imported:
     plan: Plan
 
 
-def read(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Read one file; predict or write its plan on request."""
     if args.to is None:
         for option in ("version", "output"):
@@ -55,7 +54,7 @@ def read(args: argparse.Namespace) -> int:
     if args.estimate:
         return _estimate(args, found)
     if args.json:
-        print(json.dumps(record(found), allow_nan=False, indent=1))
+        print_json(record(found))
     else:
         _print(Screen(), found)
     return 0
@@ -151,18 +150,18 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
     """The file's plan costed, after what was read."""
     from plan3d.simulator.step.evaluate import evaluate
 
-    from ..plans import search
     from ..screen import views
+    from ..screen.costs_view import print_costs
 
     costs = evaluate(found.task, found.plan)
     if args.json:
         predicted = views.estimate_record(costs, None, None)
-        print(json.dumps({**record(found), **predicted}, allow_nan=False, indent=1))
+        print_json({**record(found), **predicted})
         return 0
     screen = Screen()
     _print(screen, found)
     screen.lines([views.peak_line(costs)])
-    search.print_costs(screen, costs)
+    print_costs(screen, costs)
     return 0
 
 

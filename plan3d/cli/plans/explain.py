@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 
-from ..screen.output import Screen
+from ..screen.output import Progress, Screen, print_json
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
@@ -23,7 +22,7 @@ ABOUT = """Explain one plan: where its time and memory go, and what one change w
 Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
 
 
-def explain(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Explain one plan; one that does not fit is still a valid question."""
     from plan3d.search.whatif.explanation import explain as explained
 
@@ -39,7 +38,7 @@ def explain(args: argparse.Namespace) -> int:
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
         plot_file.write(args.plot, picture)
     if args.json:
-        print(json.dumps(record(found, args.against), allow_nan=False, indent=1))
+        print_json(record(found, args.against))
     else:
         _print(found, args.against)
     return 0

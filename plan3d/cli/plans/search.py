@@ -1,27 +1,37 @@
-"""What does each verb do? Asks the search or the simulator and prints the answer."""
+"""The verb `search`: ranks plans, and says why none fits."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from ..arguments import goal_arguments, plan_arguments, system_arguments, task_arguments
+from ..arguments import goal_arguments, system_arguments, task_arguments
 from ..files import export
 from ..screen import plot_file
-from ..screen.output import INTERRUPTED, ProgressBar, Screen, warn, write_whole
+from ..screen.output import (
+    INTERRUPTED,
+    Progress,
+    ProgressBar,
+    Screen,
+    print_json,
+    warn,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
     from plan3d.search.whatif.unsearched_gains import Gain
-    from plan3d.simulator.step.costs import Costs
 
 
-def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
+
+  plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
+
+
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     from plan3d.search.whatif.unsearched_gains import gains
 
@@ -43,7 +53,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
             result = _find(args, task, tokens, {**options, "progress": bar})
     except NoFeasiblePlanError as error:
         if args.json:
-            _print_json(views.empty_record(task, tokens, [str(error)]))
+            print_json(views.empty_record(task, tokens, [str(error)]))
         raise
     infeasible, beyond = _why_infeasible(result, own), gains(result, choose)
     record: dict[str, Any] = {}
@@ -56,7 +66,7 @@ def search(args: argparse.Namespace, progress: Callable[[int], None] | None) -> 
         write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
     _write_pages(result, args, tokens, infeasible)
     if args.json:
-        _print_json(record)
+        print_json(record)
     else:
         _print_search(result, args, tokens, infeasible, beyond)
     return _exit_code(result, args)
@@ -143,6 +153,7 @@ def _print_search(
     from plan3d.search.whatif.unsearched_gains import sentence
 
     from ..screen import views
+    from ..screen.costs_view import print_plan, print_ranking
 
     screen = Screen()
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
@@ -154,7 +165,7 @@ def _print_search(
         return
     screen.lines([views.peak_line(result.costs)])
     print()
-    _print_ranking(screen, result.costs, args, tokens)
+    print_ranking(screen, result.costs, args, tokens)
     screen.lines([*export.refusal_line(result), *views.count_lines(result)])
     if beyond:
         screen.lines([sentence(beyond)])
@@ -164,110 +175,7 @@ def _print_search(
     print()
     if args.pareto and result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
-        _print_ranking(screen, views.spread(result.frontier, args.top), args, tokens, False)
-    _print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
+        print_ranking(screen, views.spread(result.frontier, args.top), args, tokens, False)
+    print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
     for line in export.launch_line(result, args):
         print(line)
-
-
-def _print_ranking(
-    screen: Screen,
-    costs: Costs,
-    args: argparse.Namespace,
-    tokens: float | None,
-    winner: bool = True,
-) -> None:
-    from dataclasses import replace
-
-    from plan3d.simulator.step import costs_tables
-
-    from ..screen import views
-
-    rows = min(len(costs), args.top)
-    extra = views.training_columns(costs, rows, tokens, args.price)
-    table = costs_tables.ranking(costs, rows, extra)
-    screen.table(table if winner else replace(table, marked=-1))
-    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
-    star = "* best; " if winner else ""
-    screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
-    print()
-
-
-def _print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -> None:
-    """Where one plan's time and memory go, why, and what that rests on."""
-    from plan3d.simulator.reporting import report, why
-    from plan3d.simulator.step import costs_tables
-
-    low, high = report.bounds(costs)
-    screen.lines(
-        [f"{title}: {costs_tables.summary(costs)}; step between {low:.4g} and {high:.4g} s"]
-    )
-    print()
-    for table in costs_tables.breakdown(costs):
-        screen.table(table)
-    if stages and costs.plans.take(0).pp > 1:
-        screen.table(report.stage_table(costs))
-    screen.section("Why", why.why(costs))
-    screen.section("Assumptions", why.assumptions(costs))
-
-
-def estimate(args: argparse.Namespace) -> int:
-    """Predict one plan; one that does not fit is still a valid answer."""
-    task = task_arguments.task_of(args)
-    tokens = task_arguments.tokens_of(args, task.model)
-    system_arguments.check_task(args, task)
-    plan = plan_arguments.plan_of(args)
-    from plan3d.simulator.step.evaluate import evaluate
-
-    from ..screen import views
-
-    costs = evaluate(task, plan)
-    if args.json:
-        record = views.estimate_record(costs, tokens, args.price)
-        _print_json(record | system_arguments.record(args))
-        return 0
-    screen = Screen()
-    screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
-    if tokens is not None:
-        screen.lines([views.training_line(costs, tokens, args.price)])
-    screen.lines(views.accuracy_lines(costs))
-    print()
-    print_costs(screen, costs)
-    return 0
-
-
-def print_costs(screen: Screen, costs: Costs) -> None:
-    """Whether one plan fits, and where its time and memory go."""
-    from ..screen import views
-
-    screen.lines([views.verdict(costs)])
-    print()
-    _print_plan(screen, costs, "Plan", stages=True)
-
-
-def catalogue(args: argparse.Namespace) -> int:
-    """List models, clusters or systems, or show one."""
-    from ..catalogue import CATALOGUES
-
-    records, listing, show = CATALOGUES[args.verb]
-    if args.name is None:
-        if args.json:
-            _print_json({args.verb: records()})
-        else:
-            Screen().table(listing())
-        return 0
-    lines, tables, record = show(args.name)
-    if args.json:
-        _print_json(record)
-        return 0
-    screen = Screen()
-    screen.lines(lines[:1])
-    print()
-    for table in tables:
-        screen.table(table)
-    screen.lines(lines[1:])
-    return 0
-
-
-def _print_json(record: Any) -> None:
-    print(json.dumps(record, allow_nan=False, indent=1))

@@ -10,7 +10,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
-from ..screen.output import Screen, check_writable, write_whole
+from ..screen.output import Progress, Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.step.plan_timeline import PlanTimeline
@@ -24,7 +24,7 @@ ABOUT = """Simulate the pipeline of one plan, operation by operation.
 Open the trace at https://ui.perfetto.dev."""
 
 
-def timeline(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Simulate one plan and write what was asked for."""
     form = _picture_format(args.gantt)
     if args.trace is not None:
@@ -44,7 +44,7 @@ def timeline(args: argparse.Namespace) -> int:
 
         write_whole(args.gantt, "--gantt", picture(x, form))
     if args.json:
-        print(json.dumps(record(x), allow_nan=False, indent=1))
+        print_json(record(x))
     else:
         _print(x)
     return 0

@@ -1,8 +1,9 @@
-"""Where does output go? Tables and lines on stdout, progress on stderr, files all or nothing."""
+"""Output: tables and lines on stdout, progress on stderr, files all or nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -22,6 +23,8 @@ PIPE_WIDTH = 100
 """Columns at which sentences wrap where there is no terminal to ask."""
 WIDEST = 1000
 """Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
+Progress = Callable[[int], None]
+"""Hears of plans costed so far."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
@@ -139,6 +142,11 @@ class ProgressBar:
         self.bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
         self.task = self.bar.add_task("search", total=self.total, costed="0")
         self.bar.start()
+
+
+def print_json(record: Any) -> None:
+    """One JSON object on stdout; NaN and infinity are bugs."""
+    print(json.dumps(record, allow_nan=False, indent=1))
 
 
 def warn(text: str, quiet: bool = False) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 
 from ..arguments import goal_arguments, task_arguments
-from ..screen.output import INTERRUPTED, ProgressBar, Screen, check_writable, warn, write_whole
+from ..screen.output import (
+    INTERRUPTED,
+    Progress,
+    ProgressBar,
+    Screen,
+    check_writable,
+    print_json,
+    warn,
+    write_whole,
+)
 from . import compare_systems
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ OF_SYSTEMS = ("accuracy", "gradient_noise")
 """Options that a comparison of backends would not use."""
 
 
-def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Run the backends, or search the systems, and print what they found."""
     if args.systems is not None:
         return compare_systems.compare(args, progress)
@@ -53,7 +60,7 @@ def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) ->
 
         write_whole(args.plot, "--plot", picture(race, form))
     if args.json:
-        print(json.dumps(record(race), allow_nan=False, indent=1))
+        print_json(record(race))
     else:
         _print(race)
     if race.complete:

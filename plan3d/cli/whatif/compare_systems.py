@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
@@ -13,7 +11,7 @@ from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
 from ..arguments import goal_arguments, task_arguments
-from ..screen.output import INTERRUPTED, ProgressBar, Screen, warn
+from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, Entry
@@ -23,7 +21,7 @@ OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
 
-def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) -> int:
+def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     """Search the best plan of every system and print them side by side."""
     for name in OF_BACKENDS:
         if getattr(args, name) is not None:
@@ -38,7 +36,7 @@ def compare(args: argparse.Namespace, progress: Callable[[int], None] | None) ->
     with ProgressBar(args.quiet, progress) as bar:
         found = compare_systems.compare(task, systems, choose=choose, progress=bar, **headroom)
     if args.json:
-        print(json.dumps(record(found), allow_nan=False, indent=1))
+        print_json(record(found))
     else:
         _print(found)
     if not found.complete:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,15 @@ from plan3d.simulator.base.units import GIB, format_flops
 from ..arguments import sweep_points
 from ..arguments.sweep_points import SIZES, Axis
 from ..screen import plot_file
-from ..screen.output import INTERRUPTED, ProgressBar, Screen, check_writable, warn
+from ..screen.output import (
+    INTERRUPTED,
+    Progress,
+    ProgressBar,
+    Screen,
+    check_writable,
+    print_json,
+    warn,
+)
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.sweep import Point, Row, Sweep
@@ -46,7 +53,7 @@ AXIS_NAMES = {
 DAY, MWH = 86400.0, 3.6e9
 
 
-def sweep(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Run all points and print the table; the exit code says whether any has a plan."""
     from plan3d.search.whatif.sweep import OK, run_points
 
@@ -62,7 +69,7 @@ def sweep(args: argparse.Namespace) -> int:
     if args.plot is not None:
         plot_file.write(args.plot, _picture(args, rows, axes, form))
     if args.json:
-        print(json.dumps(_record(args, rows, axes, done), allow_nan=False, indent=1))
+        print_json(_record(args, rows, axes, done))
     else:
         _print(args, rows, axes, points)
     if not done.complete:

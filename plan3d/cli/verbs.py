@@ -1,0 +1,74 @@
+"""The verbs of the command line: summary, the module that answers, the argument without a flag.
+
+A module has ABOUT, the long help, and run(args, progress), which returns the exit code. It is
+loaded when its verb is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Positional:
+    """An argument without a flag."""
+
+    name: str
+    help: str
+    completes: str
+    """What a shell completes: 'file', 'model', 'cluster', 'system'."""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb."""
+
+    summary: str
+    module: str
+    """Where it is answered, inside this package."""
+    positional: Positional | None = None
+
+    def load(self) -> ModuleType:
+        """The module that answers."""
+        return import_module(f".{self.module}", __package__)
+
+
+VERBS = {
+    "search": Verb("rank the plans of a model on a cluster", "plans.search"),
+    "estimate": Verb("time and memory of one plan", "plans.estimate"),
+    "explain": Verb("why a plan is as fast as it is, and what to change", "plans.explain"),
+    "sweep": Verb("the same question over one or two numbers", "whatif.sweep"),
+    "compare": Verb("search backends against the optimum", "whatif.compare"),
+    "timeline": Verb("one plan simulated event by event: trace and picture", "plans.timeline"),
+    "export": Verb(
+        "write a plan as a launch file of a framework",
+        "files.export",
+        Positional("PLAN", "'tp=8 pp=8 ...', a file, or result.json#3", "file"),
+    ),
+    "import": Verb(
+        "read a launch file of a framework as task and plan",
+        "files.import_",
+        Positional("FILE", "launch script or configuration", "file"),
+    ),
+    "validate": Verb("errors of the predictions on published runs", "evidence.validate"),
+    "calibrate": Verb("measure a machine and fit a hardware profile to it", "evidence.calibrate"),
+    "models": Verb(
+        "list known models, or show one",
+        "catalogue.models",
+        Positional("NAME", "preset or config.json", "model", optional=True),
+    ),
+    "clusters": Verb(
+        "list hardware profiles, or show one",
+        "catalogue.clusters",
+        Positional("NAME", "profile or TOML file", "cluster", optional=True),
+    ),
+    "systems": Verb(
+        "list training systems, or show one",
+        "catalogue.systems",
+        Positional("NAME", "a system that --system knows", "system", optional=True),
+    ),
+}
+"""Every verb, in the order of help."""
