@@ -11,9 +11,10 @@ import numpy as np
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from ..find_plans import DEFAULT_HEADROOM, SAMPLERS, check_backend, check_space, find_plans
+from ..find_plans import DEFAULT_HEADROOM, check_backend, check_space, find_plans
 from ..result.search_result import Progress, SearchResult, Trace, Value
 from ..sampling.ask_tell import BUDGET
+from ..sampling.samplers import SAMPLERS
 from ..space.staged import StagedProblem
 
 NEAR = 0.01

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.search.find_plans import DEFAULT_HEADROOM, SAMPLERS, find_plans, of_stages
+from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import MakeSampler
+from plan3d.search.sampling.samplers import SAMPLERS, of_stages
 from plan3d.search.sampling.two_phase import AlikeProblem
 from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.search.find_plans import SAMPLERS
+from plan3d.search.sampling.samplers import SAMPLERS
 
 TASK = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
 FEW = ["--choose", "tp=1,2,4", "--choose", "micro_batch=1,2", "--fix", "cp=1"]

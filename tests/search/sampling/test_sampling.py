@@ -5,12 +5,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import SAMPLERS, find_plans
+from plan3d.search.find_plans import find_plans
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.result.search_result import Seen, Trace
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import BUDGET, STALE, Known, Run
 from plan3d.search.sampling.reinforcement_learning import Policy, PolicyGradient
+from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
 from plan3d.search.space.problem import Repeats, draw, encode, nearest
 from plan3d.search.space.space import Space

@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import SAMPLERS, find_plans, of_stages
+from plan3d.search.find_plans import find_plans
+from plan3d.search.sampling.samplers import SAMPLERS, of_stages
 from plan3d.search.sampling.two_phase import AlikeProblem, Refined
 from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw

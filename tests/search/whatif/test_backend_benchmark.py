@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import SAMPLERS, find_plans
+from plan3d.search.find_plans import find_plans
+from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged import StagedProblem
 from plan3d.search.whatif.backend_benchmark import NEAR, compare
 from plan3d.search.whatif.backend_plot import picture

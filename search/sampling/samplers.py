@@ -1,0 +1,49 @@
+"""Searches that draw plans at random and only see their scores, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from plan3d.simulator.base.registry import Registry
+
+from ..exact.uniform_steps import uniform_steps, without_virtual_stages
+from ..result.search_result import SearchResult
+from ..space.space import Space
+from ..space.staged import StagedProblem
+from ..space.uniform import UniformProblem
+from . import ask_tell
+from .ask_tell import MakeSampler
+
+_HERE = __package__
+SAMPLERS: Registry[MakeSampler] = Registry(
+    "backend",
+    "plan3d.samplers",
+    {
+        "random": f"{_HERE}.zeroth_order:RandomSearch",
+        "annealing": f"{_HERE}.zeroth_order:Annealing",
+        "spsa": f"{_HERE}.zeroth_order:Spsa",
+        "cma-es": f"{_HERE}.zeroth_order:CmaEs",
+        "reinforcement-learning": f"{_HERE}.reinforcement_learning:PolicyGradient",
+    },
+)
+"""They take a seed."""
+
+
+def of_stages(name: str) -> MakeSampler:
+    """A backend of SAMPLERS as it searches staged plans: those with equal stages first, unless it
+    draws without learning."""
+    from .two_phase import Refined
+
+    make = SAMPLERS[name]
+    return make if name == "random" else partial(Refined, make)
+
+
+def search(name: str, subject: Space | StagedProblem, **options: Any) -> SearchResult:
+    """The search of one sampler, over plans whose stages are alike or may differ."""
+    if isinstance(subject, Space):
+        return ask_tell.search(UniformProblem(subject), SAMPLERS[name], backend=name, **options)
+    result = ask_tell.search(subject, of_stages(name), backend=name, **options)
+    uniform = without_virtual_stages(subject.task, result.limit)
+    return replace(result, compared=uniform_steps(Space.of(subject.task), uniform, result.costs))

@@ -1,0 +1,71 @@
+"""Things known by name: those of the package, loaded when asked for, and those that others add.
+
+Others add by `register`, or by an entry point in the registry's group, which is looked for when a
+name is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Generic, TypeVar
+
+from .errors import InputError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Name -> thing; a thing of the package may be given as 'module:attribute'."""
+
+    def __init__(self, what: str, group: str, known: Mapping[str, T | str]) -> None:
+        self.what, self.group = what, group
+        self._known: dict[str, T | str] = dict(known)
+        self._plugged = False
+
+    def __getitem__(self, name: str) -> T:
+        found = self._known[name]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = getattr(import_module(module), attribute)
+            self._known[name] = found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def register(self, name: str, thing: T) -> None:
+        """Add a thing; ValueError where the name is taken by another."""
+        if self._known.get(name, thing) is not thing:
+            raise ValueError(f"{self.what} {name!r} is there already")
+        self._known[name] = thing
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a thing, here or in what installed packages declare."""
+        if name not in self._known:
+            self._plug_in()
+        return name in self._known
+
+    def named(self, name: str, option: str = "") -> T:
+        """The thing of that name; InputError with the nearest names, after the option it was given
+        to, when it is unknown."""
+        if self.knows(name):
+            return self[name]
+        before = f"{option} {name} is not known" if option else f"unknown {self.what} {name!r}"
+        raise InputError(f"{before}{did_you_mean(name, self)}")
+
+    def _plug_in(self) -> None:
+        """Add what installed packages declare; the package's own names are not replaced."""
+        if self._plugged:
+            return
+        self._plugged = True
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=self.group):
+            self._known.setdefault(point.name, point.load())
