@@ -21,8 +21,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.operators.layer_work import Strategy
@@ -36,8 +36,6 @@ from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
 
 from ..space.space import Space
-
-Value = NDArray[np.float64]
 
 SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""

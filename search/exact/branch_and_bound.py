@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Mask, Value
 from plan3d.simulator.plan.plan import DISTINCT
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
@@ -28,9 +28,6 @@ from ..result.search_result import Progress, SearchResult, Seen
 from ..space.space import ORDER as SPACE_ORDER
 from ..space.space import Level, Space, levels, table
 from .bounds import LOCAL, PLACEMENT, SIZES, Bounds, Relaxation
-
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 FIRST_PIECE = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon

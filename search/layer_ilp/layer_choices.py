@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
@@ -21,8 +22,6 @@ from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.task import Task
 
 from ..space.space import Space
-
-Mask = NDArray[np.bool_]
 
 ZEROS = 4
 """ZeRO stages there are."""

@@ -19,13 +19,12 @@ from math import floor
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost
 
 from .layer_table import LayerTable
 
-Value = NDArray[np.float64]
 KIB = 1024.0
 """Bytes of memory are counted in these units."""
 MOST = 2**40

@@ -16,16 +16,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.step.data_parallel import WHOLE
 
 from .cp_sat import Units
 from .layer_program import MOST, LayerProgram, Sum
 from .layer_table import Chords
-
-Value = NDArray[np.float64]
 
 REDUCE, SCATTER, GATHER = 0, 1, 2
 """Operations of layer_table.Chords."""

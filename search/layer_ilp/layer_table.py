@@ -13,6 +13,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives
@@ -26,8 +27,6 @@ from plan3d.simulator.step.ranks import Weights
 
 from ..stage_dp.stage_floor import fastest
 from .layer_choices import ZEROS, Pipeline
-
-Value = NDArray[np.float64]
 
 ROUNDING = 1e-9
 """Relative slack of a bound: sums in another order round differently."""

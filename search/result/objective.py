@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
-
-Value = NDArray[np.float64]
 
 
 class Scored(Protocol):

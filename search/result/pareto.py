@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Value = NDArray[np.float64]
-Index = NDArray[np.intp]
+from plan3d.simulator.base.arrays import Index, Value
 
 
 def frontier(first: Value, second: Value) -> Index:

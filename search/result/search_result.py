@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import DISTINCT, Plan
 from plan3d.simulator.step.costs import Costs, joined
 from plan3d.simulator.step.evaluate import simulate
@@ -20,7 +21,6 @@ from plan3d.simulator.task import Task
 from .objective import score
 from .pareto import beats_all, frontier
 
-Value = NDArray[np.float64]
 TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
 published layouts of one model, predicted uncalibrated."""

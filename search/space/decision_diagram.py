@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import distinct
+from plan3d.simulator.base.arrays import Index, distinct
 
 from .axes import DERIVES_FROM
 from .space import Level, Space, expand, levels
 
-Index = NDArray[np.intp]
 DEAD = -1
 """The arc of a value that no legal plan has after this prefix."""
 

@@ -15,12 +15,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Index, Mask, Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
-Value = NDArray[np.float64]
 Points = Index
 """[row, variable]: indices of values."""
 Random = np.random.Generator

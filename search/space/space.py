@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import AXES, Plan, check_field, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
@@ -37,8 +37,6 @@ from .axes import (
     micro_batches,
     topologies,
 )
-
-Column = NDArray[np.int64]
 
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline.schedule_names import Schedule
@@ -32,8 +31,6 @@ from ..space.axes import PLAIN_AXES, default_axes
 from ..space.space import Space
 from .pipelines import pipelines
 from .stage_search import Search, plan_of
-
-Value = NDArray[np.float64]
 
 AGAIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""

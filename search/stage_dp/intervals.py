@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Column, Value
 from plan3d.simulator.task import Task
 
 from .pipelines import Pipeline
-
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 SLACK = 1e-9
 """The same for the seconds and bytes that bound the length of an interval."""
@@ -28,16 +25,16 @@ SLACK = 1e-9
 class Intervals:
     """Layers that a stage may hold [interval], ordered by end and start."""
 
-    start: Index
-    end: Index
-    kind: Index
+    start: Column
+    end: Column
+    kind: Column
     """Class of each interval."""
-    first: Index
-    last: Index
+    first: Column
+    last: Column
     """Stages that may hold it."""
 
     @cached_property
-    def example(self) -> Index:
+    def example(self) -> Column:
         """An interval of each class [class]."""
         return np.unique(self.kind, return_index=True)[1]
 
@@ -65,8 +62,8 @@ def intervals(task: Task, pipeline: Pipeline, longest: float, limit: float) -> I
     return Intervals(start, end, np.array(kind, np.int64), first, last)
 
 
-def _stages_for(amount: Value, most: float) -> Index:
+def _stages_for(amount: Value, most: float) -> Column:
     """Fewest stages that can do or hold so much."""
     needed = np.ceil(amount / most * (1 - SLACK)) if np.isfinite(most) else 1.0
-    out: Index = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
+    out: Column = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
     return out

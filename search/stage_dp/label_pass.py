@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .labels import Entries, Labels, extended, nothing_yet, undominated
 from .stage_bounds import Bounds
 from .stage_table import StageTable
-
-Value = NDArray[np.float64]
 
 
 class Found(NamedTuple):

@@ -19,17 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
+from plan3d.simulator.base.arrays import Column, Value
 
-Excess = Callable[[Index, Index], Value]
+Excess = Callable[[Column, Column], Value]
 """Rows a and b -> the seconds that b must at least have for a to make it superfluous."""
 
 ROUNDING = 1e-12
 """Relative difference of seconds below which two ways count as equal."""
 
 
-def ragged(counts: Index) -> tuple[Index, Index]:
+def ragged(counts: Column) -> tuple[Column, Column]:
     """Owner and position of every element of groups with so many elements each."""
     owner = np.repeat(np.arange(counts.size), counts)
     position = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -40,16 +39,16 @@ def ragged(counts: Index) -> tuple[Index, Index]:
 class Entries:
     """What one stage of a pipeline may be, ordered by end, start and GPUs [entry]."""
 
-    start: Index
-    end: Index
-    choice: Index
-    gpus: Index
+    start: Column
+    end: Column
+    choice: Column
+    gpus: Column
     """In units that all meshes are multiples of; 0 where all stages have equally many."""
-    received: Index
+    received: Column
     """Code of the size of the boundary tensor that comes in."""
-    sent: Index
+    sent: Column
     """The same of what goes out."""
-    tp: Index
+    tp: Column
     costs: Value
     """Seconds T, b, f, R, G, O [6, entry]."""
 
@@ -71,25 +70,25 @@ class Entries:
 class Labels:
     """Ways to build the last stages [label]."""
 
-    start: Index
+    start: Column
     """First layer of these stages."""
-    gpus: Index
+    gpus: Column
     """Units of GPUs they use."""
-    boundary: Index
+    boundary: Column
     """Code of the boundary tensor that they take in."""
-    last_tp: Index
+    last_tp: Column
     total: Value
     """Seconds of a micro-batch of all of them, and of their sends."""
     tails: Value
     """Seconds rho, gamma, omega [3, label]."""
     chain: Value
     """Seconds that the slowest of these stages keeps the pipeline busy (extended)."""
-    entry: Index
+    entry: Column
     """Entry of their first stage."""
-    parent: Index
+    parent: Column
     """Label of the stages after it."""
 
-    def take(self, rows: Index | NDArray[np.bool_]) -> Labels:
+    def take(self, rows: Column | NDArray[np.bool_]) -> Labels:
         """The chosen labels."""
         return Labels(
             start=self.start[rows],
@@ -160,7 +159,7 @@ def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
 
     criteria = [labels.total, labels.chain] if by_chain else [labels.total]
 
-    def excess(leaders: Index, others: Index) -> Value:
+    def excess(leaders: Column, others: Column) -> Value:
         tails = np.maximum(labels.tails[:, leaders] - labels.tails[:, others], 0.0).sum(axis=0)
         worse = [column[leaders] - column[others] for column in criteria]
         out: Value = labels.total[others] + np.maximum.reduce(worse) + tails
@@ -171,7 +170,7 @@ def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
     return labels.take(np.sort(keep))
 
 
-def codes(columns: list[Index]) -> Index:
+def codes(columns: list[Column]) -> Column:
     """One code for each tuple of small non-negative columns."""
     key = np.zeros_like(columns[0])
     for column in columns:
@@ -179,7 +178,7 @@ def codes(columns: list[Index]) -> Index:
     return key
 
 
-def survivors(group: Index, upper: Value, total: Value, excess: Excess) -> Index:
+def survivors(group: Column, upper: Value, total: Value, excess: Excess) -> Column:
     """Rows that no row of their group dominates: excess(a, b) <= total(b) when a dominates b.
 
     `upper` must not be smaller for a dominated row, so that the smallest of a group survives;

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import distinct
+from plan3d.simulator.base.arrays import Column, Value, distinct
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
@@ -32,8 +32,6 @@ from plan3d.simulator.task import Task
 
 from ..space.axes import DERIVED
 
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
 Axes = Mapping[str, tuple[int, ...]]
 
 
@@ -45,8 +43,8 @@ class Pipeline:
     micro_batches: int
     shared: Mapping[str, int]
     """Fields of a plan that all stages share."""
-    tp: Index
-    dp: Index
+    tp: Column
+    dp: Column
     zero: NDArray[np.bool_]
     """ZeRO stages that each strategy may have [strategy, 4]."""
     seconds: Value
@@ -57,12 +55,12 @@ class Pipeline:
     """Modes of recompute a layer may have, lightest first."""
 
     @property
-    def gpus(self) -> Index:
+    def gpus(self) -> Column:
         """GPUs of a stage under each strategy."""
-        out: Index = self.tp * self.dp * self.shared["cp"]
+        out: Column = self.tp * self.dp * self.shared["cp"]
         return out
 
-    def columns(self, which: Index) -> dict[str, Index]:
+    def columns(self, which: Column) -> dict[str, Column]:
         """Plan columns of one stage for each of these strategies; ZeRO and recompute are 0."""
         rows = {name: np.full(which.size, value, np.int64) for name, value in self.shared.items()}
         share = self.shared["global_batch"] // (self.micro_batches * self.dp[which])
@@ -143,7 +141,7 @@ def _meshes(
 def _strategies(
     task: Task, axes: Axes, cp: int, meshes: list[tuple[int, tuple[int, ...]]]
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Index of the stages, micro-batches, tp, dp and sequences of a micro-batch on a rank."""
+    """Column of the stages, micro-batches, tp, dp and sequences of a micro-batch on a rank."""
     for at, (_, sizes) in enumerate(meshes):
         for size, tp in product(sizes, axes["tp"]):
             dp, rest = divmod(size, tp * cp)
@@ -160,7 +158,7 @@ def _with_strategies(
     axes: Axes,
     shared: dict[str, int],
     meshes: list[tuple[int, tuple[int, ...]]],
-    rows: Index,
+    rows: Column,
 ) -> Iterator[Pipeline]:
     """The pipelines of rows of _strategies: one for every number of stages and micro-batches."""
     legal = _legal(task, axes, shared, rows)
@@ -176,7 +174,7 @@ def _with_strategies(
             yield Pipeline(pp, m, shared, tp, dp, legal[mine], *least, modes)
 
 
-def _legal(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> NDArray[np.bool_]:
+def _legal(task: Task, axes: Axes, shared: dict[str, int], rows: Column) -> NDArray[np.bool_]:
     """ZeRO stages that strategies may have [strategy, 4]."""
     out = np.zeros((len(rows), 4), bool)
     for zero in axes["zero"]:
@@ -184,12 +182,12 @@ def _legal(task: Task, axes: Axes, shared: dict[str, int], rows: Index) -> NDArr
     return out
 
 
-def _may(task: Task, shared: dict[str, int], rows: Index, mode: int) -> bool:
+def _may(task: Task, shared: dict[str, int], rows: Column, mode: int) -> bool:
     """Whether layers of this model have a mode of recompute."""
     return bool(legal_runs(_as_plans(shared, rows, 0, mode), task).any())
 
 
-def _as_plans(shared: dict[str, int], rows: Index, zero: int, recompute: int) -> Plan:
+def _as_plans(shared: dict[str, int], rows: Column, zero: int, recompute: int) -> Plan:
     """Strategies as rows of plans."""
     own = {"zero": zero, "recompute": recompute}
     names = {name: value for name, value in {**shared, **own}.items() if name in AXES}
@@ -199,7 +197,7 @@ def _as_plans(shared: dict[str, int], rows: Index, zero: int, recompute: int) ->
 
 
 def _least_of_layers(
-    task: Task, axes: Axes, shared: dict[str, int], rows: Index, legal: NDArray[np.bool_]
+    task: Task, axes: Axes, shared: dict[str, int], rows: Column, legal: NDArray[np.bool_]
 ) -> tuple[Value, Value]:
     """Least seconds and least bytes of state of a layer of each kind [strategy, kind]."""
     recipe = RECIPES[Precision(shared["precision"])]

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from plan3d.simulator.base.arrays import Column, Value
 
 from .labels import Entries, Labels
 from .stage_table import StageTable
-
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 def slowest_stage(table: StageTable, layers: int) -> float:
@@ -110,7 +108,7 @@ def _longer(so_far: Value, entries: Entries, costs: Value, join: Join) -> Value:
     return out
 
 
-def _heads(*columns: Index) -> Index:
+def _heads(*columns: Column) -> Column:
     """Where runs of equal rows begin."""
     new = np.ones(columns[0].size, bool)
     new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])

@@ -7,11 +7,10 @@ the Pareto lists of TensorOpt (Cai et al. 2021). A lower bound on what a stage o
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from plan3d.simulator.base.arrays import Value
 
 from ..result.pareto import frontier
-
-Value = NDArray[np.float64]
 
 LONGEST = 2048
 """Sums kept of each number of layers; of more, neighbours are merged into one that beats both."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.pipeline import idle_time
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan
@@ -27,9 +27,6 @@ from .label_pass import Found, best_within
 from .pipelines import Pipeline, whole_model
 from .stage_bounds import Bounds, slowest_stage
 from .stage_table import StageTable, stage_table
-
-Value = NDArray[np.float64]
-
 
 NEAR = 2e-3
 """Relative difference of steps within which the order of the stages may decide."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Column, Mask, Value
 from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight
 from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import from_columns
@@ -23,10 +23,6 @@ from .intervals import SLACK, Intervals, intervals
 from .labels import Entries, codes, ragged, survivors
 from .pipelines import Pipeline
 
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 ROUNDING = 1e-12
 """Share of the memory limit that a plan stays below it: bytes are added in another order here."""
 
@@ -35,18 +31,18 @@ ROUNDING = 1e-12
 class Choices:
     """Stages of a pipeline: a class of intervals under a strategy [choice]."""
 
-    kind: Index
-    strategy: Index
-    zero: Index
-    more: Index
+    kind: Column
+    strategy: Column
+    zero: Column
+    more: Column
     """Layers of the first run, which recomputes more."""
-    modes: Index
+    modes: Column
     """Recompute of the first and of the second run [choice, 2]."""
     flights: Value
     """Micro-batches in flight that fit."""
     costs: StageCosts
 
-    def take(self, rows: Index | Mask) -> Choices:
+    def take(self, rows: Column | Mask) -> Choices:
         """The chosen ones."""
         return Choices(
             kind=self.kind[rows],
@@ -88,7 +84,7 @@ def choices(task: Task, pipeline: Pipeline, limit: float, found: Intervals) -> C
     return Choices.concat(tables)
 
 
-def _families(modes: tuple[int, ...], layers: Index) -> list[tuple[int, int, Index, Index]]:
+def _families(modes: tuple[int, ...], layers: Column) -> list[tuple[int, int, Column, Column]]:
     """Recompute of a stage's runs, light and heavy, and how many `layers` [class] may be heavy, so
     that no mixture is found twice."""
     one, none = np.ones_like(layers), np.zeros_like(layers)
@@ -106,7 +102,7 @@ def _costed(
     pipeline: Pipeline,
     limit: float,
     found: Intervals,
-    rows: tuple[Index, Index, Index, Index],
+    rows: tuple[Column, Column, Column, Column],
 ) -> list[Choices]:
     """Choices with their costs, one table a ZeRO stage; rows are by class, strategy and layers
     that recompute more."""
@@ -146,7 +142,7 @@ def _superfluous(table: Choices) -> Mask:
     return out
 
 
-def excess(costs: StageCosts, one: Index, other: Index) -> Value:
+def excess(costs: StageCosts, one: Column, other: Column) -> Value:
     """Seconds beyond which `other` would have to be slower for `one` to be never worse.
 
     With `one` instead, sum + rho + gamma + omega of every label grows by no more than this less
@@ -232,10 +228,10 @@ class _Place:
 
     found: Intervals
     table: Choices
-    gpus: Index
-    boundary: Index
+    gpus: Column
+    boundary: Column
     """Codes of what comes in and goes out [2, choice]."""
-    tp: Index
+    tp: Column
     tied: bool
 
     def entries(self, stage: int, flights: float) -> Entries:
@@ -263,13 +259,13 @@ class _Place:
             costs=np.stack([part[row] for part in parts]),
         )
 
-    def _undominated(self, rows: Index) -> Index:
+    def _undominated(self, rows: Column) -> Column:
         """The choices that no other of their class beats whatever the other stages are."""
         columns = [self.table.kind, self.gpus, *self.boundary, self.tp * self.tied]
         group, costs = codes([column[rows] for column in columns]), self.table.costs.take(rows)
         upper = costs.seconds + costs.reduce + costs.gather + costs.optimizer
 
-        def beyond(leaders: Index, others: Index) -> Value:
+        def beyond(leaders: Column, others: Column) -> Value:
             return excess(costs, leaders, others)
 
         return rows[survivors(group, upper, costs.seconds, beyond)]

@@ -8,8 +8,8 @@ hot path.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware import layer_tables
 from ..hardware.gemm_tables import Origin
 from ..hardware.layer_tables import LayerTable
@@ -33,8 +33,6 @@ from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..task import Task
 from ..workload.model import Network
-
-Value = NDArray[np.float64]
 
 ORIGINS = tuple(origin.name.lower() for origin in Origin)
 """Keys of time_provenance(), from the surest on."""

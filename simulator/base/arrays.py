@@ -12,8 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+Value = NDArray[np.float64]
+"""Seconds, bytes, counts."""
 Column = NDArray[np.int64]
+"""Whole numbers: fields of plans, codes."""
 Index = NDArray[np.intp]
+"""Places in another array."""
+Mask = NDArray[np.bool_]
 Record = TypeVar("Record")
 
 WIDEST = 2**62

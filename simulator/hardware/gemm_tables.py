@@ -25,10 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..base.errors import InputError
 from .profile_file import MEASUREMENTS, PACKAGE
-
-Value = NDArray[np.float64]
 
 STEPS = 4
 """Points of the lattice in an octave; measured sides should lie on it (2^i, 1.25 2^i, ...)."""

@@ -7,11 +7,9 @@ Neglected: which socket a GPU hangs on, NICs on the same switch, pinning.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from .cluster import Cluster, Host
-
-Value = NDArray[np.float64]
 
 COPIED = 0.8
 """Share of a link's datasheet bandwidth that copies of pinned memory reach: 12 to 13 GB/s of 15.75

@@ -23,11 +23,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..base.errors import InputError
 from .gemm_tables import NEAR, Origin
 from .profile_file import MEASUREMENTS, PACKAGE, TableFile
-
-Value = NDArray[np.float64]
 
 SIZES = ("hidden", "tp", "micro_batch", "sequence")
 TIMES = ("forward_us", "backward_us", "modelled_forward_us", "modelled_backward_us")

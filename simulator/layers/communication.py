@@ -7,15 +7,12 @@ experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Value, some
 from ..operators import collectives, layer_work
 from ..plan.codes import ContextComm, Dispatch
 from ..workload.blocks import Block, Experts
 from .layer_kinds import Kind, Local
-
-Value = NDArray[np.float64]
 
 
 def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:

@@ -6,15 +6,11 @@ Columns are strategies.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import distinct
+from ..base.arrays import Index, Value, distinct
 from ..operators import kernel_times
 from ..operators.layer_work import Gemm, Work
 from .layer_kinds import Local
-
-Value = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware.cluster import Cluster
 from ..operators import collectives, grid_gemms
 from ..operators.grid_gemms import Messages
@@ -21,8 +21,6 @@ from ..plan.tensor_grid import Grid
 from ..plan.tensor_mesh import Collective
 from .communication import expert_exposed
 from .layer_kinds import Kind, Local, matrices_of
-
-Value = NDArray[np.float64]
 
 _TIMES: dict[str, Callable[[Value, collectives.Group, Cluster], Value]] = {
     "all_gather": collectives.all_gather,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Value, some
 from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
@@ -40,8 +39,6 @@ from .memory_footprint import (
     pending_activations,
     stored_parameters,
 )
-
-Value = NDArray[np.float64]
 
 
 class Cost(IntEnum):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import every, some
+from ..base.arrays import Mask, Value, every, some
 from ..hardware import layer_tables
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
@@ -21,9 +20,6 @@ from ..plan.tensor_grid import Grid, grid_of
 from ..task import Task
 from ..workload.blocks import Block, ListedLayer
 from ..workload.model import Model, Network
-
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 """Plain integers, which numpy compares with a column faster than members of an enumeration."""

@@ -10,9 +10,8 @@ those of the accelerator's GEMMs unless a layer states its own eta.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Value, some
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
@@ -22,8 +21,6 @@ from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Network
 from .layer_costs import SECONDS, Cost, LayerCosts, move_activations
-
-Value = NDArray[np.float64]
 
 
 def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:

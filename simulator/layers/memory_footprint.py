@@ -7,16 +7,14 @@ element; columns are strategies.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..operators import layer_work
 from ..operators.layer_work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication
 from .layer_kinds import Kind, Local
-
-Value = NDArray[np.float64]
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output

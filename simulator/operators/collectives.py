@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import every, some
+from ..base.arrays import Value, every, some
 from ..hardware.cluster import Cluster, CollectiveTime
-
-Value = NDArray[np.float64]
 
 NVLS_RANKS = 4
 """A switch reduces for groups larger than this (NCCL's threshold on Hopper)."""

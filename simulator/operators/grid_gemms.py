@@ -13,16 +13,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..plan import tensor_mesh
 from ..plan.tensor_grid import Grid
 from ..plan.tensor_mesh import Collective, Sizes
 from ..workload.blocks import Block
 from . import layer_work
 from .layer_work import Gemm
-
-Value = NDArray[np.float64]
 
 
 class Matrix(NamedTuple):

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware import gemm_tables
 from ..hardware.accelerator import SUSTAINED, Accelerator, peak_flops
 from ..hardware.cluster import Cluster
@@ -19,8 +20,6 @@ from ..hardware.gemm_tables import GemmTable, Machine, Origin
 from ..hardware.precision import Recipe
 from ..hardware.software_stack import Software
 from .layer_work import AttentionWork, Gemm
-
-Value = NDArray[np.float64]
 
 SAME = 1e-9
 """Relative difference of datasheet numbers that is rounding."""

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..workload.blocks import Attention, Block, Experts, Mlp
 from ..workload.model import Model, Network
-
-Value = NDArray[np.float64]
 
 LOSS_BYTES = 8
 """Bytes that cross-entropy moves forward per logit (fp32 logits)."""

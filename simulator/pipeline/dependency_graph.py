@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Column
 from ..base.errors import InputError
 from .operation_orders import LETTERS, Operations, Pass, orders
 from .schedule_names import schedule_name
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,28 +29,28 @@ class Graph:
     ranks: int
     stages: int
     micro_batches: int
-    kind: Index
+    kind: Column
     """Pass of each operation [operation]."""
-    stage: Index
-    micro: Index
-    rank: Index
-    source: Index
+    stage: Column
+    micro: Column
+    rank: Column
+    source: Column
     """The operation whose result it needs; -1 for none [operation]."""
-    received: Index
+    received: Column
     """The boundary its input crosses, between stages i and i + 1; -1 for none [operation]."""
-    sent: Index
+    sent: Column
     """The boundary its result crosses; -1 for none [operation]."""
-    node: Index
+    node: Column
     """The node of each operation [operation]."""
-    operation: Index
+    operation: Column
     """The first operation of each node [node]."""
-    partner: Index
+    partner: Column
     """The operation that runs together with it; -1 for none [node]."""
-    waits: Index
+    waits: Column
     """Nodes that a node waits for: its rank's last, and its inputs [wait, node]."""
-    crossed: Index
+    crossed: Column
     """The boundary that each of them comes across; -1 for none [wait, node]."""
-    levels: Index
+    levels: Column
     """Where each level begins among the nodes, and their number at the end."""
 
     @property
@@ -106,14 +104,14 @@ def of_orders(each: list[Operations], stages: int, schedule: int = -1) -> Graph:
     )
 
 
-def _places(order: Index) -> Index:
+def _places(order: Column) -> Column:
     """Where each node comes in the order; the start of the step stays last."""
     place = np.append(np.empty_like(order), order.size)
     place[order] = np.arange(order.size)
     return place
 
 
-def _nodes(together: Index) -> tuple[Index, Index, Index]:
+def _nodes(together: Column) -> tuple[Column, Column, Column]:
     """The node of each operation; the first operation of each node and its partner or -1."""
     second = np.concatenate([[False], together[:-1] == 1])
     node = np.cumsum(~second) - 1
@@ -123,7 +121,7 @@ def _nodes(together: Index) -> tuple[Index, Index, Index]:
     return node, first, partner
 
 
-def _where_done(rows: Operations, stages: int) -> Index:
+def _where_done(rows: Operations, stages: int) -> Column:
     """The operation that gives each result: outputs and input gradients [2, stage, micro]."""
     kind, stage, micro, _ = rows.T
     done = np.full((2, stages, int(micro.max()) + 1), -1)
@@ -133,7 +131,7 @@ def _where_done(rows: Operations, stages: int) -> Index:
     return done
 
 
-def _sources(rows: Operations, rank: Index, done: Index, stages: int) -> tuple[Index, Index]:
+def _sources(rows: Operations, rank: Column, done: Column, stages: int) -> tuple[Column, Column]:
     kind, stage, micro, _ = rows.T
     forward, weight = kind == Pass.FORWARD, kind == Pass.WEIGHT
     last = (stage == stages - 1) & ~forward & ~weight
@@ -145,7 +143,7 @@ def _sources(rows: Operations, rank: Index, done: Index, stages: int) -> tuple[I
     return source, np.where(remote, boundary, -1)
 
 
-def _sent(rows: Operations, rank: Index, done: Index, stages: int) -> Index:
+def _sent(rows: Operations, rank: Column, done: Column, stages: int) -> Column:
     kind, stage, micro, _ = rows.T
     forward, weight = kind == Pass.FORWARD, kind == Pass.WEIGHT
     to = np.where(forward, stage + 1, stage - 1)
@@ -156,8 +154,8 @@ def _sent(rows: Operations, rank: Index, done: Index, stages: int) -> Index:
 
 
 def _waits(
-    rank: Index, first: Index, after: Index, source: Index, received: Index, node: Index
-) -> tuple[Index, Index]:
+    rank: Column, first: Column, after: Column, source: Column, received: Column, node: Column
+) -> tuple[Column, Column]:
     nodes = first.size
     before = np.arange(-1, nodes - 1)
     before[(np.diff(rank[first], prepend=-1) != 0)] = nodes
@@ -170,7 +168,7 @@ def _waits(
     return np.stack(waits), np.stack(crossed)
 
 
-def _levels(waits: Index, begins: Index) -> list[Index]:
+def _levels(waits: Column, begins: Column) -> list[Column]:
     """Nodes by the round in which they can run; short of some when the others never can."""
     done = np.zeros(waits.shape[1] + 1, bool)
     done[-1] = True
@@ -193,11 +191,11 @@ def _levels(waits: Index, begins: Index) -> list[Index]:
 
 def _deadlock(
     schedule: int,
-    levels: list[Index],
+    levels: list[Column],
     rows: Operations,
-    rank: Index,
-    first: Index,
-    source: Index,
+    rank: Column,
+    first: Column,
+    source: Column,
 ) -> str:
     """Which ranks stand still, and on what."""
     ran = set(np.concatenate([np.empty(0, np.int64), *levels]).tolist())

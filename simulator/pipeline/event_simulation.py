@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..base.errors import InputError
 from .dependency_graph import Graph, Index
 from .operation_orders import Pass
 from .schedule_names import Schedule
-
-Value = NDArray[np.float64]
 
 POST_VALIDATED = (Schedule.ZB_H2, Schedule.ZB_V)
 """Schedules whose ranks step their optimizer on their own: a step lasts as long as its longest

@@ -13,10 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import codes_in
+from ..base.arrays import Value, codes_in
 from .schedule_names import Schedule
-
-Value = NDArray[np.float64]
 
 
 class Passes(NamedTuple):

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from .schedule_names import Schedule
 from .uneven_chunks import Path, critical_paths
-
-Value = NDArray[np.float64]
 
 
 class Placement(IntEnum):

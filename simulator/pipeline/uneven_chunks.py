@@ -14,10 +14,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
+from ..base.arrays import Column, Value
 
 
 class Path(IntEnum):
@@ -43,7 +41,7 @@ class Path(IntEnum):
     """The same with the head."""
 
 
-def critical_paths(layers: Index, counts: Value) -> Value:
+def critical_paths(layers: Column, counts: Value) -> Value:
     """Paths [Path, 2 kinds] of chunks with `layers` [turn, rank] and `counts` [turn, rank, kind].
 
     A pace is zero when no rank has a larger chunk than R in any turn but the last.
@@ -69,16 +67,16 @@ def critical_paths(layers: Index, counts: Value) -> Value:
 class _Blocks:
     """Turns of the forward and the backward passes that a rank alternates between [block]."""
 
-    def __init__(self, forward: Index, backward: Index) -> None:
+    def __init__(self, forward: Column, backward: Column) -> None:
         self.forward, self.backward = forward, backward
 
-    def length(self, layers: Index) -> Index:
+    def length(self, layers: Column) -> Column:
         """Layers of every rank [block, rank], a backward pass as two forward ones."""
-        out: Index = layers[self.forward] + 2 * layers[self.backward]
+        out: Column = layers[self.forward] + 2 * layers[self.backward]
         return out
 
 
-def _waiting(layers: Index, counts: Value) -> Value:
+def _waiting(layers: Column, counts: Value) -> Value:
     """Layers [kind] for which R waits while the pipeline fills and drains: p less the d that
     ranks between them take up, of the largest chunk in excess of R's, in all turns but the last."""
     p = layers.shape[1]
@@ -90,7 +88,7 @@ def _waiting(layers: Index, counts: Value) -> Value:
     return out
 
 
-def _late(layers: Index, counts: Value) -> Value:
+def _late(layers: Column, counts: Value) -> Value:
     """Path.LATE: with s and b layers of the smallest and largest chunk without an end,
     s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward."""
     p = layers.shape[1]
@@ -100,7 +98,7 @@ def _late(layers: Index, counts: Value) -> Value:
 
 
 def _pace(
-    layers: Index, counts: Value, last: _Blocks, other: _Blocks, distance: Index, head: bool
+    layers: Column, counts: Value, last: _Blocks, other: _Blocks, distance: Column, head: bool
 ) -> Value:
     """Forward and backward layers [2 kinds] of R and the rank that holds it up most.
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..base.errors import InputError
 
-Value = NDArray[np.float64]
 Edges = NDArray[np.int64]
 
 

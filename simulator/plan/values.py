@@ -15,7 +15,6 @@ from ..base.errors import InputError, did_you_mean
 from . import tensor_grid
 from .codes import NAMES
 
-Column = NDArray[np.int64]
 Cell = Any
 """A field of a plan: an int in one row, a Column in a table."""
 AUTO = -1

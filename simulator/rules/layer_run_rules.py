@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Index, Mask
 from ..plan.layer_runs import Segments
 from ..plan.plan import Plan, from_columns, model_copies
 from ..plan.sync_policy import FIELDS as POLICY_FIELDS
 from ..plan.sync_policy import PLAIN
 from ..task import Task
-
-Mask = NDArray[np.bool_]
-Index = NDArray[np.intp]
 
 
 class SegmentRule(NamedTuple):

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Precision
@@ -29,8 +29,6 @@ from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
-
-Mask = NDArray[np.bool_]
 
 
 def _heads(task: Task) -> tuple[int, ...]:

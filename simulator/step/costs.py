@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware.host import host_of
 from ..operators.layer_work import block_flops_per_token, model_flops_per_token
 from ..plan.codes import Recompute
@@ -16,8 +16,6 @@ from ..plan.plan import Plan, concat
 from ..task import Task
 from . import costs_tables
 from .plan_groups import COMPUTE, PARTS, Group
-
-Value = NDArray[np.float64]
 
 EDGE = 0.85
 """Share of the capacity above which a run may or may not fit: between it and 1 lay as many

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import Group as Ranks
@@ -28,8 +28,6 @@ from ..task import Task
 from . import gradient_exchange
 from .ranks import Weights
 from .stages import Stages
-
-Value = NDArray[np.float64]
 
 Total = Callable[[Value], Value]
 """Sums over what the classes of a finer table are parts of: [.., part, skeleton] -> [.., class,

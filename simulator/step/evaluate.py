@@ -8,9 +8,8 @@ m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see gro
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import codes_in, distinct, repeats
+from ..base.arrays import Value, codes_in, distinct, repeats
 from ..pipeline import stage_placement
 from ..plan import sync_policy
 from ..plan.plan import Plan, resolve
@@ -21,8 +20,6 @@ from .layer_run_groups import SegmentGroup
 from .plan_groups import Group
 from .stage_layouts import LayoutOf
 from .stages import Index
-
-Value = NDArray[np.float64]
 
 
 def _groups(plans: Plan) -> list[Index]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import ceil, log2
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives
@@ -25,8 +25,6 @@ from ..plan.gossip_graphs import Mixing, mixing
 from ..plan.plan import Plan
 from ..plan.sync_policy import GOSSIP, SERVERS, Policy
 from ..task import Task
-
-Value = NDArray[np.float64]
 
 
 def element_bytes(task: Task, recipe: Recipe, policy: Policy) -> float:

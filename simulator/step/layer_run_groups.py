@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import codes_in
+from ..base.arrays import Value, codes_in
 from ..plan.plan import Plan
 from ..task import Task
 from . import data_parallel, layer_run_stages, memory
 from .plan_groups import Group, optimizer_seconds
 from .stages import Index
-
-Value = NDArray[np.float64]
 
 
 class SegmentGroup(Group):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import distinct
+from ..base.arrays import Column, Value, distinct
 from ..hardware.precision import Recipe
 from ..layers.layer_costs import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
@@ -27,8 +27,6 @@ from ..workload.model import Model
 from .ranks import Ranks, Weights, weight_split
 from .stages import STRATEGY, Stages, combine, costs_of
 
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -40,9 +38,9 @@ class Segmented:
     """With a class for every stage [stage, plan]."""
     shards: Weights
     """[shard, plan]."""
-    stage: Index
+    stage: Column
     """The stage of each shard; ABSENT where it pads [shard, plan]."""
-    zero: Index
+    zero: Column
     """ZeRO stage of each shard [shard, plan]."""
 
     def total(self, values: Value) -> Value:
@@ -54,7 +52,7 @@ class Segmented:
         return largest(values, self.stage, self.stages.forward.shape[0])
 
 
-def added(values: Value, into: Index, size: int) -> Value:
+def added(values: Value, into: Column, size: int) -> Value:
     """Sums [.., size, plan] of values [.., part, plan]; `into` says where each part belongs."""
     out = np.zeros((*values.shape[:-2], size + 1, values.shape[-1]))
     plans = np.arange(values.shape[-1])
@@ -63,7 +61,7 @@ def added(values: Value, into: Index, size: int) -> Value:
     return out[..., :size, :]
 
 
-def largest(values: Value, into: Index, size: int) -> Value:
+def largest(values: Value, into: Column, size: int) -> Value:
     """Maxima [size, plan] of non-negative values [part, plan]."""
     out = np.zeros((size + 1, values.shape[-1]))
     plans = np.arange(values.shape[-1])
@@ -92,7 +90,7 @@ class Runs:
     """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Index
+        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Column
     ) -> None:
         """`start` is the layer before each plan's first run [plan]."""
         self.task, self.plans, self.start = task, plans, start
@@ -159,7 +157,7 @@ class Runs:
         before = np.concatenate([order[self.start - 1][None], behind[:-1]])
         return bytes_of[before, self.which], bytes_of[behind, self.which]
 
-    def shards(self) -> Index:
+    def shards(self) -> Column:
         """Number of the shard of each run; ABSENT where it pads."""
         new = np.ones(self.stage.shape, bool)
         for column in (self.stage, self.tp, self.dp, self.zero):
@@ -184,7 +182,7 @@ def plan_counts(model: Model, plans: Plan) -> Value:
     return run_counts(model, plans.segments, start, np.broadcast_to(plans.pp == 1, start.shape))
 
 
-def run_counts(model: Model, segments: Segments, start: Index, together: Flags) -> Value:
+def run_counts(model: Model, segments: Segments, start: Column, together: Flags) -> Value:
     """Layers of each kind [run, plan, kind] of runs that follow layer `start` [plan], ends
     included; `together` where first and last layer are on one rank [plan]."""
     kinds = [kind.name for kind in layer_kinds(model)]
@@ -243,7 +241,7 @@ def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
     return collectives.send(np.maximum(sent, received), crosses, task.cluster)
 
 
-def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Value) -> Value:
+def _mean_hop(task: Task, plans: Plan, stage: Column, received: Value, sent: Value) -> Value:
     """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
     between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
     seconds = hop_seconds(task, sent[:-1], received[1:])
@@ -251,7 +249,7 @@ def _mean_hop(task: Task, plans: Plan, stage: Index, received: Value, sent: Valu
     return out
 
 
-def _weights(task: Task, plans: Plan, runs: Runs, into: Index, size: int) -> Weights:
+def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
     own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
     dense, expert, units = added(own, into, size)

@@ -13,17 +13,14 @@ Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
 from ..plan.compressors import METHODS
 from ..plan.sync_policy import GOSSIP, PLAIN, SERVERS, Policy
 from ..task import Task
 from .ranks import Weights
 from .stages import Stages
-
-Value = NDArray[np.float64]
 
 PARTS = (
     "weights",

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware.host import node_gpus, outlasting, update_rate
 from ..hardware.precision import Recipe
 from ..task import Task
@@ -23,8 +23,6 @@ from .data_parallel import every_slot
 from .memory import host_bytes
 from .ranks import Weights
 from .stages import Stages
-
-Value = NDArray[np.float64]
 
 
 class HostUpdate(NamedTuple):

@@ -10,9 +10,8 @@ from copy import copy
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import codes_in, take_last
+from ..base.arrays import Value, codes_in, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
@@ -25,8 +24,6 @@ from . import convergence, data_parallel, gradient_exchange, memory, offload, st
 from .ranks import Weights
 from .stage_layouts import LayoutOf
 from .stages import Index, Stages
-
-Value = NDArray[np.float64]
 
 COMPUTE = {
     "matmul": Cost.MATMUL,

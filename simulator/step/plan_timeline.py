@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..pipeline import stage_placement
 from ..pipeline.dependency_graph import graph
 from ..pipeline.event_simulation import StageTimes, Timeline
@@ -25,8 +25,6 @@ from .evaluate import simulate
 from .plan_groups import COMMUNICATION
 from .stage_layouts import chunk_sizes
 from .stages import Stages, weight_seconds
-
-Value = NDArray[np.float64]
 
 EXCHANGE = 0.25
 """Share of a hop for which either end of an interleaved send that is not overlapped stands still:

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import some
+from ..base.arrays import Index, Value, some
 from ..layers.layer_costs import Cost, LayerCosts
 from ..operators import collectives
 from ..plan import tensor_grid
 from ..plan.plan import Plan, model_copies
 from ..task import Task
 from .stage_layouts import Placements
-
-Value = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

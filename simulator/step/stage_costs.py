@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Column, Value
 from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
 from ..plan.plan import Plan
@@ -25,9 +26,6 @@ from . import data_parallel, layer_run_stages, memory
 from .plan_groups import optimizer_seconds
 from .ranks import Ranks
 from .stages import Stages, combine, kept_bytes
-
-Value = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +52,13 @@ class StageCosts:
     per_flight: Value
     """Bytes of each micro-batch in flight."""
 
-    def take(self, rows: Index | NDArray[np.bool_]) -> StageCosts:
+    def take(self, rows: Column | NDArray[np.bool_]) -> StageCosts:
         """The chosen stages."""
         return StageCosts(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
 def stage_costs(
-    task: Task, plans: Plan, start: Index, zeros: Sequence[int]
+    task: Task, plans: Plan, start: Column, zeros: Sequence[int]
 ) -> dict[int, StageCosts]:
     """Costs of a table of stages by ZeRO stage; `start` is the layer before each.
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import distinct
+from ..base.arrays import Value, distinct
 from ..layers.layer_kinds import layer_kinds
 from ..pipeline import stage_placement
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
-
-Value = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""

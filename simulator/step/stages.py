@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import codes_in, distinct, repeats, some
+from ..base.arrays import Index, Value, codes_in, distinct, repeats, some
 from ..hardware.precision import Recipe
 from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from ..layers.listed_layers import listed_costs
@@ -30,9 +29,6 @@ from ..task import Task
 from ..workload.model import Model, Network
 from .ranks import Ranks, Weights, uniform
 from .stage_layouts import LayoutOf, Placements
-
-Value = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 STRATEGY = (
     "tp",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Mask, Value
 from ..base.errors import InputError
 from ..hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from ..task import Task
@@ -30,8 +31,6 @@ from .published_runs import Run
 from .run_tasks import Question, questions
 from .timed_runs import Rows
 
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Labels = NDArray[np.object_]
 
 FOLDS = 5

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Value
 from ..hardware import layer_tables
 from ..hardware.layer_tables import LayerTable
 from ..layers.layer_kinds import layer_sizes
 from ..step.stages import strategy
 from ..task import Task
 from .timed_runs import Rows
-
-Value = NDArray[np.float64]
 
 FEWEST_SHAPES = 16
 """Shapes of layers from which measured steps make a table."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from ..base.arrays import Mask, Value
 
 TIE = 1e-3
 """Relative difference below which two times are equal; runs do not repeat any better."""

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.arrays import Mask, Value
 from ..plan.plan import AXES, concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
 from . import metrics
 from .published_runs import Run
 from .run_tasks import Question, questions
-
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 SAME = (
     *("source", "framework", "dtype", "sequence", "global_batch"),

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..base.arrays import Mask, Value
 from ..plan.plan import concat
 from ..step.evaluate import simulate
 from ..task import Task
 from .predict_runs import batches
 from .run_tasks import Question
-
-Value = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 class Rows:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware import layer_tables
 from ...hardware.accelerator import Accelerator
@@ -29,8 +29,6 @@ from .robust import Constant, Fit, Subject, errors, folds_of, groups_of
 from .subjects_collective import fast_subjects, network_subjects
 from .subjects_training import SECTION, launches, training_subjects
 from .whole_steps import STACK, predicted_steps
-
-Value = NDArray[np.float64]
 
 STEP_TITLES = {
     "seconds": "training steps",

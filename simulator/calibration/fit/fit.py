@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware import gemm_tables
 from ...hardware.accelerator import Accelerator, GemmTime
@@ -25,8 +25,6 @@ from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
 from .subjects_link import fit_links, followers
 from .subjects_training import SECTION, layer_floor, training_subjects
-
-Value = NDArray[np.float64]
 
 UNUSED = {
     "host copies (offload is not modelled)": ("copy", ""),

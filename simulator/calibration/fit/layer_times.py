@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware import layer_tables
 from ...hardware.cluster import Cluster
@@ -31,8 +32,6 @@ from ...workload.blocks import Attention, Block, Mlp
 from ...workload.model import Model
 from ..readers.measurements import Measurements
 from .robust import FOLDS, Errors, errors
-
-Value = NDArray[np.float64]
 
 FEWEST_TIMED = 4
 """Layers timed alone that make a table; steps need layer_fit.FEWEST_SHAPES."""

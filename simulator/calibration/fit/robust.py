@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from .priors import Prior
 
-Value = NDArray[np.float64]
 Constants = Mapping[str, float]
 
 SCALE = 0.08

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.cluster import Accelerator
 from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constants, Subject, folds_of, groups_of
-
-Value = NDArray[np.float64]
 
 WIDTHS = {
     "bf16": "16bit",

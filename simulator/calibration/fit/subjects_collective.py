@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.cluster import Cluster, CollectiveTime
 from ...operators import collectives
@@ -21,7 +22,6 @@ from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constants, Subject, folds_of, groups_of
 
-Value = NDArray[np.float64]
 Operation = Callable[[Value, Group, Cluster], Value]
 
 OPERATIONS: dict[str, Operation] = {

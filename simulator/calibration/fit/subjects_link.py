@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError, did_you_mean
 from ...hardware.cluster import Cluster, CollectiveTime, FastDomain
 from ...operators.collectives import Group
@@ -21,8 +21,6 @@ from ..readers.measurements import Measurements
 from .priors import Prior
 from .robust import FOLLOWS, Constant, Constants, Fit, Subject, fit_subject, folds_of, groups_of
 from .subjects_collective import by_operation, crosses
-
-Value = NDArray[np.float64]
 
 LARGE = 16 * 2**20
 """Bytes from which a collective spends most of its time on bytes, not on starting."""

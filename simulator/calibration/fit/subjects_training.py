@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.accelerator import Accelerator
 from ...hardware.precision import RECIPES, Precision
@@ -20,8 +20,6 @@ from ...operators.layer_work import LOSS_BACKWARD, LOSS_BYTES, Gemm
 from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constant, Constants, Subject, folds_of, groups_of
-
-Value = NDArray[np.float64]
 
 SECTION = "kernels.training"
 SIXTEEN = ("bf16", "fp16")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError
 from ...hardware.cluster import Cluster
 from ...hardware.software_stack import Software
@@ -19,8 +19,6 @@ from ...validation.predict_runs import rank_memory
 from ...workload.model import Model
 from ..readers.measurements import Measurements
 from .layer_times import gated_block
-
-Value = NDArray[np.float64]
 
 STACK = "torch"
 """Software profile of what `measure` runs."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError, did_you_mean
 from ..measure.columns import COLUMNS, NUMBERS
 
-Value = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
