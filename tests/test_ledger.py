@@ -24,7 +24,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.sync_policy import Policy
+from plan3d.simulator.plan.sync_policy import SyncPolicy
 from plan3d.simulator.step import convergence
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
@@ -424,13 +424,13 @@ def test_t4_utilisation_with_recompute_counted_is_the_papers() -> None:
 RESNET_50 = 25.5e6
 
 
-def sync_time(policy: Policy, gpus: int, parameters: float = RESNET_50) -> float:
+def sync_time(policy: SyncPolicy, gpus: int, parameters: float = RESNET_50) -> float:
     cluster = Cluster.profile("v100-16gb-sxm", gpus=gpus)
     return synchronisation_runs.sync_seconds(policy, parameters, cluster)
 
 
 def test_d1_a_parameter_server_costs_more_with_every_worker() -> None:
-    server = Policy(sync=Sync.PARAMETER_SERVER)
+    server = SyncPolicy(sync=Sync.PARAMETER_SERVER)
     times = [sync_time(server, n) for n in (64, 128, 256, 512)]
     slopes = np.diff(times) / np.array([64, 128, 256])
     # 2 x weights for every worker through the NICs of one node, 8 x 50 Gb/s at 85 %.
@@ -457,14 +457,14 @@ def test_d2_a_ring_sends_2_n_minus_1_over_n_of_the_weights() -> None:
         weights = evaluate(question, Plan(precision="fp32", zero=0)).memory["weights"]
         assert found.bytes_sent == pytest.approx(2 * (n - 1) / n * weights)
         assert found.messages == 2 * (n - 1)
-    ring = Policy(sync=Sync.RING)
+    ring = SyncPolicy(sync=Sync.RING)
     latency = [sync_time(ring, n, 1.0) for n in (64, 128, 256, 512)]
     assert np.diff(latency)[1:] / np.diff(latency)[:-1] == pytest.approx(2, rel=0.01)
 
 
 @pytest.mark.parametrize("topology", [Topology.RING, Topology.TORUS, Topology.GRID])
 def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: Topology) -> None:
-    gossip = Policy(sync=Sync.GOSSIP, topology=topology)
+    gossip = SyncPolicy(sync=Sync.GOSSIP, topology=topology)
     times = [sync_time(gossip, n) for n in (1024, 4096, 16384)]
     assert times == pytest.approx([times[0]] * 3)
 
@@ -472,8 +472,8 @@ def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: Topol
 def test_d4_one_network_has_both_published_times() -> None:
     network = synchronisation_runs.fit_network()
     cluster = network.cluster(256)
-    ring = synchronisation_runs.sync_seconds(Policy(sync=Sync.RING), RESNET_50, cluster)
-    neighbours = Policy(sync=Sync.GOSSIP, topology=Topology.RING)
+    ring = synchronisation_runs.sync_seconds(SyncPolicy(sync=Sync.RING), RESNET_50, cluster)
+    neighbours = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
     assert ring == pytest.approx(0.278)
     assert synchronisation_runs.sync_seconds(neighbours, RESNET_50, cluster) == pytest.approx(0.150)
     # Below the 25 Gb/s of a node, as TCP is.

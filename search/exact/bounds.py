@@ -52,7 +52,7 @@ DEFERRING = tuple(code for code in Schedule if code >= Schedule.ZB_H1)
 """Schedules whose idle time falls when some passes take longer: no bound on it here."""
 
 
-class Bounds(NamedTuple):
+class PlanBounds(NamedTuple):
     """Lower bounds of the completions of each partial plan: seconds, and bytes."""
 
     compute: Value
@@ -61,12 +61,12 @@ class Bounds(NamedTuple):
     memory: Value
 
 
-def ideal_layout(cut: stage_placement.Cut) -> stage_placement.Layout:
+def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
     return _ideal(cut.order, cut.kinds, cut.pp, (0, 0, 0))
 
 
-def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.Layout:
+def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """The same where the layers of the end ranks are known, for a model with one kind of block.
 
     The cut has one chunk a rank. More chunks leave some rank between the ends
@@ -80,7 +80,7 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.Layout:
 @lru_cache(maxsize=65536)
 def _ideal(
     order: tuple[int, ...], kinds: tuple[str, ...], pp: int, least: tuple[int, int, int]
-) -> stage_placement.Layout:
+) -> stage_placement.StageLayout:
     """Some rank holds no less than the mean; of n layers of a kind some rank holds ceil(n / pp);
     the last holds the head. `least` is what the first rank, one between and the last hold.
 
@@ -97,7 +97,7 @@ def _ideal(
     alike[0] = pp
     rank = np.full(len(counts), pp - 1.0)
     before, paths = np.zeros_like(counts), 0 * stage_placement.layout(even).paths
-    return stage_placement.Layout(counts, rank, rank, alike, before, total, paths)
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, total, paths)
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,13 @@ class Relaxation:
         """Whether stages are known in full; what synchronises them may not be."""
         return self.placed and not self.open
 
-    def bounds(self, columns: Mapping[str, Any], length: int) -> Bounds:
+    def bounds(self, columns: Mapping[str, Any], length: int) -> PlanBounds:
         """Bounds of each row, the best over the precisions and optimizers that it may have."""
         plans = self._plans(columns, length)
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
         each = [self._of(plans, RECIPES[Precision(code)]) for code in sorted(codes)]
         least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
-        return Bounds(*least)
+        return PlanBounds(*least)
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
         """The rows as a table; open fields are 0, one chunk a rank."""
@@ -194,7 +194,7 @@ class Relaxation:
             full.setdefault(name, np.full(length, int(name == "virtual_stages"), np.int64))
         return from_columns(full, self.space.layers_per_stage)
 
-    def _of(self, plans: Plan, recipe: Recipe) -> Bounds:
+    def _of(self, plans: Plan, recipe: Recipe) -> PlanBounds:
         task, axes = self.space.task, self.space.axes
         layout_of = ideal_between_ends if self.ends else ideal_layout
         layout_of = stage_placement.layout if self.placed else layout_of
@@ -205,7 +205,9 @@ class Relaxation:
         compute = s.micro_batches * work + update
         run = s.micro_batches * s.slowest + ends + update
         held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
-        return Bounds(compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held))
+        return PlanBounds(
+            compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held)
+        )
 
     def _idle(self, plans: Plan, s: Stages) -> Value:
         """Least seconds in which the busiest rank waits for the others."""

@@ -24,17 +24,17 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..result.objective import objective as objective_of
-from ..result.search_result import Progress, SearchResult, Seen
+from ..result.search_result import Progress, SearchRecord, SearchResult
 from ..space.space import ORDER as SPACE_ORDER
 from ..space.space import Level, Space, levels, table
-from .bounds import LOCAL, PLACEMENT, SIZES, Bounds, Relaxation
+from .bounds import LOCAL, PLACEMENT, SIZES, PlanBounds, Relaxation
 
 FIRST_PIECE = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
 give a ranking to compare with, the many others are bounded together."""
 PIECE = 8192
 """Partial plans of the largest box."""
-NAMES = tuple(f"bound: {name}" for name in Bounds._fields)
+NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
 """Reasons why partial plans are dropped; a box carries its bounds in columns of these names."""
 MEMORY = NAMES[-1]
 
@@ -71,7 +71,7 @@ class _Tree:
         self, space: Space, objective: str, limit: float, top: int, budget: int | None = None
     ) -> None:
         self.space, self.objective, self.limit, self.budget = space, objective, limit, budget
-        self.seen = Seen(space.task, objective, limit, top)
+        self.seen = SearchRecord(space.task, objective, limit, top)
         self.pruned: Counter[str] = Counter()
         self.threshold = np.inf
         """Score of the last plan of a full ranking: what another must beat."""

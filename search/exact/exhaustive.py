@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from plan3d.simulator.plan.plan import Plan
 
-from ..result.search_result import Progress, SearchResult, Seen
+from ..result.search_result import Progress, SearchRecord, SearchResult
 from ..space.space import Space
 
 
 def _allowed(
-    space: Space, seen: Seen, budget: int | None, time_limit: float | None
+    space: Space, seen: SearchRecord, budget: int | None, time_limit: float | None
 ) -> Iterator[Plan]:
     """Tables of the space until the plans or the seconds run out."""
     for plans in space.chunks():
@@ -45,7 +45,7 @@ def search(
     An interrupt, or the end of the budget (plans) or time limit (seconds), returns the best so
     far, marked as incomplete.
     """
-    seen = Seen(space.task, objective, limit, top)
+    seen = SearchRecord(space.task, objective, limit, top)
     try:
         for plans in _allowed(space, seen, budget, time_limit):
             seen.add(plans)

@@ -24,7 +24,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import AUTO
 
 from ..exact.uniform_steps import EVERY, exhausted, uniform_steps
-from ..result.search_result import Progress, SearchResult, Seen
+from ..result.search_result import Progress, SearchRecord, SearchResult
 from ..space.axes import default_axes
 from ..space.space import Space
 from ..stage_dp import dynamic_programming
@@ -32,8 +32,8 @@ from . import cp_sat
 from .layer_choices import pipelines
 from .layer_plans import as_segments, proposals
 from .layer_program import LayerProgram
-from .layer_step import Step
-from .layer_table import LayerTable
+from .layer_step import StepProgram
+from .layer_table import LayerCostTable
 
 NAME = "integer-programming"
 WARM, WARMEST = 0.25, 10.0
@@ -86,23 +86,23 @@ class _Open:
     bound: float
     """Seconds that no plan of it beats."""
     number: int
-    table: LayerTable = field(compare=False)
+    table: LayerCostTable = field(compare=False)
     effort: float = field(default=FIRST_EFFORT, compare=False)
     proposed: int = field(default=0, compare=False)
     """Solutions that were costed and left out."""
     program: LayerProgram | None = field(default=None, compare=False)
-    step: Step | None = field(default=None, compare=False)
+    step: StepProgram | None = field(default=None, compare=False)
 
 
 class _Search:
     """Pipelines that wait, the least bound of those that are closed, and the plans costed."""
 
     def __init__(
-        self, space: Space, seen: Seen, start: Plan, tolerance: float, patience: int
+        self, space: Space, seen: SearchRecord, start: Plan, tolerance: float, patience: int
     ) -> None:
         self.seen, self.tolerance, self.patience = seen, tolerance, patience
         self.scale = space.task.gpus if seen.objective == "cost" else 1
-        tables = [LayerTable(pipeline) for pipeline in pipelines(space, start)]
+        tables = [LayerCostTable(pipeline) for pipeline in pipelines(space, start)]
         self.pipelines = len(tables)
         self.waiting = [_Open(_even(table), n, table) for n, table in enumerate(tables)]
         heapq.heapify(self.waiting)
@@ -161,16 +161,16 @@ class _Search:
         self.closed = min(self.closed, bound)
         heapq.heappop(self.waiting)
 
-    def _program(self, item: _Open) -> tuple[LayerProgram, Step]:
+    def _program(self, item: _Open) -> tuple[LayerProgram, StepProgram]:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
             longest = self.least if np.isfinite(self.least) else UNKNOWN * item.bound
             item.program = LayerProgram(item.table, self.seen.limit)
-            item.step = Step(item.program, longest)
+            item.step = StepProgram(item.program, longest)
         return item.program, item.step
 
 
-def _even(table: LayerTable) -> float:
+def _even(table: LayerCostTable) -> float:
     """Seconds that no plan of a pipeline beats: its fastest layers, spread evenly."""
     pipeline, costs = table.pipeline, table.costs[Cost.TOTAL]
     ends = np.array([name in ("embedding", "head") for name in table.kinds])
@@ -201,7 +201,7 @@ def search(
     if objective == "memory":
         raise InputError("integer-programming minimises step time; memory is its constraint")
     space.check_plain("integer-programming", objective)
-    seen = Seen(space.task, objective, limit, top)
+    seen = SearchRecord(space.task, objective, limit, top)
     whole = uniform_space(space)
     uniform = exhausted(whole, limit, EVERY, np.inf)
     first = start or _dynamic_start(space, limit, time_limit) or _uniform_start(uniform)

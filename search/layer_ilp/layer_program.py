@@ -23,7 +23,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost
 
-from .layer_table import LayerTable
+from .layer_table import LayerCostTable
 
 KIB = 1024.0
 """Bytes of memory are counted in these units."""
@@ -68,7 +68,7 @@ class End:
 class LayerProgram:
     """Variables and memory of one pipeline; `limit` is in bytes."""
 
-    def __init__(self, table: LayerTable, limit: float) -> None:
+    def __init__(self, table: LayerCostTable, limit: float) -> None:
         from ortools.sat.python import cp_model
 
         self.table, self.pipeline, self.model = table, table.pipeline, cp_model.CpModel()

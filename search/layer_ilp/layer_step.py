@@ -29,7 +29,7 @@ REDUCE, SCATTER, GATHER = 0, 1, 2
 """Operations of layer_table.Chords."""
 
 
-class Step:
+class StepProgram:
     """The objective of a program, in units of a step that is `longest` seconds at most."""
 
     def __init__(self, program: LayerProgram, longest: float) -> None:

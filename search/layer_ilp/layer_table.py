@@ -52,7 +52,7 @@ class Chords:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerTable:
+class LayerCostTable:
     """Lower bounds of what layers add to a stage, linear in their number."""
 
     pipeline: Pipeline

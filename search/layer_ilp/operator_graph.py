@@ -30,7 +30,7 @@ Choice = Mapping[str, int]
 """The partition of each operator, by index."""
 
 
-class Layout(Enum):
+class OperatorLayout(Enum):
     """How the ranks hold a tensor."""
 
     WHOLE = "whole"
@@ -47,25 +47,25 @@ class Partition(NamedTuple):
     """One way to split an operator."""
 
     name: str
-    reads: Layout
+    reads: OperatorLayout
     """Of every input: any but PARTIAL."""
-    leaves: Layout
+    leaves: OperatorLayout
     seconds: float = 0.0
     """Of its own work on a rank."""
     bytes: float = 0.0
     """What a rank keeps for it: weights and their states."""
 
     @property
-    def gradient(self) -> Layout:
+    def gradient(self) -> OperatorLayout:
         """Layout of the gradient it leaves of its inputs: a rank that reads all of an input and
         makes a share of the output knows a summand of the gradient."""
-        shares = self.reads is Layout.WHOLE and self.leaves is not Layout.WHOLE
-        return Layout.PARTIAL if shares else self.reads
+        shares = self.reads is OperatorLayout.WHOLE and self.leaves is not OperatorLayout.WHOLE
+        return OperatorLayout.PARTIAL if shares else self.reads
 
     @property
-    def wants(self) -> Layout:
+    def wants(self) -> OperatorLayout:
         """Layout in which it needs the gradient of its output."""
-        return Layout.WHOLE if self.leaves is Layout.PARTIAL else self.leaves
+        return OperatorLayout.WHOLE if self.leaves is OperatorLayout.PARTIAL else self.leaves
 
 
 class Prices(NamedTuple):
@@ -102,21 +102,23 @@ def matmul(ranks: int, seconds: float = 0.0, weight: float = 0.0) -> tuple[Parti
     """Partitions of W x: `seconds` of the whole product, `weight` bytes of the whole matrix."""
     share, part = seconds / ranks, weight / ranks
     return (
-        Partition("rows", Layout.WHOLE, Layout.FEATURES, share, part),
-        Partition("columns", Layout.FEATURES, Layout.PARTIAL, share, part),
-        Partition("replicated", Layout.WHOLE, Layout.WHOLE, seconds, weight),
+        Partition("rows", OperatorLayout.WHOLE, OperatorLayout.FEATURES, share, part),
+        Partition("columns", OperatorLayout.FEATURES, OperatorLayout.PARTIAL, share, part),
+        Partition("replicated", OperatorLayout.WHOLE, OperatorLayout.WHOLE, seconds, weight),
     )
 
 
 def keeps_layout(
-    ranks: int, layouts: Sequence[Layout], seconds: float = 0.0
+    ranks: int, layouts: Sequence[OperatorLayout], seconds: float = 0.0
 ) -> tuple[Partition, ...]:
     """Partitions of an operator that leaves what it reads: activations, norms, attention cores.
 
     `layouts` are those in which it can work on shares alone: FEATURES for an attention core (a
     head sees all tokens), TOKENS for a norm (it sees all features).
     """
-    split = {layout: seconds / (1 if layout is Layout.WHOLE else ranks) for layout in layouts}
+    split = {
+        layout: seconds / (1 if layout is OperatorLayout.WHOLE else ranks) for layout in layouts
+    }
     return tuple(Partition(layout.value, layout, layout, split[layout]) for layout in layouts)
 
 
@@ -142,7 +144,7 @@ def add_operator(
         raise InputError(f"operator {name!r} reads {missing[0]!r}, which is not in the graph")
     if not partitions:
         raise InputError(f"operator {name!r} needs at least one partition")
-    summed = [p.name for p in partitions if p.reads is Layout.PARTIAL]
+    summed = [p.name for p in partitions if p.reads is OperatorLayout.PARTIAL]
     if summed:
         raise InputError(f"operator {name!r}: {summed[0]} cannot read a partial sum")
     if not size >= 0 or any(not (p.seconds >= 0 and p.bytes >= 0) for p in partitions):
@@ -151,26 +153,32 @@ def add_operator(
     graph.add_edges_from((other, name) for other in dict.fromkeys(inputs))
 
 
-def given(graph: Graph, name: str, size: float, layout: Layout = Layout.WHOLE) -> None:
+def given(
+    graph: Graph, name: str, size: float, layout: OperatorLayout = OperatorLayout.WHOLE
+) -> None:
     """Add a tensor that comes from outside in one layout."""
-    add_operator(graph, name, (), size, [Partition("given", Layout.WHOLE, layout)])
+    add_operator(graph, name, (), size, [Partition("given", OperatorLayout.WHOLE, layout)])
 
 
-def wanted(graph: Graph, name: str, inputs: Sequence[str], layout: Layout = Layout.WHOLE) -> None:
+def wanted(
+    graph: Graph, name: str, inputs: Sequence[str], layout: OperatorLayout = OperatorLayout.WHOLE
+) -> None:
     """Ask for tensors in one layout."""
     add_operator(graph, name, inputs, 0.0, [Partition("wanted", layout, layout)])
 
 
-def reshard(prices: Prices, have: Layout, want: Layout, size: float) -> tuple[str, float]:
+def reshard(
+    prices: Prices, have: OperatorLayout, want: OperatorLayout, size: float
+) -> tuple[str, float]:
     """The collective that changes a layout, and its cost; a slice of what a rank has is free."""
     if have is want:
         return "", 0.0
-    if have is Layout.WHOLE:
+    if have is OperatorLayout.WHOLE:
         return "slice", 0.0
-    if have is Layout.PARTIAL:
-        name = "all_reduce" if want is Layout.WHOLE else "reduce_scatter"
+    if have is OperatorLayout.PARTIAL:
+        name = "all_reduce" if want is OperatorLayout.WHOLE else "reduce_scatter"
     else:
-        name = "all_gather" if want is Layout.WHOLE else "all_to_all"
+        name = "all_gather" if want is OperatorLayout.WHOLE else "all_to_all"
     return name, getattr(prices, name)(size)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 
 from . import cp_sat
-from .operator_graph import Change, Graph, Layout, Prices, changes, cost, held, reshard
+from .operator_graph import Change, Graph, OperatorLayout, Prices, changes, cost, held, reshard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +75,17 @@ class _Program:
         if self.training:
             self._pay(name, gradients, want)
 
-    def _by_layout(self, name: str, side: str) -> dict[Layout, Any]:
+    def _by_layout(self, name: str, side: str) -> dict[OperatorLayout, Any]:
         """For each layout of an operator's output, the sum of its partitions that have it."""
-        out: dict[Layout, Any] = defaultdict(int)
+        out: dict[OperatorLayout, Any] = defaultdict(int)
         partitions = self.graph.nodes[name]["partitions"]
         for partition, x in zip(partitions, self.chosen[name], strict=True):
             out[getattr(partition, side)] += x
         return out
 
-    def _of_readers(self, name: str, side: str) -> dict[Layout, Any]:
+    def _of_readers(self, name: str, side: str) -> dict[OperatorLayout, Any]:
         """For each layout, whether any reader has its input, or the gradient of it, there."""
-        out: dict[Layout, Any] = {}
+        out: dict[OperatorLayout, Any] = {}
         for reader in self.graph.successors(name):
             partitions = self.graph.nodes[reader]["partitions"]
             for partition, x in zip(partitions, self.chosen[reader], strict=True):
@@ -95,7 +95,9 @@ class _Program:
                 self.model.add_implication(x, out[layout])
         return out
 
-    def _pay(self, name: str, have: dict[Layout, Any], want: dict[Layout, Any]) -> None:
+    def _pay(
+        self, name: str, have: dict[OperatorLayout, Any], want: dict[OperatorLayout, Any]
+    ) -> None:
         """Pay for each change of layout whose both ends are chosen."""
         for a, left in have.items():
             for b, needed in want.items():

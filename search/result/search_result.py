@@ -156,7 +156,7 @@ class SearchResult:
 
 
 @dataclass
-class Best:
+class BestPlans:
     """The best plans offered so far; of plans that differ only in minor fields, the best one."""
 
     limit: int
@@ -230,12 +230,12 @@ class Frontier:
         self.costs = every.take(frontier(every.step, every.memory_total))
 
 
-class Seen:
+class SearchRecord:
     """What a search has costed so far: counts, best plans, frontier and smallest plan."""
 
     def __init__(self, task: Task, objective: str, limit: float, top: int) -> None:
         self.task, self.objective, self.limit = task, objective, limit
-        self.counts, self.best, self.frontier = Counts(), Best(top), Frontier()
+        self.counts, self.best, self.frontier = Counts(), BestPlans(top), Frontier()
         self.smallest: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False

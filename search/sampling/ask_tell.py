@@ -12,9 +12,11 @@ from typing import Protocol
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Value
+
 from ..result.objective import BARRIER, guided
-from ..result.search_result import Progress, SearchResult, Seen, Trace
-from ..space.problem import Points, Problem, Value, draw
+from ..result.search_result import Progress, SearchRecord, SearchResult, Trace
+from ..space.problem import Points, Problem, draw
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
@@ -40,7 +42,7 @@ MakeSampler = Callable[..., Sampler]
 
 
 @dataclass
-class Known:
+class KnownScores:
     """Scores of the points costed so far."""
 
     scores: dict[bytes, float] = field(default_factory=dict)
@@ -78,11 +80,11 @@ class _Improvements:
         return Trace(np.array(self.evaluations, np.intp), np.exp(np.array(self.best, float)))
 
 
-class Run:
+class AskTell:
     """One backend on one problem, from the first table to the result."""
 
-    def __init__(self, problem: Problem, seen: Seen, budget: int) -> None:
-        self.problem, self.seen, self.known = problem, seen, Known()
+    def __init__(self, problem: Problem, seen: SearchRecord, budget: int) -> None:
+        self.problem, self.seen, self.known = problem, seen, KnownScores()
         self.budget = min(budget, problem.size)
         self.improvements = _Improvements()
         self.stale = 0
@@ -133,8 +135,8 @@ def search(
     The same seed (0 when None) gives the same plans. Complete when every legal plan was costed;
     an interrupt or the end of the time limit (seconds) returns the best so far.
     """
-    seen = Seen(problem.task, objective, limit, top)
-    run = Run(problem, seen, BUDGET if budget is None else budget)
+    seen = SearchRecord(problem.task, objective, limit, top)
+    run = AskTell(problem, seen, BUDGET if budget is None else budget)
     random = np.random.default_rng(seed or 0)
     try:
         if problem.size == 1:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Index
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.step.evaluate import simulate
 
 from ..result.objective import BARRIER, guided
-from ..space.problem import Index, Problem
+from ..space.problem import Problem
 
 ILLEGAL = 2 * BARRIER
 """What an illegal action costs: more than any legal plan."""

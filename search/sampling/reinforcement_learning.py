@@ -14,19 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Index, Mask, Value
+
 from ..result.objective import BARRIER
-from ..space.problem import (
-    NOTHING,
-    Index,
-    Mask,
-    Points,
-    Problem,
-    Random,
-    Repeats,
-    Start,
-    Value,
-    construct,
-)
+from ..space.problem import NOTHING, Points, Problem, Random, Repeats, Start, construct
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Decision:
         return out
 
 
-class Policy:
+class ChoicePolicy:
     """Masked categorical distributions whose logits are sums of tables.
 
     A variable has a logit for each value, and for each earlier variable that it is `given` a table
@@ -145,9 +136,9 @@ class PolicyGradient:
         self.repeats = Repeats()
         self.bonus, self.worst = self.ENTROPY[0], -np.inf
 
-    def _fresh(self) -> Policy:
+    def _fresh(self) -> ChoicePolicy:
         """A policy without experience, around a point to begin with if there is one."""
-        policy = Policy(self.problem)
+        policy = ChoicePolicy(self.problem)
         if self.start.first is not None:
             policy.centre(self.start.again(1)[0], self.SLOPE)
         return policy

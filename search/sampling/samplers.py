@@ -34,10 +34,10 @@ SAMPLERS: Registry[MakeSampler] = Registry(
 def of_stages(name: str) -> MakeSampler:
     """A backend of SAMPLERS as it searches staged plans: those with equal stages first, unless it
     draws without learning."""
-    from .two_phase import Refined
+    from .two_phase import TwoPhase
 
     make = SAMPLERS[name]
-    return make if name == "random" else partial(Refined, make)
+    return make if name == "random" else partial(TwoPhase, make)
 
 
 def search(name: str, subject: Space | StagedProblem, **options: Any) -> SearchResult:

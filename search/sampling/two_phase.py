@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Mask, Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..space.problem import Mask, Points, Random, Repeats, Value, Variable, encode, nearest, step
+from ..space.problem import Points, Random, Repeats, Variable, encode, nearest, step
 from ..space.stage_variables import (
     EACH,
     FIRST,
@@ -34,7 +35,7 @@ OF_STAGES = (TP, ZERO, RECOMPUTE)
 
 
 @dataclass(frozen=True)
-class AlikeProblem:
+class EqualStagesProblem:
     """The plans of a staged problem whose stages are alike."""
 
     staged: StagedProblem
@@ -93,7 +94,7 @@ class AlikeProblem:
         return nearest(self, encode(self, wanted))
 
 
-class Refined:
+class TwoPhase:
     """A backend that begins with plans whose stages are alike."""
 
     SHARE = 0.25
@@ -105,7 +106,7 @@ class Refined:
 
     def __init__(self, make: MakeSampler, problem: StagedProblem, random: Random) -> None:
         self.make, self.problem, self.random = make, problem, random
-        self.alike, self.repeats = AlikeProblem(problem), Repeats()
+        self.alike, self.repeats = EqualStagesProblem(problem), Repeats()
         self.first = make(self.alike, random)
         self.second: Sampler | None = None
         self.began = 0.0

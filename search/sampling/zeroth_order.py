@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Index, Value
+
 from ..space.problem import (
-    Index,
     Points,
     Problem,
     Random,
     Repeats,
     Start,
-    Value,
     draw,
     encode,
     highest,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Index, Mask
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.layer_runs import ABSENT, Segments
 
-from .problem import NOTHING, Index, Mask, Points, Random
+from .problem import NOTHING, Points, Random
 
 Table = NDArray[np.int64]
 

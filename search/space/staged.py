@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.layer_runs import ABSENT
 from plan3d.simulator.plan.plan import Plan, from_columns
@@ -26,7 +27,7 @@ from plan3d.simulator.rules.validity import legal, supported_precisions
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
-from .problem import NOTHING, Mask, Points, Random, Variable, encode, nearest, step
+from .problem import NOTHING, Points, Random, Variable, encode, nearest, step
 from .stage_variables import (
     CUT,
     EACH,

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from .axes import DERIVED
 from .decision_diagram import Diagram, diagram
-from .problem import Mask, Points, Random, Variable, encode, nearest, step
+from .problem import Points, Random, Variable, encode, nearest, step
 from .space import Level, Space, levels, table
 
 CATEGORICAL = ("schedule", "cp_comm", "expert_dispatch", "precision", "optimizer")

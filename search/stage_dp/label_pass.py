@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .labels import Entries, Labels, extended, nothing_yet, undominated
-from .stage_bounds import Bounds
+from .stage_bounds import StageBounds
 from .stage_table import StageTable
 
 
@@ -34,7 +34,7 @@ def best_within(
     entries = [own.take(own.costs[0] <= cap) for own in table.entries]
     if not all(own.start.size for own in entries):
         return None, 0
-    bounds = Bounds.of(table, entries, layers)
+    bounds = StageBounds.of(table, entries, layers)
     labels = nothing_yet(layers, table.hops.shape[0] - 1)
     tied, m = bool(table.tied.any()), table.pipeline.micro_batches
     trail: list[Labels] = []

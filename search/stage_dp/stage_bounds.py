@@ -25,7 +25,7 @@ def slowest_stage(table: StageTable, layers: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StageBounds:
     """Least cost of the first i stages, five ways [i] of [5, e, g].
 
     With T, b, f, R, G, O of simulator.stage_costs, the first stage's reduction and gather wait for
@@ -43,7 +43,7 @@ class Bounds:
     """Seconds of the sends between two stages, at least."""
 
     @classmethod
-    def of(cls, table: StageTable, entries: list[Entries], layers: int) -> Bounds:
+    def of(cls, table: StageTable, entries: list[Entries], layers: int) -> StageBounds:
         """The bounds of a pipeline whose stages are these entries."""
         costs = [_five(own, i == 0) for i, own in enumerate(entries)]
         hop = float(table.hops[:-1, :-1].min())

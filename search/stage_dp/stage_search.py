@@ -25,7 +25,7 @@ from plan3d.simulator.task import Task
 from ..result.search_result import ROUNDING, Progress
 from .label_pass import Found, best_within
 from .pipelines import Pipeline, whole_model
-from .stage_bounds import Bounds, slowest_stage
+from .stage_bounds import StageBounds, slowest_stage
 from .stage_table import StageTable, stage_table
 
 NEAR = 2e-3
@@ -109,7 +109,7 @@ class Search:
         slowest = slowest_stage(table, layers)
         if not np.isfinite(slowest):
             return
-        rest = Bounds.of(table, table.entries, layers).whole(table, layers)
+        rest = StageBounds.of(table, table.entries, layers).whole(table, layers)
         times = np.unique(np.concatenate([entries.costs[0] for entries in table.entries]))
         times = times[times >= slowest]
         self.push((m - 1) * slowest + rest, _Range(table, times))

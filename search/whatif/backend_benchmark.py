@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
 from ..find_plans import DEFAULT_HEADROOM, check_backend, check_space, find_plans
-from ..result.search_result import Progress, SearchResult, Trace, Value
+from ..result.search_result import Progress, SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
 from ..sampling.samplers import SAMPLERS
 from ..space.staged import StagedProblem
@@ -24,7 +25,7 @@ SEEDS = 5
 
 
 @dataclass(frozen=True)
-class Entry:
+class BackendEntry:
     """What one backend did, a value for each seed; one value where nothing is drawn."""
 
     backend: str
@@ -45,7 +46,7 @@ class Entry:
 
 
 @dataclass(kw_only=True)
-class Race:
+class BackendBenchmark:
     """The certified optimum of a space, and what each backend made of it."""
 
     task: Task
@@ -53,7 +54,7 @@ class Race:
     optimum: SearchResult
     """Exhaustion of the uniform space; of staged plans, a proof for a set that has all of them."""
     budget: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[BackendEntry] = field(default_factory=list)
     complete: bool = True
     """False when interrupted: the backends that came to their end."""
 
@@ -64,11 +65,11 @@ class Race:
         return float(self.optimum.best.step_seconds)
 
 
-def _entry(backend: str, results: list[SearchResult], optimum: float) -> Entry:
+def _entry(backend: str, results: list[SearchResult], optimum: float) -> BackendEntry:
     bests = [r.best for r in results]
     best = np.array([np.inf if b is None else b.step_seconds for b in bests])
     traces = tuple(r.trace or Trace(np.array([r.counts.evaluated]), best) for r in results)
-    return Entry(
+    return BackendEntry(
         backend=backend,
         best=best,
         regret=best / optimum - 1,
@@ -89,7 +90,7 @@ def compare(
     budget: int = BUDGET,
     seeds: int = SEEDS,
     progress: Progress | None = None,
-) -> Race:
+) -> BackendBenchmark:
     """Run each backend after a search that proves the optimum of the space, uniform or staged:
     SAMPLERS with seeds 0, 1, ... and `budget` plans each, others once, to their end.
 
@@ -98,7 +99,9 @@ def compare(
     """
     _check(backends, space, budget, seeds)
     optimum = _certified(task, space, choose, headroom)
-    race = Race(task=task, space=space, optimum=optimum, budget=budget, complete=optimum.complete)
+    race = BackendBenchmark(
+        task=task, space=space, optimum=optimum, budget=budget, complete=optimum.complete
+    )
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
     told = _Total(progress, optimum.counts.evaluated)

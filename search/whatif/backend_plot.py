@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend_benchmark import NEAR, Entry, Race
+from .backend_benchmark import NEAR, BackendBenchmark, BackendEntry
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 """Okabe and Ito's palette, told apart by people with any colour vision."""
@@ -22,7 +22,7 @@ FIRST = 10
 POINTS = 200
 
 
-def picture(race: Race, form: str = "png") -> bytes:
+def picture(race: BackendBenchmark, form: str = "png") -> bytes:
     """Median regret over the seeds and the band of its quartiles, in a format of matplotlib."""
     from matplotlib.figure import Figure
 
@@ -50,7 +50,7 @@ def picture(race: Race, form: str = "png") -> bytes:
     return out.getvalue()
 
 
-def _line(axes: Any, entry: Entry, counts: Any, optimum: float, number: int) -> None:
+def _line(axes: Any, entry: BackendEntry, counts: Any, optimum: float, number: int) -> None:
     """One backend: median line and the band between the quartiles."""
     regrets = np.clip(entry.regrets(counts.tolist(), optimum), 0.0, MOST)
     low, middle, high = np.quantile(regrets, (0.25, 0.5, 0.75), axis=0, method="nearest")

@@ -28,7 +28,7 @@ OF_ONE_DEVICE = ("micro_batch", "recompute", "precision", "optimizer")
 
 
 @dataclass(frozen=True)
-class Entry:
+class SystemEntry:
     """One system on a task."""
 
     system: System
@@ -67,7 +67,7 @@ class BySystem:
     objective: str
     limit: float
     """Bytes that a plan may use on a GPU."""
-    entries: list[Entry]
+    entries: list[SystemEntry]
     alone: Costs | None
     """One device's fastest plan that fits, or else its fastest; None where none is legal."""
     complete: bool
@@ -78,14 +78,14 @@ class BySystem:
         return None if self.alone is None else self.alone.step_seconds / costs.step_seconds
 
     @property
-    def first(self) -> Entry | None:
+    def first(self) -> SystemEntry | None:
         """The system with the best plan: by time to accuracy where the task has a goal, else by
         the step, among systems whose steps are worth the same."""
         goal = self.task.goal is not None
         fair = [e for e in self.entries if e.best is not None and (goal or e.system.exact)]
         return min(fair, key=self._score, default=None)
 
-    def _score(self, entry: Entry) -> float:
+    def _score(self, entry: SystemEntry) -> float:
         assert entry.best is not None
         costs = entry.best
         return float(costs.accuracy_seconds if self.task.goal else costs.step_seconds)
@@ -107,7 +107,7 @@ def compare(
     objective = "time-to-accuracy" if task.goal else "step-time"
     options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
     options["progress"] = progress
-    entries: list[Entry] = []
+    entries: list[SystemEntry] = []
     complete = True
     for system in systems:
         own = task if system.gpus is None else with_gpus(task, system.gpus)
@@ -115,7 +115,7 @@ def compare(
         complete = not found.interrupted
         if not complete:
             break
-        entries.append(Entry(system, found))
+        entries.append(SystemEntry(system, found))
     limit = task.cluster.accelerator.memory * (1 - headroom)
     return BySystem(task, objective, limit, entries, _alone(task, limit, choose or {}), complete)
 

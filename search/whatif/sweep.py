@@ -31,7 +31,7 @@ from plan3d.simulator.task import Task
 from ..find_plans import DEFAULT_HEADROOM, find_plans
 from ..result.search_result import SearchResult
 from .cluster_size import obstacle
-from .sweep_file import RowFile
+from .sweep_file import SweepFile
 
 Row = dict[str, Any]
 Done = Generator[tuple[int, Row], None, None]
@@ -153,7 +153,7 @@ def run_points(
     this machine work. An interrupt keeps what is done.
     """
     keys = [point.key for point in points]
-    file = RowFile(resume, keys)
+    file = SweepFile(resume, keys)
     done = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
     waiting = {i: point for i, point in enumerate(points) if i not in done}
     rows = _on_cluster(waiting, scheduler) if scheduler else _on_this_machine(waiting, workers)

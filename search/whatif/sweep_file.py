@@ -21,7 +21,7 @@ TEXTS = ("status", "detail", "verdict", "plan")
 """Columns that are never numbers."""
 
 
-class RowFile:
+class SweepFile:
     """Rows by point, in a file or, where no name is given, nowhere."""
 
     def __init__(self, name: str | None, keys: Iterable[str]) -> None:

@@ -16,8 +16,8 @@ from ..layers import grid_communication
 from ..layers.layer_kinds import layer_kinds, local_strategies
 from ..plan import tensor_mesh
 from ..plan.plan import Plan
-from ..plan.tensor_grid import Kind, grid_of
-from ..plan.tensor_mesh import Collective
+from ..plan.tensor_grid import GridKind, grid_of
+from ..plan.tensor_mesh import MeshCollective
 from ..plan.values import spell
 from ..step import stages
 from ..step.costs import Costs
@@ -63,8 +63,8 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
     return out
 
 
-def _by_operation(found: list[Collective]) -> dict[str, list[Collective]]:
-    out: dict[str, list[Collective]] = {}
+def _by_operation(found: list[MeshCollective]) -> dict[str, list[MeshCollective]]:
+    out: dict[str, list[MeshCollective]] = {}
     for c in found:
         what = "activations" if "tokens" in c.tensor.dimensions else "weights"
         out.setdefault(f"{c.operation} of {what}", []).append(c)
@@ -101,6 +101,6 @@ def _granted(plan: Plan) -> str:
         "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
         "on a grid is among those that the interval of the step comes from"
     )
-    if grid_of(plan.tp_grid, plan.tp).kind in (Kind.TWO_D, Kind.TWO_HALF_D):
+    if grid_of(plan.tp_grid, plan.tp).kind in (GridKind.TWO_D, GridKind.TWO_HALF_D):
         return f"SUMMA's broadcasts are costed as all-gathers of the same bytes; {whole}"
     return whole

@@ -98,9 +98,9 @@ def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
 
 def _slowest_counts(task: Task, table: Plan) -> Value:
     """Layers of each kind on the slowest pipeline rank of a uniform plan."""
-    placed: list[stage_placement.Layout] = []
+    placed: list[stage_placement.StageLayout] = []
 
-    def watched(cut: stage_placement.Cut) -> stage_placement.Layout:
+    def watched(cut: stage_placement.Cut) -> stage_placement.StageLayout:
         placed.append(stage_placement.every_rank(cut))
         return placed[-1]
 

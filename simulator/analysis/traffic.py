@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.units import format_bytes
-from ..operators.collectives import Group as Ranks
+from ..operators.collectives import ProcessGroup as Ranks
 from ..plan.codes import Sync
 from ..plan.compressors import METHODS, Compression, delta, omega
 from ..plan.gossip_graphs import Mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import GOSSIP, SERVERS, Policy, policy_of
+from ..plan.sync_policy import GOSSIP, SERVERS, SyncPolicy, policy_of
 from ..plan.values import spell
 from ..step import gradient_exchange
 from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
 from ..step.costs import Costs
 from ..step.evaluate import simulate
-from ..step.plan_groups import Group
+from ..step.plan_groups import PlanGroup
 from ..task import Task
 
 
@@ -30,7 +30,7 @@ from ..task import Task
 class Traffic:
     """One plan's synchronisation in numbers."""
 
-    policy: Policy
+    policy: SyncPolicy
     replicas: int
     bytes_sent: float
     """By a rank in a step."""
@@ -76,7 +76,7 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
 
 
 def _sent(
-    group: Group, policy: Policy, plan: Plan, mixing: Mixing | None
+    group: PlanGroup, policy: SyncPolicy, plan: Plan, mixing: Mixing | None
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Bytes that a rank of each class sends in a step [class, 1]."""
     weights, task = group.stages.weights, group.task
@@ -96,7 +96,7 @@ def _sent(
     return out / policy.period
 
 
-def _gossip_copies(policy: Policy, ranks: Ranks, mixing: Mixing) -> np.float64:
+def _gossip_copies(policy: SyncPolicy, ranks: Ranks, mixing: Mixing) -> np.float64:
     """Copies of its weights that a rank sends in one exchange."""
     if policy.sync == Sync.GOSSIP:
         return np.float64(mixing.messages)
@@ -104,7 +104,7 @@ def _gossip_copies(policy: Policy, ranks: Ranks, mixing: Mixing) -> np.float64:
     return np.float64((2 * (inside - 1) + mixing.messages) / inside)
 
 
-def _sharded_bytes(group: Group, ranks: Ranks, plan: Plan, gradient: float) -> np.float64:
+def _sharded_bytes(group: PlanGroup, ranks: Ranks, plan: Plan, gradient: float) -> np.float64:
     """Bytes a parameter under ZeRO: scattered and gathered once, or for every micro-batch."""
     m = group.task.global_batch // (plan.dp * plan.micro_batch)
     scatters, gathers = {1: (1, 1), 2: (m, 1)}.get(plan.zero, (m, 2 * m))
@@ -160,7 +160,7 @@ def _of_policy(task: Task, found: Traffic) -> list[str]:
     return out
 
 
-def _compressed(policy: Policy) -> str:
+def _compressed(policy: SyncPolicy) -> str:
     method = METHODS[policy.compression]
     quality = f"delta = {delta(method, policy.kept_per_thousand):.4g}"
     if policy.compression == Compression.QSGD:
@@ -173,14 +173,14 @@ def _compressed(policy: Policy) -> str:
     )
 
 
-def rate_of(policy: Policy) -> Rate:
+def rate_of(policy: SyncPolicy) -> Rate:
     """The published rate behind the iterations of a policy."""
     if policy.compression:
         return COMPRESSED[policy.compression]
     return COOPERATIVE if policy.apart else AVERAGED
 
 
-def _rate(task: Task, plan: Plan, policy: Policy) -> list[str]:
+def _rate(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:
     """Which rate stands behind the iterations."""
     rate, goal = rate_of(policy), task.goal
     if not goal:

@@ -34,8 +34,8 @@ __all__ = [
     "FastDomain",
     "GemmTime",
     "Host",
+    "InterNodeNetwork",
     "MemoryBoundTime",
-    "Network",
     "Provenance",
     "profile_names",
 ]
@@ -83,7 +83,7 @@ class FastDomain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class InterNodeNetwork:
     """What joins fast domains: one NIC share a GPU."""
 
     name: str
@@ -123,7 +123,7 @@ class Cluster:
     gpus: int
     gpus_per_node: int
     fast: FastDomain
-    network: Network
+    network: InterNodeNetwork
     host: Host | None
     """None where the profile does not say."""
     provenance: Mapping[str, Provenance]
@@ -169,7 +169,9 @@ class Cluster:
             gpus=total,
             gpus_per_node=int(file.numbers["node.gpus"]),
             fast=_fast_domain(file),
-            network=Network(name=file.texts["links.network.name"], **file.section("links.network")),
+            network=InterNodeNetwork(
+                name=file.texts["links.network.name"], **file.section("links.network")
+            ),
             host=Host(**host) if (host := file.section("host")) else None,
             provenance=file.provenance,
         )

@@ -12,7 +12,7 @@ from ..base.arrays import Value, some
 from ..operators import collectives, layer_work
 from ..plan.codes import ContextComm, Dispatch
 from ..workload.blocks import Block, Experts
-from .layer_kinds import Kind, Local
+from .layer_kinds import LayerKind, Local
 
 
 def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
@@ -76,7 +76,7 @@ _CONTEXT = {
 }
 
 
-def tensor_exposed(kind: Kind, local: Local, matmul: Value) -> tuple[Value, Value]:
+def tensor_exposed(kind: LayerKind, local: Local, matmul: Value) -> tuple[Value, Value]:
     """Exposed seconds of a layer's tensor-parallel collectives, forward and backward.
 
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence

@@ -18,18 +18,18 @@ from ..operators import collectives, grid_gemms
 from ..operators.grid_gemms import Messages
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid
-from ..plan.tensor_mesh import Collective
+from ..plan.tensor_mesh import MeshCollective
 from .communication import expert_exposed
-from .layer_kinds import Kind, Local, matrices_of
+from .layer_kinds import LayerKind, Local, matrices_of
 
-_TIMES: dict[str, Callable[[Value, collectives.Group, Cluster], Value]] = {
+_TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
     "all_gather": collectives.all_gather,
     "reduce_scatter": collectives.reduce_scatter,
     "all_reduce": collectives.all_reduce,
 }
 
 
-def group(grid: Grid, axis: str, cluster: Cluster) -> collectives.Group:
+def group(grid: Grid, axis: str, cluster: Cluster) -> collectives.ProcessGroup:
     """The ranks along an axis; those of inner axes lie between two neighbours."""
     stride = 1.0
     for name, size in grid.mesh.items():
@@ -39,7 +39,7 @@ def group(grid: Grid, axis: str, cluster: Cluster) -> collectives.Group:
     return collectives.place(grid.mesh[axis], stride, cluster)
 
 
-def passes(kind: Kind, local: Local) -> tuple[list[Messages], list[Messages]]:
+def passes(kind: LayerKind, local: Local) -> tuple[list[Messages], list[Messages]]:
     """What every matrix of a layer sends forward, and backward."""
     assert local.grid
     tokens, matrices = local.tokens * local.grid.tokens, matrices_of(kind, local)
@@ -49,7 +49,7 @@ def passes(kind: Kind, local: Local) -> tuple[list[Messages], list[Messages]]:
     )
 
 
-def seconds(found: Iterable[Collective], local: Local) -> Value:
+def seconds(found: Iterable[MeshCollective], local: Local) -> Value:
     """Seconds of collectives one after another."""
     assert local.grid
     cluster, out = local.task.cluster, np.zeros(local.tokens.shape)
@@ -61,7 +61,7 @@ def seconds(found: Iterable[Collective], local: Local) -> Value:
     return out
 
 
-def exposed(kind: Kind, local: Local, forward: Value, backward: Value) -> tuple[Value, Value]:
+def exposed(kind: LayerKind, local: Local, forward: Value, backward: Value) -> tuple[Value, Value]:
     """Exposed seconds of a layer's collectives in both passes, whose products take `forward` and
     `backward` seconds. Weights that full recompute gathers again serve the backward pass too."""
     ahead, behind = passes(kind, local)
@@ -87,7 +87,7 @@ def _shown(found: list[Messages], window: Value, gathers: Value | float, local: 
     return out + expert_exposed(moved, left, software.fsdp_contention, overlapped)
 
 
-def gathered_bytes(kind: Kind, local: Local) -> Value:
+def gathered_bytes(kind: LayerKind, local: Local) -> Value:
     """Bytes that are whole on a rank only while the largest product of a layer runs."""
     assert local.grid
     tokens, grid = local.tokens * local.grid.tokens, local.grid
@@ -97,7 +97,7 @@ def gathered_bytes(kind: Kind, local: Local) -> Value:
     return out
 
 
-def kept_bytes(kind: Kind, local: Local) -> Value:
+def kept_bytes(kind: LayerKind, local: Local) -> Value:
     """Bytes of the inputs and outputs of a layer's products on a rank, which their weight
     gradients need."""
     assert local.grid

@@ -24,7 +24,7 @@ from . import grid_communication
 from .communication import context_exposed, expert_exchange, expert_exposed, tensor_exposed
 from .gemm_times import in_order, seconds_by_kind
 from .layer_kinds import (
-    Kind,
+    LayerKind,
     Local,
     TensorCollectives,
     is_tabled,
@@ -125,7 +125,9 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
 
 
-def _fill(column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], local: Local) -> Value:
+def _fill(
+    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: Local
+) -> Value:
     """Fill in all costs of a layer; bytes alive while it runs (LayerCosts.working)."""
     s = local.s
     dense, expert = stored_parameters(kind, local)
@@ -176,7 +178,7 @@ def move_activations(column: Value, s: Strategy, task: Task) -> Value:
 
 
 def _fill_seconds(
-    column: Value, kind: Kind, work: Work, gemm: tuple[Value, Value], local: Local
+    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: Local
 ) -> None:
     """Fill the columns of seconds: both passes by part, what runs again, and their sums."""
     forward, backward = _passes(column, kind, work, gemm[0], local)
@@ -192,7 +194,7 @@ def _fill_seconds(
 
 
 def _passes(
-    column: Value, kind: Kind, work: Work, matmul: Value, local: Local
+    column: Value, kind: LayerKind, work: Work, matmul: Value, local: Local
 ) -> tuple[Value, Value]:
     """Seconds of the forward and the backward pass by part [part, strategy]."""
     software = local.task.software

@@ -25,7 +25,7 @@ _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 """Plain integers, which numpy compares with a column faster than members of an enumeration."""
 
 
-class Kind(NamedTuple):
+class LayerKind(NamedTuple):
     """A layer kind of the cost table: a block of the model, one of its ends, or a listed layer."""
 
     name: str
@@ -33,18 +33,22 @@ class Kind(NamedTuple):
     listed: ListedLayer | None = None
 
 
-def layer_kinds(model: Model) -> tuple[Kind, ...]:
+def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a
     'lone' end has neither embedding nor head beside it. A network's listed layers have no ends."""
     if isinstance(model, Network):
-        return tuple(Kind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed))
-    kinds = [Kind(f"block {i}", block) for i, block in enumerate(model.kinds)]
-    kinds += [Kind("embedding"), Kind("head")]
+        return tuple(LayerKind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed))
+    kinds = [LayerKind(f"block {i}", block) for i, block in enumerate(model.kinds)]
+    kinds += [LayerKind("embedding"), LayerKind("head")]
     if model.tied:
-        kinds.append(Kind("shared head"))
+        kinds.append(LayerKind("shared head"))
     if model.mtp_layers:
         last = model.kinds[model.order[-1]]
-        kinds += [Kind("mtp", last), Kind("shared mtp", last), Kind("lone mtp", last)]
+        kinds += [
+            LayerKind("mtp", last),
+            LayerKind("shared mtp", last),
+            LayerKind("lone mtp", last),
+        ]
     return tuple(kinds)
 
 
@@ -92,7 +96,7 @@ class TensorCollectives(NamedTuple):
 
 
 def _tensor_collectives(
-    hidden: Value, group: collectives.Group, cluster: Cluster, sequence_parallel: Value
+    hidden: Value, group: collectives.ProcessGroup, cluster: Cluster, sequence_parallel: Value
 ) -> TensorCollectives:
     """Those that some strategy makes; sequence parallelism gathers and scatters, the others
     reduce."""
@@ -150,7 +154,7 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
     )
 
 
-def matrices_of(kind: Kind, local: Local) -> list[grid_gemms.Matrix]:
+def matrices_of(kind: LayerKind, local: Local) -> list[grid_gemms.Matrix]:
     """The weight matrices of a kind whose products are on a grid."""
     hidden = local.task.model.hidden
     if kind.block:
@@ -160,7 +164,7 @@ def matrices_of(kind: Kind, local: Local) -> list[grid_gemms.Matrix]:
     return of(hidden, local.vocabulary)
 
 
-def work_of(kind: Kind, local: Local) -> Work | None:
+def work_of(kind: LayerKind, local: Local) -> Work | None:
     """Forward work of a kind; None for an end that does the work of the one before it."""
     work = _work_of(kind, local)
     if local.grid is None or work is None or not work.gemms:
@@ -170,7 +174,7 @@ def work_of(kind: Kind, local: Local) -> Work | None:
     return work._replace(gemms=gemms)
 
 
-def _work_of(kind: Kind, local: Local) -> Work | None:
+def _work_of(kind: LayerKind, local: Local) -> Work | None:
     """Forward work of a kind under Megatron's tensor parallelism."""
     task, s = local.task, local.s
     if kind.name.startswith(("shared", "lone")):
@@ -209,7 +213,7 @@ def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
     return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
 
 
-def is_tabled(kind: Kind) -> bool:
+def is_tabled(kind: LayerKind) -> bool:
     """Whether tables of layers speak of this kind: a block with an MLP and ordinary attention."""
     block = kind.block
     return bool(block and block.mlp and not block.experts and not block.attention.kv_rank)

@@ -14,7 +14,7 @@ from ..operators.layer_work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication
-from .layer_kinds import Kind, Local
+from .layer_kinds import LayerKind, Local
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
@@ -25,7 +25,7 @@ _COPIES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
 """Tables of the vocabulary that multi-token prediction brings along."""
 
 
-def stored_parameters(kind: Kind, local: Local) -> tuple[Value, Value]:
+def stored_parameters(kind: LayerKind, local: Local) -> tuple[Value, Value]:
     """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
 
     Norms, routers and MLA down-projections are whole on every tensor rank.
@@ -62,7 +62,7 @@ def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
     return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
 
 
-def kept_activations(kind: Kind, local: Local) -> tuple[Value, Value, Value | float]:
+def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value | float]:
     """Bytes kept per micro-batch; of gathered inputs; and alive while a block is run again."""
     s, software = local.s, local.task.software
     hidden = local.hidden
@@ -92,7 +92,7 @@ def loss_bytes(local: Local) -> tuple[Value, Value]:
     return kept * logits, (software.logit_bytes - kept) * logits
 
 
-def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Value:
+def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) -> Value:
     """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
     e m (k + n), hidden states split as norms are. Ends keep what they keep.
 
@@ -111,7 +111,7 @@ def pending_activations(kind: Kind, work: Work, local: Local, kept: Value) -> Va
     return np.asarray(local.recipe.activation * sum(values, np.zeros(kept.shape)))
 
 
-def gathered_inputs(kind: Kind, local: Local) -> Value | float:
+def gathered_inputs(kind: LayerKind, local: Local) -> Value | float:
     """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
     if not kind.block or not local.task.software.keeps_gathered or local.grid is not None:
         return 0.0

@@ -25,7 +25,7 @@ TREE_HOPS_PER_DOUBLING = 5.6
 (256 MB on 2-64 nodes of 8 H100: 1,660 us against 295 us)."""
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """Where the ranks of a group sit."""
 
     ranks: Value
@@ -35,7 +35,7 @@ class Group(NamedTuple):
     """Fast domains the group spans; 1 when it never leaves one."""
 
 
-def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Group:
+def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
     """The group of `ranks` ranks, `stride` apart, ranks filling one domain after another.
 
     A group longer than a domain, or whose length does not divide it, crosses; of those that
@@ -52,9 +52,9 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Grou
         if not every(longer | inside):
             common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
     if every(inside):
-        return Group(n, n, np.ones(n.shape))
+        return ProcessGroup(n, n, np.ones(n.shape))
     together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))
-    return Group(n, together, np.ceil(n / together))
+    return ProcessGroup(n, together, np.ceil(n / together))
 
 
 def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
@@ -87,13 +87,15 @@ def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Val
     return out
 
 
-def _nic_bandwidth(group: Group, cluster: Cluster) -> Value:
+def _nic_bandwidth(group: ProcessGroup, cluster: Cluster) -> Value:
     """What the NICs of a group's ranks in one domain carry; other groups use the others."""
     out: Value = group.in_domain * (cluster.network.bandwidth * cluster.network.efficiency)
     return out
 
 
-def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveTime) -> Value:
+def _ring(
+    size: Value | float, group: ProcessGroup, cluster: Cluster, time: CollectiveTime
+) -> Value:
     steps, own = group.ranks - 1, size / group.ranks
     sent, crosses = steps * own, group.domains > 1
     if not some(crosses):
@@ -105,17 +107,17 @@ def _ring(size: Value | float, group: Group, cluster: Cluster, time: CollectiveT
     return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
 
 
-def all_gather(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds until every rank has all `size` bytes: (n-1)/n size sent by each."""
     return _ring(size, group, cluster, cluster.fast.all_gather)
 
 
-def reduce_scatter(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds until every rank has its share of the sum of `size` bytes."""
     return _ring(size, group, cluster, cluster.fast.reduce_scatter)
 
 
-def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds until every rank has the sum: 2 (n-1)/n size sent by each.
 
     In a domain the faster of ring and switch (NVLS); across, the faster of ring and tree. On
@@ -143,7 +145,7 @@ def all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
-def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds to exchange `size` bytes a rank with every other: (n-1)/n of it is sent.
 
     Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
@@ -158,7 +160,7 @@ def all_to_all(size: Value | float, group: Group, cluster: Cluster) -> Value:
 
 
 def spread(
-    size: Value | float, nodes: Value, copies: Value | float, group: Group, cluster: Cluster
+    size: Value | float, nodes: Value, copies: Value | float, group: ProcessGroup, cluster: Cluster
 ) -> Value:
     """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
     wants it (`nodes` on average) and on to its `copies` receivers inside.
@@ -196,7 +198,7 @@ def wire_bytes(operation: str, size: Value | float, ranks: Value | float) -> Val
     return out
 
 
-def ring_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds of one ring through all ranks: 2 (n-1)/n size sent by each, latency O(n).
 
     Source: Patarasuk and Yuan 2009; Horovod (Sergeev and Del Balso 2018).
@@ -209,7 +211,7 @@ def ring_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Valu
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
-def tree_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Value:
+def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds of a pair of binary trees: the bytes of a ring, latency O(log n)."""
     own = size / group.ranks
     sent = 2 * (group.ranks - 1) * own
@@ -220,19 +222,19 @@ def tree_all_reduce(size: Value | float, group: Group, cluster: Cluster) -> Valu
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
-def split(group: Group, size: Value | float) -> tuple[Group, Group]:
+def split(group: ProcessGroup, size: Value | float) -> tuple[ProcessGroup, ProcessGroup]:
     """The group as subgroups of `size` neighbours, and as those that hold the same place in each:
     hierarchical all-reduce and hybrid sharding."""
     ranks = np.minimum(size, group.ranks)
     inside = np.minimum(ranks, group.in_domain)
     others = group.ranks / ranks
     together = np.maximum(np.floor(group.in_domain / ranks), 1.0)
-    within = Group(ranks, inside, np.ceil(ranks / inside))
-    return within, Group(others, together, np.ceil(others / together))
+    within = ProcessGroup(ranks, inside, np.ceil(ranks / inside))
+    return within, ProcessGroup(others, together, np.ceil(others / together))
 
 
 def hierarchical_all_reduce(
-    size: Value | float, group: Group, cluster: Cluster, shard: Value | float | None = None
+    size: Value | float, group: ProcessGroup, cluster: Cluster, shard: Value | float | None = None
 ) -> Value:
     """Seconds to reduce-scatter inside a domain, all-reduce the shares across, and gather them.
 
@@ -245,7 +247,7 @@ def hierarchical_all_reduce(
 
 
 def neighbour_exchange(
-    size: Value | float, group: Group, messages: Value, leaving: Value, cluster: Cluster
+    size: Value | float, group: ProcessGroup, messages: Value, leaving: Value, cluster: Cluster
 ) -> Value:
     """Seconds in which every rank sends `size` bytes to each of its neighbours in a graph.
 
@@ -260,7 +262,7 @@ def neighbour_exchange(
 
 
 def through_servers(
-    up: Value | float, down: Value | float, group: Group, servers: int, cluster: Cluster
+    up: Value | float, down: Value | float, group: ProcessGroup, servers: int, cluster: Cluster
 ) -> Value:
     """Seconds in which all GPUs push `up` bytes to parameter servers, then pull `down` bytes.
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..plan import tensor_mesh
 from ..plan.tensor_grid import Grid
-from ..plan.tensor_mesh import Collective, Sizes
+from ..plan.tensor_mesh import MeshCollective, Sizes
 from ..workload.blocks import Block
 from . import layer_work
 from .layer_work import Gemm
@@ -39,11 +39,11 @@ class Matrix(NamedTuple):
 class Messages(NamedTuple):
     """The collectives of a matrix in one pass."""
 
-    weights: list[Collective]
+    weights: list[MeshCollective]
     """Of w and its gradient: they need no activations of this pass, or nothing waits for them."""
-    inputs: list[Collective]
+    inputs: list[MeshCollective]
     """Of the gradient of x, which the weight gradient does not wait for."""
-    waited_for: list[Collective]
+    waited_for: list[MeshCollective]
     """The others."""
 
 
@@ -101,7 +101,7 @@ def backward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     return _sorted(matrix, p, found)
 
 
-def _sorted(matrix: Matrix, p: tensor_mesh.Product, found: list[Collective]) -> Messages:
+def _sorted(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshCollective]) -> Messages:
     """Collectives by what waits for them; tokens that are looked up are on every rank."""
     out = Messages([], [], [])
     for c in found:

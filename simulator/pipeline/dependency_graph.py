@@ -18,7 +18,7 @@ from .schedule_names import schedule_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class DependencyGraph:
     """One schedule of p ranks: its operations by rank, in their order, and what each waits for.
 
     Operations that run together are one *node*; nodes are numbered level by level, and the
@@ -61,7 +61,7 @@ class Graph:
 @lru_cache(maxsize=32)
 def graph(
     schedule: int, ranks: int, virtual: int, micro_batches: int, group: int = 0, deferred: int = 0
-) -> Graph:
+) -> DependencyGraph:
     """The graph of a schedule (arguments of schedule_orders.orders).
 
     Raises InputError when the orders wait for each other in a circle, saying who waits for what.
@@ -70,7 +70,7 @@ def graph(
     return of_orders(each, ranks * virtual, schedule)
 
 
-def of_orders(each: list[Operations], stages: int, schedule: int = -1) -> Graph:
+def of_orders(each: list[Operations], stages: int, schedule: int = -1) -> DependencyGraph:
     """The graph of any orders in which every pass of every micro-batch appears once."""
     rows = np.concatenate(each)
     rank = np.repeat(np.arange(len(each)), [len(o) for o in each])
@@ -83,7 +83,7 @@ def of_orders(each: list[Operations], stages: int, schedule: int = -1) -> Graph:
         raise InputError(_deadlock(schedule, levels, rows, rank, first, source))
     order = np.concatenate(levels)
     place = _places(order)
-    return Graph(
+    return DependencyGraph(
         schedule=schedule,
         ranks=len(each),
         stages=stages,

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..base.arrays import Value
+from ..base.arrays import Column, Value
 from ..base.errors import InputError
-from .dependency_graph import Graph, Index
+from .dependency_graph import DependencyGraph
 from .operation_orders import Pass
 from .schedule_names import Schedule
 
@@ -47,7 +47,7 @@ class StageTimes:
         each = (self.forward, self.input_gradient, self.weight_gradient)
         return np.broadcast_shapes(*(np.shape(a) for a in each))[:-1]
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: DependencyGraph) -> None:
         """Raise InputError when the times do not belong to this graph or are not times."""
         for name in ("forward", "input_gradient", "weight_gradient"):
             array = np.asarray(getattr(self, name))
@@ -65,7 +65,7 @@ class StageTimes:
 class Timeline:
     """Start and end of every operation, [operation] or [operation, layout]."""
 
-    graph: Graph
+    graph: DependencyGraph
     start: Value
     end: Value
 
@@ -99,7 +99,7 @@ class Timeline:
         return out
 
     @property
-    def _begins(self) -> Index:
+    def _begins(self) -> Column:
         return np.searchsorted(self.graph.rank, np.arange(self.graph.ranks))
 
     @property
@@ -117,7 +117,7 @@ class Timeline:
         """One layout of a batch."""
         return Timeline(graph=self.graph, start=self.start[:, row], end=self.end[:, row])
 
-    def critical_path(self) -> Index:
+    def critical_path(self) -> Column:
         """Operations that decide the last end, first to last: each starts when another lets it."""
         assert self.end.ndim == 1
         g = self.graph
@@ -162,7 +162,7 @@ class Timeline:
         return np.array([float(held.max()) for _, held in self.live(kept, pending)])
 
 
-def simulate(graph: Graph, times: StageTimes) -> Timeline:
+def simulate(graph: DependencyGraph, times: StageTimes) -> Timeline:
     """Time every operation of one layout or of a batch of them."""
     times.check(graph)
     shape = times.shape
@@ -190,7 +190,7 @@ def _slice(times: StageTimes, low: int, high: int) -> StageTimes:
     )
 
 
-def _simulate(graph: Graph, times: StageTimes) -> Timeline:
+def _simulate(graph: DependencyGraph, times: StageTimes) -> Timeline:
     seconds = _node_seconds(graph, times)
     lags = _lags(graph, times)
     end = np.zeros((graph.operation.size + 1, *times.shape))
@@ -206,7 +206,7 @@ def _simulate(graph: Graph, times: StageTimes) -> Timeline:
     return Timeline(graph=graph, start=begins[graph.node], end=end[graph.node])
 
 
-def _node_seconds(graph: Graph, times: StageTimes) -> Value:
+def _node_seconds(graph: DependencyGraph, times: StageTimes) -> Value:
     """Seconds of every node [node] or [node, layout]."""
     shape = (*times.shape, graph.stages)
     forward, gradient, weight = (
@@ -224,7 +224,7 @@ def _node_seconds(graph: Graph, times: StageTimes) -> Value:
     return seconds
 
 
-def _lags(graph: Graph, times: StageTimes) -> Value | None:
+def _lags(graph: DependencyGraph, times: StageTimes) -> Value | None:
     """Seconds between what a node waits for and its start [wait, node, ...]; None when all 0."""
     hop = np.asarray(times.hop, float)
     if not hop.any():
@@ -239,7 +239,7 @@ def _lags(graph: Graph, times: StageTimes) -> Value | None:
     return lags[..., None] if times.shape and not lead else lags
 
 
-def _held(graph: Graph, hops: Value) -> Value:
+def _held(graph: DependencyGraph, hops: Value) -> Value:
     """Hops for which a rank stands still between two of its nodes: it sends and it receives."""
     out, into = (
         hops[boundary[graph.operation]]

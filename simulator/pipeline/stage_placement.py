@@ -76,7 +76,7 @@ class Cut(NamedTuple):
         return chunk_ranks(self.pp, len(self.chunks), self.place)
 
 
-class Layout(NamedTuple):
+class StageLayout(NamedTuple):
     """Layers by rank; ranks with the same layers are one class, represented by its first rank.
 
     The first rank of a class keeps the most micro-batches in flight and has the shortest
@@ -201,7 +201,7 @@ def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def layout(cut: Cut) -> Layout:
+def layout(cut: Cut) -> StageLayout:
     """The distinct ranks of a placement."""
     counts = rank_counts(cut)
     alike: dict[bytes, list[int]] = {}
@@ -212,7 +212,9 @@ def layout(cut: Cut) -> Layout:
     before, total = _before(counts, cut.place)[ranks], counts.sum(axis=0)
     deferring = _deferring(cut)
     last = np.array([max(members, key=deferring.__getitem__) for members in alike.values()], float)
-    return Layout(counts[ranks], np.array(ranks, float), last, sizes, before, total, _paths(cut))
+    return StageLayout(
+        counts[ranks], np.array(ranks, float), last, sizes, before, total, _paths(cut)
+    )
 
 
 def _deferring(cut: Cut) -> list[int]:
@@ -223,12 +225,12 @@ def _deferring(cut: Cut) -> list[int]:
     return [cut.pp - 1 - abs(cut.pp - 1 - 2 * r) for r in range(cut.pp)]
 
 
-def every_rank(cut: Cut) -> Layout:
+def every_rank(cut: Cut) -> StageLayout:
     """A placement with every rank on its own, for reports by stage."""
     counts = rank_counts(cut)
     ranks, before = np.arange(cut.pp, dtype=float), _before(counts, cut.place)
     alike, total = np.ones(cut.pp), counts.sum(axis=0)
-    return Layout(counts, ranks, ranks, alike, before, total, _paths(cut))
+    return StageLayout(counts, ranks, ranks, alike, before, total, _paths(cut))
 
 
 def _paths(cut: Cut) -> Value:

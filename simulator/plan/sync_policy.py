@@ -29,7 +29,7 @@ GOSSIP = (Sync.GOSSIP, Sync.HIERARCHICAL_GOSSIP)
 SERVERS = (Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
 
 
-class Policy(NamedTuple):
+class SyncPolicy(NamedTuple):
     """One combination of FIELDS."""
 
     sync: Sync = Sync.ALL_REDUCE
@@ -54,13 +54,13 @@ class Policy(NamedTuple):
         return self.sync == Sync.ALL_REDUCE and self.period == 1 and not self.compression
 
 
-PLAIN = Policy()
+PLAIN = SyncPolicy()
 
 
-def policy_of(plans: Plan, row: int = 0) -> Policy:
+def policy_of(plans: Plan, row: int = 0) -> SyncPolicy:
     """The policy of one row of a table."""
     stated = tuple(int(getattr(plans, name)[row]) for name in FIELDS)
     if stated == PLAIN:
         return PLAIN
     sync, topology, period, method, *rest = stated
-    return Policy(Sync(sync), Topology(topology), period, Compression(method), *rest)
+    return SyncPolicy(Sync(sync), Topology(topology), period, Compression(method), *rest)

@@ -30,7 +30,7 @@ from ..base.errors import InputError
 from .tensor_mesh import Product, Split, Tensor, ranks
 
 
-class Kind(IntEnum):
+class GridKind(IntEnum):
     """A way to multiply matrices on a grid."""
 
     ONE_D = 0
@@ -39,7 +39,12 @@ class Kind(IntEnum):
     THREE_D = 3
 
 
-NAMES = {"1d": Kind.ONE_D, "2d": Kind.TWO_D, "2.5d": Kind.TWO_HALF_D, "3d": Kind.THREE_D}
+NAMES = {
+    "1d": GridKind.ONE_D,
+    "2d": GridKind.TWO_D,
+    "2.5d": GridKind.TWO_HALF_D,
+    "3d": GridKind.THREE_D,
+}
 SIDE = 1 << 16
 """Ranks along an axis are fewer."""
 _TEXT = re.compile(r"(?:(2d|2\.5d|3d):)?(\d{1,4})x(\d{1,4})(?:x(\d{1,4}))?")
@@ -48,7 +53,7 @@ _TEXT = re.compile(r"(?:(2d|2\.5d|3d):)?(\d{1,4})x(\d{1,4})(?:x(\d{1,4}))?")
 class Grid(NamedTuple):
     """The axes of a mesh: numbers, or columns of them for grids of one kind."""
 
-    kind: Kind
+    kind: GridKind
     rows: Any
     columns: Any
     depth: Any
@@ -113,27 +118,27 @@ _3D = _product({"tokens": _DEPTH, "in": _COLUMNS, "out": _ROWS}, w=_DEPTH)
 _TRANSPOSED = _product({"tokens": _DEPTH, "in": _ROWS, "out": _COLUMNS}, w=_DEPTH)
 _2D = _product({"tokens": _ROWS, "out": _COLUMNS}, x=_COLUMNS, w=_ROWS)
 _2_5D = _product({"tokens": (*_ROWS, *_DEPTH), "out": _COLUMNS}, x=_COLUMNS, w=_ROWS)
-_UP = {Kind.ONE_D: _3D, Kind.TWO_D: _2D, Kind.TWO_HALF_D: _2_5D, Kind.THREE_D: _3D}
+_UP = {GridKind.ONE_D: _3D, GridKind.TWO_D: _2D, GridKind.TWO_HALF_D: _2_5D, GridKind.THREE_D: _3D}
 """Layouts of products that widen a layer: queries, keys and values, the MLP's first, the head."""
-_DOWN = _UP | {Kind.ONE_D: _TRANSPOSED, Kind.THREE_D: _TRANSPOSED}
+_DOWN = _UP | {GridKind.ONE_D: _TRANSPOSED, GridKind.THREE_D: _TRANSPOSED}
 """Layouts of those that narrow it: attention output, the MLP's second, the embedding."""
 
 
 def code_of(grid: Grid) -> int:
     """The integer that stands for a grid."""
-    if grid.kind == Kind.ONE_D:
+    if grid.kind == GridKind.ONE_D:
         return 0
-    return int(((grid.depth * SIDE + grid.columns) * SIDE + grid.rows) * len(Kind) + grid.kind)
+    return int(((grid.depth * SIDE + grid.columns) * SIDE + grid.rows) * len(GridKind) + grid.kind)
 
 
 def kind_of(code: Any) -> Any:
     """The kind of a grid or of a column of them."""
-    return code % len(Kind)
+    return code % len(GridKind)
 
 
 def sides(code: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and depth of a grid or of a column of them; 0 where it is 1d."""
-    rest = code // len(Kind)
+    rest = code // len(GridKind)
     return rest % SIDE, rest // SIDE % SIDE, rest // SIDE**2
 
 
@@ -141,15 +146,15 @@ def is_code(code: Any) -> Any:
     """Whether numbers stand for grids."""
     rows, columns, depth = sides(code)
     whole = (rows > 0) & (columns > 0) & (depth > 0) & (depth < SIDE)
-    flat = (kind_of(code) != Kind.TWO_D) | (depth == 1)
-    return (code == 0) | (whole & flat & (kind_of(code) != Kind.ONE_D))
+    flat = (kind_of(code) != GridKind.TWO_D) | (depth == 1)
+    return (code == 0) | (whole & flat & (kind_of(code) != GridKind.ONE_D))
 
 
 def grid_of(code: Any, tp: Any) -> Grid:
     """The grid of a code, or of a column of codes of one kind; 1d is one column of tp ranks."""
-    kind = Kind(int(kind_of(np.ravel(code)[0])))
+    kind = GridKind(int(kind_of(np.ravel(code)[0])))
     one = tp * 0 + 1
-    return Grid(kind, tp, one, one) if kind == Kind.ONE_D else Grid(kind, *sides(code))
+    return Grid(kind, tp, one, one) if kind == GridKind.ONE_D else Grid(kind, *sides(code))
 
 
 def each(code: Any, tp: Any, of: Callable[[Grid], Any]) -> NDArray[np.int64]:
@@ -175,7 +180,7 @@ def read(text: str) -> int:
     name, *numbers = found.groups()
     rows, columns, depth = (int(number or 1) for number in numbers)
     kind = NAMES[name or ("2d" if numbers[2] is None else "3d")]
-    if kind == Kind.TWO_D and depth > 1:
+    if kind == GridKind.TWO_D and depth > 1:
         raise InputError(f"tp_grid={text}: a 2d grid has no depth; nearest: 2.5d, 3d")
     if 0 in (rows, columns, depth):
         raise InputError(f"tp_grid={text}: every side must be at least 1")
@@ -184,11 +189,11 @@ def read(text: str) -> int:
 
 def written(code: int) -> str:
     """A grid as `read` takes it: '3d:4x2x2'."""
-    kind = Kind(kind_of(code))
+    kind = GridKind(kind_of(code))
     name = next(name for name, value in NAMES.items() if value == kind)
-    if kind == Kind.ONE_D:
+    if kind == GridKind.ONE_D:
         return name
-    shown = sides(code)[: 2 if kind == Kind.TWO_D else 3]
+    shown = sides(code)[: 2 if kind == GridKind.TWO_D else 3]
     return f"{name}:{'x'.join(map(str, shown))}"
 
 
@@ -200,9 +205,9 @@ def grids(tp: int) -> list[int]:
         for columns in _divisors(tp // rows):
             depth = tp // (rows * columns)
             if rows < tp:
-                out.append(code_of(Grid(Kind.THREE_D, rows, columns, depth)))
+                out.append(code_of(Grid(GridKind.THREE_D, rows, columns, depth)))
             if rows > 1 and columns > 1:
-                flat = Kind.TWO_D if depth == 1 else Kind.TWO_HALF_D
+                flat = GridKind.TWO_D if depth == 1 else GridKind.TWO_HALF_D
                 out.append(code_of(Grid(flat, rows, columns, depth)))
     return out
 

@@ -37,7 +37,7 @@ class Tensor(NamedTuple):
     kept: tuple[str, ...] = ()
 
 
-class Collective(NamedTuple):
+class MeshCollective(NamedTuple):
     """A collective that every rank takes part in."""
 
     operation: str
@@ -73,19 +73,19 @@ def held(tensor: Tensor, split: Split, sizes: Sizes, mesh: Mesh) -> Number:
     return local(tensor, split, sizes, mesh) / ranks(tensor.kept, mesh)
 
 
-def gathers(tensor: Tensor, split: Split, sizes: Sizes, mesh: Mesh) -> list[Collective]:
+def gathers(tensor: Tensor, split: Split, sizes: Sizes, mesh: Mesh) -> list[MeshCollective]:
     """What brings an operand into the split, the last axis first."""
     whole = local(tensor, split, sizes, mesh)
     out = []
     for i, axis in enumerate(tensor.kept):
         size = whole / ranks(tensor.kept[:i], mesh)
-        out.append(Collective("all_gather", tensor, axis, size))
+        out.append(MeshCollective("all_gather", tensor, axis, size))
     return out[::-1]
 
 
 def reductions(
     tensor: Tensor, operands: tuple[Tensor, Tensor], split: Split, sizes: Sizes, mesh: Mesh
-) -> list[Collective]:
+) -> list[MeshCollective]:
     """What adds up the partial sums of a result and leaves it as it is kept."""
     summed = {name for operand in operands for name in operand.dimensions} - {*tensor.dimensions}
     axes = [axis for name, over in split.items() if name in summed for axis in over]
@@ -93,7 +93,7 @@ def reductions(
     for axis in sorted(axes, key=lambda axis: axis not in tensor.kept):
         scattered = axis in tensor.kept
         operation = "reduce_scatter" if scattered else "all_reduce"
-        out.append(Collective(operation, tensor, axis, size))
+        out.append(MeshCollective(operation, tensor, axis, size))
         if scattered:
             size = size / mesh[axis]
     return out
@@ -101,28 +101,28 @@ def reductions(
 
 def sent(
     result: Tensor, operands: tuple[Tensor, Tensor], split: Split, sizes: Sizes, mesh: Mesh
-) -> list[Collective]:
+) -> list[MeshCollective]:
     """The collectives of one product of two tensors."""
     gathered = [c for operand in operands for c in gathers(operand, split, sizes, mesh)]
     return gathered + reductions(result, operands, split, sizes, mesh)
 
 
-def forward(p: Product, sizes: Sizes, mesh: Mesh) -> list[Collective]:
+def forward(p: Product, sizes: Sizes, mesh: Mesh) -> list[MeshCollective]:
     """Collectives of y = x w."""
     return sent(p.y, (p.x, p.w), p.split, sizes, mesh)
 
 
-def input_gradient(p: Product, sizes: Sizes, mesh: Mesh) -> list[Collective]:
+def input_gradient(p: Product, sizes: Sizes, mesh: Mesh) -> list[MeshCollective]:
     """Collectives of dx = dy w', under the same split."""
     return sent(p.x, (p.y, p.w), p.split, sizes, mesh)
 
 
-def weight_gradient(p: Product, sizes: Sizes, mesh: Mesh) -> list[Collective]:
+def weight_gradient(p: Product, sizes: Sizes, mesh: Mesh) -> list[MeshCollective]:
     """Collectives of dw = x' dy, under the same split."""
     return sent(p.w, (p.x, p.y), p.split, sizes, mesh)
 
 
-def elements_sent(found: Iterable[Collective], mesh: Mesh) -> Number:
+def elements_sent(found: Iterable[MeshCollective], mesh: Mesh) -> Number:
     """Elements that a rank sends by rings: (n-1)/n of a buffer, twice that to reduce it."""
     times = {"all_reduce": 2}
     return sum(times.get(c.operation, 1) * (1 - 1 / mesh[c.axis]) * c.size for c in found)

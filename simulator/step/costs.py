@@ -15,7 +15,7 @@ from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task
 from . import costs_tables
-from .plan_groups import COMPUTE, PARTS, Group
+from .plan_groups import COMPUTE, PARTS, PlanGroup
 
 EDGE = 0.85
 """Share of the capacity above which a run may or may not fit: between it and 1 lay as many
@@ -36,7 +36,7 @@ class Costs:
 
     task: Task
     plans: Plan
-    groups: tuple[Group, ...]
+    groups: tuple[PlanGroup, ...]
     """Rows with one precision, optimizer and policy each."""
     step: Value
     memory_total: Value

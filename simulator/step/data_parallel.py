@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
 from ..operators import collectives
-from ..operators.collectives import Group as Ranks
-from ..plan.sync_policy import PLAIN, Policy
+from ..operators.collectives import ProcessGroup as Ranks
+from ..plan.sync_policy import PLAIN, SyncPolicy
 from ..task import Task
 from . import gradient_exchange
 from .ranks import Weights
@@ -51,7 +51,7 @@ def synchronisation(
     task: Task,
     recipe: Recipe,
     weights: Weights,
-    policy: Policy = PLAIN,
+    policy: SyncPolicy = PLAIN,
     zeros: Sequence[int] = (0, 1, 2, 3),
 ) -> Synchronisation:
     """Times of the three collectives for the three ways to cut them; 0 for those that no ZeRO
@@ -122,7 +122,7 @@ def exposed(communication: Value, window: Value, tail: Value, contention: float)
 
 
 def seconds(
-    task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: Policy = PLAIN
+    task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: SyncPolicy = PLAIN
 ) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
 
@@ -168,7 +168,7 @@ def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     return _late(_shown(times, pieces, s.forward, contention), s.forward_before)[None]
 
 
-def _apart(times: Value, s: Stages, policy: Policy, contention: float) -> Value:
+def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:
     """Averaging weights, mean over the steps of a period [2, 1, skeleton].
 
     Gossip averages the weights a step began with, so all of its compute hides it (Lian et al.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, codes_in, distinct, repeats
+from ..base.arrays import Index, Value, codes_in, distinct, repeats
 from ..pipeline import stage_placement
 from ..plan import sync_policy
 from ..plan.plan import Plan, resolve
@@ -17,9 +17,8 @@ from ..rules.validity import check
 from ..task import Task
 from .costs import Costs
 from .layer_run_groups import SegmentGroup
-from .plan_groups import Group
+from .plan_groups import PlanGroup
 from .stage_layouts import LayoutOf
-from .stages import Index
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -33,10 +32,10 @@ def _groups(plans: Plan) -> list[Index]:
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
-def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> Group:
+def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> PlanGroup:
     if plans.segments:
         return SegmentGroup(task, plans, rows)
-    return Group(task, plans, rows, layout_of)
+    return PlanGroup(task, plans, rows, layout_of)
 
 
 def simulate(

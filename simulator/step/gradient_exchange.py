@@ -16,24 +16,24 @@ from ..base.arrays import Value
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives
-from ..operators.collectives import Group
+from ..operators.collectives import ProcessGroup
 from ..operators.kernel_times import streaming_seconds
 from ..plan.codes import Sync
 from ..plan.compressors import METHODS, bytes_of_entry
 from ..plan.gossip_graphs import Graph as GivenGraph
 from ..plan.gossip_graphs import Mixing, mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import GOSSIP, SERVERS, Policy
+from ..plan.sync_policy import GOSSIP, SERVERS, SyncPolicy
 from ..task import Task
 
 
-def element_bytes(task: Task, recipe: Recipe, policy: Policy) -> float:
+def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:
     """Bytes a parameter in full: a weight where weights are averaged, else a gradient."""
     gradient = task.software.reduce_bytes or recipe.gradient
     return float(recipe.weight if policy.apart else gradient)
 
 
-def wire_bytes(element: float, policy: Policy) -> tuple[float, float]:
+def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:
     """Bytes a parameter that go up (from a worker) and down (back to it)."""
     if not policy.compression:
         return element, element
@@ -42,16 +42,16 @@ def wire_bytes(element: float, policy: Policy) -> tuple[float, float]:
     return up, up if method.both_ways else element
 
 
-def servers(policy: Policy, cluster: Cluster) -> int:
+def servers(policy: SyncPolicy, cluster: Cluster) -> int:
     """Parameter servers: one, or as many as nodes."""
     return 1 if policy.sync == Sync.PARAMETER_SERVER else cluster.nodes
 
 
 def seconds(
     element: float,
-    policy: Policy,
+    policy: SyncPolicy,
     size: Value | float,
-    group: Group,
+    group: ProcessGroup,
     cluster: Cluster,
     graph: GivenGraph | None = None,
 ) -> Value:
@@ -82,8 +82,8 @@ _ALL_REDUCES = {
 
 def _gossip(
     size: Value | float,
-    policy: Policy,
-    group: Group,
+    policy: SyncPolicy,
+    group: ProcessGroup,
     cluster: Cluster,
     graph: GivenGraph | None,
 ) -> Value:
@@ -100,7 +100,9 @@ def _gossip(
     return out + collectives.all_gather(size, within, cluster)
 
 
-def _mixed(group: Group, policy: Policy, graph: GivenGraph | None) -> tuple[Value, Value]:
+def _mixed(
+    group: ProcessGroup, policy: SyncPolicy, graph: GivenGraph | None
+) -> tuple[Value, Value]:
     """Messages of the busiest rank and of the busiest domain, for each of a few group sizes."""
     shape = np.shape(group.ranks)
     pairs = np.stack([np.ravel(group.ranks), np.ravel(group.in_domain)], axis=1)
@@ -110,7 +112,7 @@ def _mixed(group: Group, policy: Policy, graph: GivenGraph | None) -> tuple[Valu
     return messages.reshape(shape), leaving.reshape(shape)
 
 
-def averaging(task: Task, policy: Policy, plans: Plan) -> tuple[Value, Value]:
+def averaging(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value]:
     """Steps until the way to average repeats, and the second singular value of what those steps
     do to the weights, of each row [row]."""
     period = np.full(plans.rows, float(policy.period))
@@ -122,7 +124,7 @@ def averaging(task: Task, policy: Policy, plans: Plan) -> tuple[Value, Value]:
     return period * [f.period for f in rows], np.array([f.second for f in rows])
 
 
-def mixing_of(task: Task, policy: Policy, dp: int, tp: int) -> Mixing:
+def mixing_of(task: Task, policy: SyncPolicy, dp: int, tp: int) -> Mixing:
     """How the replicas of a plan average in one exchange of gossip."""
     group = collectives.place(float(dp), float(tp), task.cluster)
     if policy.sync == Sync.HIERARCHICAL_GOSSIP:
@@ -130,7 +132,7 @@ def mixing_of(task: Task, policy: Policy, dp: int, tp: int) -> Mixing:
     return mixing(policy.topology, int(group.ranks), int(group.in_domain), task.graph)
 
 
-def compress_seconds(task: Task, element: float, policy: Policy, size: Value) -> Value | float:
+def compress_seconds(task: Task, element: float, policy: SyncPolicy, size: Value) -> Value | float:
     """Seconds to compress `size` parameters: each round reads and writes the vector, and the
     memory of error feedback. At least that: the selection of top-k takes more passes."""
     if not policy.compression:
@@ -146,7 +148,7 @@ def bucket_size(task: Task, ranks: Value) -> Value:
     return np.maximum(software.bucket_parameters, software.bucket_parameters_per_rank * ranks)
 
 
-def buckets(task: Task, policy: Policy, parameters: Value, ranks: Value, units: Value) -> Value:
+def buckets(task: Task, policy: SyncPolicy, parameters: Value, ranks: Value, units: Value) -> Value:
     """Collectives that gradients are cut into: by bucket, at most one a tensor."""
     size = policy.bucket_parameters
     if not size:
@@ -159,7 +161,7 @@ TENSORS_PER_LAYER = 12
 """Gradient tensors of a transformer layer: weights and biases of four GEMMs and two norms."""
 
 
-def messages(policy: Policy, replicas: int, neighbours: float) -> float:
+def messages(policy: SyncPolicy, replicas: int, neighbours: float) -> float:
     """Messages a rank sends in one synchronisation."""
     if policy.sync in GOSSIP:
         return neighbours

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, codes_in
+from ..base.arrays import Index, Value, codes_in
 from ..plan.plan import Plan
 from ..task import Task
 from . import data_parallel, layer_run_stages, memory
-from .plan_groups import Group, optimizer_seconds
-from .stages import Index
+from .plan_groups import PlanGroup, optimizer_seconds
 
 
-class SegmentGroup(Group):
+class SegmentGroup(PlanGroup):
     """Rows with segments: every row is a skeleton of its own, and nothing is tabulated."""
 
     def __init__(self, task: Task, plans: Plan, rows: Index) -> None:
@@ -22,7 +21,7 @@ class SegmentGroup(Group):
         self.stages = self.segmented.stages
         self.sends = self._sends(plans)
 
-    def take(self, which: Index, rows: Index) -> Group:
+    def take(self, which: Index, rows: Index) -> PlanGroup:
         """The chosen ones of its rows, costed again."""
         return SegmentGroup(self.task, self.plans.take(which), rows)
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
 from ..plan.compressors import METHODS
-from ..plan.sync_policy import GOSSIP, PLAIN, SERVERS, Policy
+from ..plan.sync_policy import GOSSIP, PLAIN, SERVERS, SyncPolicy
 from ..task import Task
 from .ranks import Weights
 from .stages import Stages
@@ -35,7 +35,12 @@ PARTS = (
 
 
 def rank_bytes(
-    task: Task, recipe: Recipe, optimizer: int, stages: Stages, zero: int, policy: Policy = PLAIN
+    task: Task,
+    recipe: Recipe,
+    optimizer: int,
+    stages: Stages,
+    zero: int,
+    policy: SyncPolicy = PLAIN,
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
     states = bytes_of_states(task, recipe, optimizer, policy)
@@ -69,7 +74,7 @@ def worst_bytes(
     optimizer: int,
     stages: Stages,
     zeros: list[int],
-    policy: Policy = PLAIN,
+    policy: SyncPolicy = PLAIN,
 ) -> Value:
     """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
 
@@ -94,7 +99,7 @@ def worst_bytes(
 
 
 def bytes_of_states(
-    task: Task, recipe: Recipe, optimizer: int, policy: Policy = PLAIN
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy = PLAIN
 ) -> dict[str, float]:
     """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
     keeps more or less (buffers of its own, no fp32 copy).

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..base.arrays import Value, codes_in, take_last
+from ..base.arrays import Index, Value, codes_in, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import idle_time
 from ..plan.plan import Plan
-from ..plan.sync_policy import SERVERS, Policy, policy_of
+from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
 from ..task import Task
 from . import convergence, data_parallel, gradient_exchange, memory, offload, stages
 from .ranks import Weights
 from .stage_layouts import LayoutOf
-from .stages import Index, Stages
+from .stages import Stages
 
 COMPUTE = {
     "matmul": Cost.MATMUL,
@@ -44,7 +44,7 @@ PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "opt
 """Parts of a step; they add up to step_seconds."""
 
 
-class Group:
+class PlanGroup:
     """Rows of one precision, optimizer and policy, and the tables by skeleton they look up.
 
     Rows with equal stages share a skeleton; what ZeRO and the overlaps change is tabulated for
@@ -57,7 +57,7 @@ class Group:
     """Where these rows stand in the whole table."""
     optimizer: int
     recipe: Recipe
-    policy: Policy
+    policy: SyncPolicy
     """How replicas are kept together."""
     peak: float
     """Dense FLOP/s of the GEMM format."""
@@ -133,7 +133,7 @@ class Group:
         period, second = gradient_exchange.averaging(task, policy, self.plans)
         return convergence.cooperative(dp, variance, accuracy, period, second)
 
-    def take(self, which: Index, rows: Index) -> Group:
+    def take(self, which: Index, rows: Index) -> PlanGroup:
         """The chosen ones of its rows, which stand at `rows` in another table."""
         out = copy(self)
         used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
@@ -144,7 +144,7 @@ class Group:
                 setattr(out, name, getattr(self, name)[..., used])
         return out
 
-    def moved(self, start: int) -> Group:
+    def moved(self, start: int) -> PlanGroup:
         """The same rows, standing further down in a longer table."""
         out = copy(self)
         out.rows = self.rows + start

@@ -142,7 +142,7 @@ def _deferred(times: StageTimes) -> int:
     return int(deferred(longest, times.weight_gradient.max()))
 
 
-def _every_chunk(cut: stage_placement.Cut) -> stage_placement.Layout:
+def _every_chunk(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """A layout in which every chunk is a rank."""
     alone = cut._replace(pp=len(cut.chunks), place=stage_placement.Placement.LOOPED)
     return stage_placement.every_rank(alone)

@@ -30,11 +30,11 @@ class Weights:
     """Layers that gather and scatter them one by one."""
     unit_parameters: Value
     """Parameters of the largest layer on a rank."""
-    data_group: collectives.Group
+    data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
-    expert_group: collectives.Group
+    expert_group: collectives.ProcessGroup
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
-    replicas: collectives.Group | None = None
+    replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
 
 
@@ -150,7 +150,7 @@ def _paths(place: Placements, passes: Value) -> Value | None:
 
 def _expert_group(
     task: Task, plans: Plan, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
-) -> collectives.Group | None:
+) -> collectives.ProcessGroup | None:
     """Ranks that hold the same experts; None for a model without."""
     if not any(kind.experts for kind in task.model.kinds):
         return None
@@ -160,14 +160,16 @@ def _expert_group(
 
 
 def _with_copies(
-    group: collectives.Group, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
-) -> collectives.Group:
+    group: collectives.ProcessGroup, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
+) -> collectives.ProcessGroup:
     """The group together with the ranks that hold the other copy of the model, which are up to a
     pipeline's length away."""
     if copies.max() == 1:
         return group
     near, far = np.where(crosses, 1, copies), np.where(crosses, copies, 1)
-    return collectives.Group(group.ranks * copies, group.in_domain * near, group.domains * far)
+    return collectives.ProcessGroup(
+        group.ranks * copies, group.in_domain * near, group.domains * far
+    )
 
 
 def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:

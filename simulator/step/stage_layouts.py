@@ -15,7 +15,7 @@ from ..workload.model import Network
 
 SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
 """Fields of a plan that decide its layout, with the placement of its schedule."""
-LayoutOf = Callable[[stage_placement.Cut], stage_placement.Layout]
+LayoutOf = Callable[[stage_placement.Cut], stage_placement.StageLayout]
 
 
 class Placements:

@@ -27,7 +27,7 @@ from ..hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from ..task import Task
 from . import layer_fit, metrics
 from .predict_runs import SAME, SUBSETS, Prediction, predict, ranking_groups
-from .published_runs import Run
+from .published_runs import PublishedRun
 from .run_tasks import Question, questions
 from .timed_runs import Rows
 
@@ -60,13 +60,13 @@ class Part:
     source: str
     fields: tuple[str, ...]
     """Of Software."""
-    keep: Callable[[Run], bool] = lambda run: True
+    keep: Callable[[PublishedRun], bool] = lambda run: True
     least_mfu: float = 0.0
     layers: bool = False
     """A table of layers is made as well (layer_fit)."""
 
 
-def _on(accelerator: str) -> Callable[[Run], bool]:
+def _on(accelerator: str) -> Callable[[PublishedRun], bool]:
     return lambda run: (
         accelerator in run["accelerator"] and run.dtype == "bf16" and not run["experts"]
     )
@@ -181,7 +181,7 @@ def held_out(
     return out, fits
 
 
-def folds(runs: Sequence[Run]) -> Labels:
+def folds(runs: Sequence[PublishedRun]) -> Labels:
     """The fold of every row: ranking groups dealt out by their hashes, alike every time."""
     groups = [repr((*(run[name] for name in SAME), run.kernel)) for run in runs]
     order = sorted(set(groups), key=lambda group: sha256(group.encode()).hexdigest())
@@ -189,7 +189,7 @@ def folds(runs: Sequence[Run]) -> Labels:
     return np.array([fold[group] for group in groups], object)
 
 
-def cross_validate(runs: Sequence[Run]) -> dict[str, Any]:
+def cross_validate(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     """Held-out errors of every part that the runs have, of all together, and the intervals.
 
     Raises InputError where no part has rows of two ranking groups.

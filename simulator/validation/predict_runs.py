@@ -19,7 +19,7 @@ from ..plan.plan import AXES, concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
 from . import metrics
-from .published_runs import Run
+from .published_runs import PublishedRun
 from .run_tasks import Question, questions
 
 SAME = (
@@ -194,7 +194,7 @@ def _dense(p: Prediction) -> Mask:
     return chosen
 
 
-def _of(source: str, keep: Callable[[Run], bool]) -> Callable[[Prediction], Mask]:
+def _of(source: str, keep: Callable[[PublishedRun], bool]) -> Callable[[Prediction], Mask]:
     def chosen(p: Prediction) -> Mask:
         return np.array([q.run.source == source and keep(q.run) for q in p.asked], bool)
 
@@ -241,7 +241,7 @@ def _without_curve(r: dict[str, Any]) -> dict[str, Any]:
 class Validation:
     """A file of runs, what the simulator says of them, and the scores."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[PublishedRun, ...]
     answers: tuple[Question | str, ...]
     """For each run its question, or why it has none."""
     prediction: Prediction
@@ -250,7 +250,7 @@ class Validation:
     """Scores in the form of the JSON contract, and of SUBSETS."""
 
 
-def validate(runs: Sequence[Run]) -> Validation:
+def validate(runs: Sequence[PublishedRun]) -> Validation:
     """Predicts and scores all rows."""
     answers = questions(runs)
     p = predict([answer for answer in answers if isinstance(answer, Question)])
@@ -272,7 +272,7 @@ def _subset(p: Prediction) -> dict[str, Any]:
     return {"pooled": score(p, len(p)), "sources": inside}
 
 
-def _coverage(runs: Sequence[Run], answers: Sequence[Question | str]) -> dict[str, int]:
+def _coverage(runs: Sequence[PublishedRun], answers: Sequence[Question | str]) -> dict[str, int]:
     """Timed rows with layers and a hidden width, and how many of them are supported."""
     timed = [
         isinstance(answer, Question)

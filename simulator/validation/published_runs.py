@@ -64,7 +64,7 @@ _KIND: dict[Callable[[str], Any], str] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One row as published: a value for each of COLUMNS, None where it was not stated."""
 
     cells: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Run:
         return re.search(pattern, self.given("notes", ""))
 
 
-def read_runs(path: str | Path | None = None) -> list[Run]:
+def read_runs(path: str | Path | None = None) -> list[PublishedRun]:
     """The rows of a CSV file, or of the shipped one; lines that start with # are comments.
 
     Raises InputError for a file that cannot be read, a missing column or a wrong cell.
@@ -133,7 +133,7 @@ def _text(path: str | Path | None, name: str) -> str:
         raise InputError(f"{name}: cannot be read ({why})") from None
 
 
-def _run(name: str, number: int, row: Mapping[str, str | None]) -> Run:
+def _run(name: str, number: int, row: Mapping[str, str | None]) -> PublishedRun:
     cells: dict[str, Any] = {}
     for column, read in COLUMNS.items():
         text = (row[column] or "").strip()
@@ -142,4 +142,4 @@ def _run(name: str, number: int, row: Mapping[str, str | None]) -> Run:
         except (ValueError, KeyError, OverflowError):
             where = f"{name}: row {number}: {column}"
             raise InputError(f"{where} {text!r} must be {_KIND[read]}") from None
-    return Run(cells)
+    return PublishedRun(cells)

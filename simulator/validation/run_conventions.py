@@ -184,7 +184,7 @@ KERNELS: dict[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ModelFamily:
     """What a model family says about a layer."""
 
     gated: bool = False
@@ -196,10 +196,10 @@ class Family:
 
 
 FAMILIES = {
-    "gpt": Family(),
-    "mpt": Family(),
-    "bloom": Family(learned_positions=False, embedding_norm=True),
-    "llama": Family(
+    "gpt": ModelFamily(),
+    "mpt": ModelFamily(),
+    "bloom": ModelFamily(learned_positions=False, embedding_norm=True),
+    "llama": ModelFamily(
         gated=True, biases=False, tied=False, learned_positions=False, layer_norm=False
     ),
 }

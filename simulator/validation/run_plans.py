@@ -10,11 +10,11 @@ from ..pipeline.schedule_names import Schedule
 from ..plan.codes import NAMES
 from ..plan.plan import Plan
 from ..plan.sync_policy import FIELDS
-from .published_runs import Run
+from .published_runs import PublishedRun
 from .synchronisation_runs import FRAMEWORKS
 
 
-def plan_of(run: Run) -> Plan:
+def plan_of(run: PublishedRun) -> Plan:
     """The layout of a row; AUTO where neither the row nor its convention says anything."""
     rule, tp, cp = run.convention, run["tp"], run.given("cp", 1)
     ranks, virtual = run["dp"] * cp, _virtual_stages(run)
@@ -43,13 +43,13 @@ def plan_of(run: Run) -> Plan:
     )
 
 
-def _policy(run: Run) -> dict[str, Any]:
+def _policy(run: PublishedRun) -> dict[str, Any]:
     """How the replicas of a row's framework are kept together, where it is not by all-reduce."""
     policy = FRAMEWORKS.get(run.given("framework", ""))
     return dict(zip(FIELDS, policy, strict=True)) if policy else {}
 
 
-def _overlap(run: Run, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, Any]:
+def _overlap(run: PublishedRun, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, Any]:
     """The overlaps that the convention and the notes state, where the layout allows them."""
     allowed = {
         "overlap_grad_reduce": ranks > 1,
@@ -63,7 +63,7 @@ def _overlap(run: Run, ranks: int, zero: int, virtual: int, split: bool) -> dict
     return stated
 
 
-def _virtual_stages(run: Run) -> int:
+def _virtual_stages(run: PublishedRun) -> int:
     if run["pp"] == 1:
         return 1
     stated = run["virtual_stages"]
@@ -74,7 +74,7 @@ def _virtual_stages(run: Run) -> int:
     return int(stated or 1)
 
 
-def _schedule(run: Run, virtual: int) -> int:
+def _schedule(run: PublishedRun, virtual: int) -> int:
     """The code of a row's schedule; 'zb (ZB-1p)' is the one whose name has these letters."""
     text = run.given("schedule", "1f1b").lower()
     if run["pp"] == 1:
@@ -95,7 +95,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text)
 
 
-def _ends(run: Run, virtual: int) -> tuple[int, ...]:
+def _ends(run: PublishedRun, virtual: int) -> tuple[int, ...]:
     """Layers of every chunk where embedding and head count as layers: the first and the last
     have one fewer. Rows say so, or only so do their layers fill the chunks.
     """

@@ -18,8 +18,8 @@ from ..rules.validity import violated
 from ..task import Task
 from ..workload.blocks import Attention, Block, Experts, Mlp
 from ..workload.model import Model
-from .published_runs import Run
-from .run_conventions import FAMILIES, KERNELS, LISTED, NETWORKS, Family
+from .published_runs import PublishedRun
+from .run_conventions import FAMILIES, KERNELS, LISTED, NETWORKS, ModelFamily
 from .run_plans import plan_of
 
 SHAPE = ("layers", "hidden", "ffn_hidden", "heads", "sequence")
@@ -36,13 +36,13 @@ SIZE_AGREES = (0.75, 1.33)
 class Question:
     """A row that can be predicted."""
 
-    run: Run
+    run: PublishedRun
     task: Task
     """One object for all rows that share it."""
     plan: Plan
 
 
-def questions(runs: Iterable[Run]) -> list[Question | str]:
+def questions(runs: Iterable[PublishedRun]) -> list[Question | str]:
     """For each row its question, or the reason why it has none."""
     builder = _Builder()
     out: list[Question | str] = []
@@ -66,7 +66,7 @@ class _Builder:
             self.built[make, *key] = make(*key)
         return self.built[make, *key]
 
-    def question(self, run: Run) -> Question:
+    def question(self, run: PublishedRun) -> Question:
         """The question of a row; InputError with the reason where there is none."""
         _check(run)
         size = (run["gpus"], run["gpus_per_node"], run.convention.rack)
@@ -98,7 +98,7 @@ class _Builder:
         )
 
 
-def _check(run: Run) -> None:
+def _check(run: PublishedRun) -> None:
     """Raise InputError for what is no training that the simulator knows."""
     family, listed = run.given("family", ""), run["model"] in LISTED
     if family not in FAMILIES and not listed:
@@ -115,14 +115,14 @@ def _check(run: Run) -> None:
         raise InputError("offload of weights to the host is not modelled")
 
 
-def _check_size(run: Run, model: Model) -> None:
+def _check_size(run: PublishedRun, model: Model) -> None:
     stated = run["n_params_b"]
     low, high = SIZE_AGREES
     if stated and not low < model.parameters / (1e9 * stated) < high:
         raise InputError("its sizes do not give the parameters it states")
 
 
-def _model_of(run: Run) -> tuple[Any, ...]:
+def _model_of(run: PublishedRun) -> tuple[Any, ...]:
     """What builds the model of a row, and from which arguments."""
     if run["model"] in LISTED:
         return Model.preset, LISTED[run["model"]]
@@ -138,7 +138,7 @@ def _model_of(run: Run) -> tuple[Any, ...]:
     )
 
 
-def _family(run: Run, tied: bool | None) -> Family:
+def _family(run: PublishedRun, tied: bool | None) -> ModelFamily:
     """The look of a row's family, corrected by what its notes say.
 
     A GPT with grouped queries is a later one: no biases, rotary positions, untied (Nemotron 4).
@@ -153,7 +153,7 @@ def _family(run: Run, tied: bool | None) -> Family:
 
 def _model(
     name: str,
-    look: Family,
+    look: ModelFamily,
     shape: tuple[int, int, int, int, int],
     experts: tuple[int, int],
     text: tuple[int, int],

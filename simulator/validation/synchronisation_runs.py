@@ -17,10 +17,10 @@ from ..hardware.cluster import Cluster
 from ..operators import collectives
 from ..plan.codes import Sync
 from ..plan.gossip_graphs import Topology
-from ..plan.sync_policy import Policy
+from ..plan.sync_policy import SyncPolicy
 from ..step import gradient_exchange
 from ..step.data_parallel import exposed
-from .published_runs import Run, read_runs
+from .published_runs import PublishedRun, read_runs
 
 PROFILE = "v100-16gb-sxm"
 FP32 = 4.0
@@ -32,13 +32,13 @@ ALL_REDUCE_SECONDS, GOSSIP_SECONDS = 0.278, 0.150
 NODE_RATE, NODE_LATENCY = 3.125e9 / 8, 75e-6
 """Bytes/s of a GPU's share of 25 Gb/s, and the profile's seconds a node: where fits start."""
 
-RING = Policy(sync=Sync.RING)
-NEIGHBOURS = Policy(sync=Sync.GOSSIP, topology=Topology.RING)
-ONE_PEER = Policy(sync=Sync.GOSSIP, topology=Topology.INNER_OUTER_EXPONENTIAL)
-BETWEEN_NODES = Policy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.ONE_PEER_EXPONENTIAL)
+RING = SyncPolicy(sync=Sync.RING)
+NEIGHBOURS = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
+ONE_PEER = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.INNER_OUTER_EXPONENTIAL)
+BETWEEN_NODES = SyncPolicy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.ONE_PEER_EXPONENTIAL)
 
 
-class Network(NamedTuple):
+class FittedNetwork(NamedTuple):
     """What a fit finds."""
 
     bandwidth: float
@@ -68,7 +68,7 @@ class Compared(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def sync_seconds(policy: Policy, parameters: float, cluster: Cluster) -> float:
+def sync_seconds(policy: SyncPolicy, parameters: float, cluster: Cluster) -> float:
     """Seconds to synchronise fp32 parameters once among all GPUs of a cluster, nothing hidden."""
     group = collectives.place(np.array([float(cluster.gpus)]), 1.0, cluster)
     return float(gradient_exchange.seconds(FP32, policy, parameters, group, cluster)[0])
@@ -79,14 +79,14 @@ def fit_network(
     parameters: float = RESNET_50,
     all_reduce: float = ALL_REDUCE_SECONDS,
     gossip: float = GOSSIP_SECONDS,
-) -> Network:
+) -> FittedNetwork:
     """The network on which a ring all-reduce and averaging with two neighbours take so long.
 
     Both times are linear in seconds a byte and seconds a node: two equations, two unknowns.
     """
 
     def times(rate: float, latency: float) -> NDArray[np.float64]:
-        cluster = Network(rate, latency).cluster(gpus)
+        cluster = FittedNetwork(rate, latency).cluster(gpus)
         return np.array([sync_seconds(p, parameters, cluster) for p in (RING, NEIGHBOURS)])
 
     start = times(NODE_RATE, NODE_LATENCY)
@@ -94,7 +94,7 @@ def fit_network(
     later = times(NODE_RATE, 2 * NODE_LATENCY) - start
     wanted = np.array([all_reduce, gossip]) - start
     bytes_, nodes = np.linalg.solve(np.stack([slower, later], axis=1), wanted)
-    return Network(NODE_RATE / (1 + float(bytes_)), NODE_LATENCY * (1 + float(nodes)))
+    return FittedNetwork(NODE_RATE / (1 + float(bytes_)), NODE_LATENCY * (1 + float(nodes)))
 
 
 IMAGENET_IMAGES, EPOCHS, IMAGES_A_NODE = 1_281_167, 120, 256
@@ -108,7 +108,7 @@ IMAGENET_HOURS = {
 """Nodes: hours of parallel and of decentralised SGD."""
 
 
-def imagenet_hours(network: Network, epochs: int = EPOCHS) -> list[Compared]:
+def imagenet_hours(network: FittedNetwork, epochs: int = EPOCHS) -> list[Compared]:
     """Hours of ResNet-50 on ImageNet; compute is what the first decentralised run leaves."""
     steps = {n: IMAGENET_IMAGES * epochs / (n * IMAGES_A_NODE) for n in IMAGENET_HOURS}
     first = sync_seconds(NEIGHBOURS, RESNET_50, network.cluster(4 * 8))
@@ -130,7 +130,7 @@ BERT_COMPUTE = 0.33
 """Seconds: 8,192 tokens a GPU, 6 FLOPs a parameter and token, 50 TFLOP/s of a V100 (stated)."""
 
 
-def bert_hours(network: Network) -> Compared:
+def bert_hours(network: FittedNetwork) -> Compared:
     """Hours of decentralised BERT-Large with one peer a step, from those of parallel SGD."""
     cluster = network.cluster(64)
     parallel, one_peer = (
@@ -153,7 +153,7 @@ BACKWARD, CONTENTION = 2 / 3, 0.15
 """Share of compute that is backward; software.contention."""
 
 
-def bluefog(network: Network) -> list[tuple[Run, Compared]]:
+def bluefog(network: FittedNetwork) -> list[tuple[PublishedRun, Compared]]:
     """Iterations of BlueFog's benchmark, communication hidden behind compute; smallest runs, which
     give the compute time, left out."""
     out = []

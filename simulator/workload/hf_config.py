@@ -14,7 +14,7 @@ from typing import Any
 from ..base.errors import InputError, did_you_mean
 from ..base.typed_objects import JsonObject, shown
 from .blocks import Attention, Block, Experts, Mlp
-from .hf_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, Family
+from .hf_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, ConfigFamily
 
 MOST_LAYERS = 10_000
 MOST_HEADS = 65_536
@@ -57,7 +57,7 @@ def _refuse_encoders(config: JsonObject) -> None:
             raise config.refuse(key, "is true; only decoder-only transformers are supported")
 
 
-def _family(config: JsonObject) -> Family:
+def _family(config: JsonObject) -> ConfigFamily:
     """The family of the model_type with the file's switches applied."""
     kind = config.values.get("model_type")
     if not isinstance(kind, str):
@@ -81,7 +81,7 @@ def _family(config: JsonObject) -> Family:
     return replace(family, **switches)  # type: ignore[arg-type]
 
 
-def _refuse_what_the_family_lacks(config: JsonObject, family: Family, kind: str) -> None:
+def _refuse_what_the_family_lacks(config: JsonObject, family: ConfigFamily, kind: str) -> None:
     _refuse_encoders(config)
     for key in family.required:
         if not config.has(key) and (key not in config.values or key not in NONE_WHEN_NULL):
@@ -100,7 +100,7 @@ def _refuse_what_the_family_lacks(config: JsonObject, family: Family, kind: str)
         raise config.refuse("hybrid_override_pattern", f"means {LINEAR}, which is not supported")
 
 
-def _arguments(config: JsonObject, family: Family) -> dict[str, Any]:
+def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
     hidden = config.size("hidden_size", "n_embd", "n_embed", "d_model")
     layers = config.size(*LAYERS, most=MOST_LAYERS)
     if config.size("word_embed_proj_dim", default=hidden) != hidden:
@@ -131,7 +131,7 @@ def _arguments(config: JsonObject, family: Family) -> dict[str, Any]:
     }
 
 
-def _windows(config: JsonObject, family: Family, layers: int) -> list[int]:
+def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]:
     """Each layer's window; 0 where attention sees everything."""
     limited = "chunked_attention" if _chunked(family) else "sliding_attention"
     limited = "indexed_attention" if family.latent else limited
@@ -146,11 +146,11 @@ def _windows(config: JsonObject, family: Family, layers: int) -> list[int]:
     return [window * is_local for is_local in local]
 
 
-def _chunked(family: Family) -> bool:
+def _chunked(family: ConfigFamily) -> bool:
     return family.window_key == "attention_chunk_size"
 
 
-def _window(config: JsonObject, family: Family) -> int:
+def _window(config: JsonObject, family: ConfigFamily) -> int:
     """The family's window; 0 when the config switches it off."""
     key = family.window_key
     switched_off = not config.flag("use_sliding_window", not family.optional_window)
@@ -160,7 +160,7 @@ def _window(config: JsonObject, family: Family) -> int:
     return config.size(key, default=family.window)
 
 
-def _local(config: JsonObject, family: Family, layers: int) -> list[bool]:
+def _local(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
     """Which layers have the window, by the family's rule."""
     numbers = range(layers)
     if family.windows == "upper":
@@ -177,7 +177,7 @@ def _local(config: JsonObject, family: Family, layers: int) -> list[bool]:
     return [(layer + 1) % every > 0 for layer in numbers]
 
 
-def _sparse(config: JsonObject, family: Family, layers: int) -> list[bool]:
+def _sparse(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
     """Which layers are mixtures of experts."""
     numbers = range(layers)
     if not family.experts:
@@ -198,7 +198,9 @@ def _sparse(config: JsonObject, family: Family, layers: int) -> list[bool]:
     ]
 
 
-def _block(config: JsonObject, family: Family, hidden: int, window: int, sparse: bool) -> Block:
+def _block(
+    config: JsonObject, family: ConfigFamily, hidden: int, window: int, sparse: bool
+) -> Block:
     attention = _latent_attention if family.latent else _attention
     return Block(
         attention=attention(config, family, hidden, window),
@@ -209,7 +211,7 @@ def _block(config: JsonObject, family: Family, hidden: int, window: int, sparse:
     )
 
 
-def _norms(config: JsonObject, family: Family) -> int:
+def _norms(config: JsonObject, family: ConfigFamily) -> int:
     if not family.parallel:
         return family.norms
     both = 2 if config.flag("new_decoder_architecture", False) else family.parallel_norms
@@ -220,7 +222,7 @@ def _heads(config: JsonObject) -> int:
     return config.size("num_attention_heads", "n_head", "n_heads", "num_heads", most=MOST_HEADS)
 
 
-def _attention(config: JsonObject, family: Family, hidden: int, window: int) -> Attention:
+def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: int) -> Attention:
     heads = _heads(config)
     head_dim = config.size("head_dim", "attention_head_dim", "kv_channels", default=0)
     if not head_dim and hidden % heads:
@@ -241,7 +243,7 @@ def _attention(config: JsonObject, family: Family, hidden: int, window: int) -> 
     )
 
 
-def _kv_heads(config: JsonObject, family: Family, heads: int) -> int:
+def _kv_heads(config: JsonObject, family: ConfigFamily, heads: int) -> int:
     if family.multi_query and not config.flag("new_decoder_architecture", False):
         return 1
     keys = ("num_key_value_heads", "num_kv_heads")
@@ -255,7 +257,9 @@ def _kv_heads(config: JsonObject, family: Family, heads: int) -> int:
     return kv_heads
 
 
-def _latent_attention(config: JsonObject, family: Family, hidden: int, window: int) -> Attention:
+def _latent_attention(
+    config: JsonObject, family: ConfigFamily, hidden: int, window: int
+) -> Attention:
     """Multi-head latent attention; `q_lora_rank: null` means uncompressed queries."""
     heads = _heads(config)
     rope = config.size("qk_rope_head_dim")
@@ -285,12 +289,12 @@ def _latent_attention(config: JsonObject, family: Family, hidden: int, window: i
     return attention
 
 
-def _mlp(config: JsonObject, family: Family, hidden: int) -> Mlp:
+def _mlp(config: JsonObject, family: ConfigFamily, hidden: int) -> Mlp:
     ffn = config.size(*family.ffn, default=family.ffn_of_hidden * hidden or None)
     return Mlp(ffn=ffn, gated=family.gated, bias=family.mlp_bias)
 
 
-def _experts(config: JsonObject, family: Family) -> Experts:
+def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
     count = config.size(*EXPERT_COUNTS)
     shared = config.size(family.shared, default=0, least=0) if family.shared else 0
     ffn = config.size(family.expert_ffn)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
+class ConfigFamily:
     """What a model_type means beyond the sizes in its config; switches in the file overrule it."""
 
     gated: bool = True
@@ -89,19 +89,19 @@ NONE_WHEN_NULL = (
 
 _KV = ("num_key_value_heads",)
 _KV_DIM = (*_KV, "head_dim")
-_LLAMA = Family()
-_BIASED = Family(gated=False, norm_bias=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+_LLAMA = ConfigFamily()
+_BIASED = ConfigFamily(gated=False, norm_bias=True, qkv_bias=True, out_bias=True, mlp_bias=True)
 _GPT = replace(_BIASED, tied=True, ffn_of_hidden=4)
-_GPTJ = Family(gated=False, norm_bias=True, mlp_bias=True, head_bias=True, parallel=True)
+_GPTJ = ConfigFamily(gated=False, norm_bias=True, mlp_bias=True, head_bias=True, parallel=True)
 _OPT_FORM = (("do_layer_norm_before", True), ("layer_norm_elementwise_affine", True))
-_QWEN = Family(windows="upper", optional_window=True, required=_KV)
+_QWEN = ConfigFamily(windows="upper", optional_window=True, required=_KV)
 _QWEN_EXPERTS = replace(_QWEN, experts=True, expert_ffn="moe_intermediate_size")
-_GEMMA = Family(tied=True, required=_KV_DIM)
+_GEMMA = ConfigFamily(tied=True, required=_KV_DIM)
 _GEMMA2 = replace(_GEMMA, norms=4, windows="interval")
-_OLMO2 = Family(query_key_norm="full")
+_OLMO2 = ConfigFamily(query_key_norm="full")
 _COHERE = replace(_OLMO2, tied=True, parallel=True, parallel_norms=1, normed=False)
-_MIXTRAL = Family(experts=True, windows="all", window=0, required=_KV)
-_DEEPSEEK = Family(
+_MIXTRAL = ConfigFamily(experts=True, windows="all", window=0, required=_KV)
+_DEEPSEEK = ConfigFamily(
     latent=True,
     experts=True,
     expert_ffn="moe_intermediate_size",
@@ -122,7 +122,7 @@ FAMILIES = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK_SPARSE,
-    "falcon": Family(
+    "falcon": ConfigFamily(
         gated=False,
         tied=True,
         norm_bias=True,
@@ -153,7 +153,7 @@ FAMILIES = {
     "granite": _LLAMA,
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
-    "llama4_text": Family(
+    "llama4_text": ConfigFamily(
         ffn=("intermediate_size_mlp",),
         windows="interval",
         window_key="attention_chunk_size",
@@ -162,15 +162,15 @@ FAMILIES = {
         shared="intermediate_size",
         required=(*_KV, "interleave_moe_layer_step"),
     ),
-    "minimax_m2": Family(
+    "minimax_m2": ConfigFamily(
         query_key_norm="full",
         experts=True,
         required=_KV_DIM,
         fixed=(("shared_intermediate_size", 0),),
     ),
-    "mistral": Family(windows="all", window=4096, required=_KV),
+    "mistral": ConfigFamily(windows="all", window=4096, required=_KV),
     "mixtral": _MIXTRAL,
-    "nemotron": Family(gated=False, norm_bias=True),
+    "nemotron": ConfigFamily(gated=False, norm_bias=True),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, windows="interval", full_every=4),
     "olmoe": replace(_OLMO2, experts=True),
@@ -184,14 +184,14 @@ FAMILIES = {
     "phi": replace(
         _BIASED, head_bias=True, parallel=True, parallel_norms=1, fixed=(("qk_layernorm", False),)
     ),
-    "phi3": Family(windows="all", window=0),
+    "phi3": ConfigFamily(windows="all", window=0),
     "qwen2": replace(_QWEN, qkv_bias=True),
     "qwen2_moe": replace(
         _QWEN_EXPERTS, qkv_bias=True, shared="shared_expert_intermediate_size", shared_gate=True
     ),
     "qwen3": replace(_QWEN, query_key_norm="head", required=_KV_DIM),
     "qwen3_moe": replace(_QWEN_EXPERTS, windows="all", query_key_norm="head", required=_KV_DIM),
-    "stablelm": Family(
+    "stablelm": ConfigFamily(
         norm_bias=True, parallel_norms=1, query_key_norm="full", normed=False, required=_KV
     ),
     "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required=_KV),

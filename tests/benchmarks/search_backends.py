@@ -23,7 +23,7 @@ from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import MakeSampler
 from plan3d.search.sampling.samplers import SAMPLERS, of_stages
-from plan3d.search.sampling.two_phase import AlikeProblem
+from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged import StagedProblem
@@ -134,7 +134,7 @@ def staged(task: Task) -> tuple[float, Entrants]:
     proof = best_plan(task, choose=problem.constraints, limit=limit_of(task))
     assert proof.complete
     entrants: Entrants = {name: (problem, of_stages(name)) for name in SAMPLERS}
-    entrants[ALIKE] = AlikeProblem(problem), SAMPLERS["random"]
+    entrants[ALIKE] = EqualStagesProblem(problem), SAMPLERS["random"]
     return proof.step_seconds, entrants
 
 

@@ -20,7 +20,7 @@ from ..arguments.parser import Parser
 from ..screen.output import Screen, check_writable, warn, write_whole
 
 if TYPE_CHECKING:
-    from plan3d.simulator.calibration.fit.build import Result, Step
+    from plan3d.simulator.calibration.fit.build import Result, TimedStep
     from plan3d.simulator.calibration.fit.fit import Calibration
     from plan3d.simulator.calibration.readers.files import Hints
     from plan3d.simulator.calibration.readers.measurements import Measurements
@@ -106,11 +106,13 @@ def _read(args: argparse.Namespace) -> Measurements:
 
 def _hints(args: argparse.Namespace) -> Hints:
     from plan3d.simulator.calibration.readers.files import Hints
-    from plan3d.simulator.calibration.readers.training_logs import Known
+    from plan3d.simulator.calibration.readers.training_logs import KnownLine
 
     given = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
     named = args.gpu if args.subverb == "import" else None
-    return Hints(op=args.op, gpu=named, known=Known(**given), nodes=getattr(args, "nodes", None))
+    return Hints(
+        op=args.op, gpu=named, known=KnownLine(**given), nodes=getattr(args, "nodes", None)
+    )
 
 
 def _import(args: argparse.Namespace) -> int:
@@ -179,7 +181,7 @@ def _tell(
         warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
 
 
-def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
+def _step(args: argparse.Namespace, table: Measurements) -> TimedStep | None:
     """The measured step of the files and the task that it ran, when the user says which."""
     rows = table.where(suite="step")
     if args.model is None and args.plan is None:
@@ -188,7 +190,7 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
         raise InputError("--model and --plan describe a measured step: no file holds one")
     if args.model is None or args.plan is None:
         raise InputError("a measured step needs both --model and --plan")
-    from plan3d.simulator.calibration.fit.build import Step
+    from plan3d.simulator.calibration.fit.build import TimedStep
     from plan3d.simulator.calibration.fit.step_scale import step_seconds
 
     from ..arguments import plan_arguments, task_arguments
@@ -205,7 +207,7 @@ def _step(args: argparse.Namespace, table: Measurements) -> Step | None:
     seconds, count = step_seconds(table)
     source = ", ".join(dict.fromkeys(rows.text("source").tolist()))
     several = f" (median of {count})" if count > 1 else ""
-    return Step(task=task, plan=plan, seconds=seconds, source=source + several)
+    return TimedStep(task=task, plan=plan, seconds=seconds, source=source + several)
 
 
 def _show(args: argparse.Namespace) -> int:

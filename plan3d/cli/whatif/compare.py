@@ -23,7 +23,7 @@ from ..screen.output import (
 from . import compare_systems
 
 if TYPE_CHECKING:
-    from plan3d.search.whatif.backend_benchmark import Entry, Race
+    from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
 
 PICTURES = ("png", "svg", "pdf")
 ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
@@ -94,7 +94,7 @@ def _picture_format(name: str | None) -> str:
     return form
 
 
-def record(race: Race) -> dict[str, Any]:
+def record(race: BackendBenchmark) -> dict[str, Any]:
     """The JSON object of a comparison; medians over the seeds, null where most found nothing."""
     from ..screen import views
 
@@ -119,7 +119,7 @@ def record(race: Race) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: BackendEntry) -> dict[str, Any]:
     near = [count for count in entry.to_near.tolist() if math.isfinite(count)]
     return {
         "backend": entry.backend,
@@ -139,7 +139,7 @@ def _median(values: Any) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _print(race: Race) -> None:
+def _print(race: BackendBenchmark) -> None:
     from ..screen import views
 
     screen = Screen()
@@ -156,7 +156,7 @@ def _print(race: Race) -> None:
     )
 
 
-def _table(race: Race) -> Table:
+def _table(race: BackendBenchmark) -> Table:
     headers = ("backend", "step s", "regret %", "plans costed", "s", "to 1 %", "seeds within 1 %")
     done, best = race.optimum, race.optimum.best
     step = "-" if best is None else f"{best.step_seconds:.4g}"

@@ -14,7 +14,7 @@ from ..arguments import goal_arguments, task_arguments
 from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
 
 if TYPE_CHECKING:
-    from plan3d.search.whatif.compare_systems import BySystem, Entry
+    from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
@@ -71,7 +71,7 @@ def record(found: BySystem) -> dict[str, Any]:
     }
 
 
-def _entry(found: BySystem, entry: Entry) -> dict[str, Any]:
+def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     """One system: its best plan as a search has it, or null and why."""
     from plan3d.simulator.reporting.report import plan_record
 
@@ -120,7 +120,7 @@ def _table(found: BySystem) -> Table:
     )
 
 
-def _cells(found: BySystem, entry: Entry, goal: bool) -> tuple[str, ...]:
+def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
     """Numbers of one system's best plan; its smallest memory where none fits."""
     costs, smallest = entry.best, entry.found.smallest
     name, gpus = entry.system.name, str(entry.found.task.gpus)
@@ -141,7 +141,7 @@ def _cells(found: BySystem, entry: Entry, goal: bool) -> tuple[str, ...]:
     )
 
 
-def _plan(entry: Entry) -> str:
+def _plan(entry: SystemEntry) -> str:
     """What `estimate --system` needs to be told of the plan; or why there is none."""
     best, smallest = entry.best, entry.found.smallest
     if best is not None:

@@ -36,7 +36,7 @@ LAYER_SHAPES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TimedStep:
     """A training step that was measured."""
 
     task: Callable[[Path], Task]
@@ -60,7 +60,7 @@ class Result:
 
 
 def build(
-    base: str, calibration: Calibration, out: Path, step: Step | None = None, date: str = ""
+    base: str, calibration: Calibration, out: Path, step: TimedStep | None = None, date: str = ""
 ) -> Result:
     """The profile to be written at `out`: fitted constants, a table of layers over them, then the
     scale of a measured step over both."""
@@ -126,7 +126,7 @@ def _with_layers(
 
 
 def _with_scale(
-    base: str, changes: Changes, scale: float, step: Step, stem: str, date: str
+    base: str, changes: Changes, scale: float, step: TimedStep, stem: str, date: str
 ) -> tuple[Changes, dict[str, str]]:
     """The changes with the scale of a step, and tables of GEMMs at that scale by file name."""
     scaled = _scaled_tables(base, changes.dropped_tables, scale, stem)
@@ -145,7 +145,7 @@ def _citation(calibration: Calibration, date: str) -> str:
     return f"fitted to {files}{gpu} on {date} by plan3d calibrate"
 
 
-def _scale_citation(scale: float, step: Step, date: str) -> str:
+def _scale_citation(scale: float, step: TimedStep, date: str) -> str:
     return (
         f"the number before, times {scale:.4g}: the share of the kernels' rate that the step of "
         f"{step.seconds:.4g} s in {step.source} keeps; plan3d calibrate fit, {date}"
@@ -187,7 +187,7 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
     return frozenset(dropped), notes
 
 
-def _scale(step: Step, profile: Path) -> float:
+def _scale(step: TimedStep, profile: Path) -> float:
     """The sustained share of the step on a profile without it."""
     return step_scale.sustained_scale(step.task(profile), step.plan, step.seconds)
 

@@ -16,7 +16,7 @@ from ...hardware.cluster import Cluster, CollectiveTime
 from ...hardware.profile_schema import QUANTITIES
 from ...hardware.software_stack import DEFAULT_SOFTWARE
 from ...operators import kernel_times
-from ...validation.published_runs import Run
+from ...validation.published_runs import PublishedRun
 from ..readers.measurements import Measurements, usable
 from . import layer_times
 from .layer_times import Compare
@@ -55,7 +55,7 @@ def fit(
     base: str,
     *,
     gpu: str | None = None,
-    runs: Sequence[Run] = (),
+    runs: Sequence[PublishedRun] = (),
     stack: str | None = None,
     links: tuple[str, ...] = (),
 ) -> Calibration:
@@ -96,7 +96,7 @@ def fit(
 
 
 def _layers(
-    table: Measurements, runs: Sequence[Run], stack: str | None, notes: list[str]
+    table: Measurements, runs: Sequence[PublishedRun], stack: str | None, notes: list[str]
 ) -> Compare | None:
     """Layers timed alone, else those of runs."""
     try:

@@ -25,7 +25,7 @@ from ...step.stages import strategy
 from ...task import Task
 from ...validation import layer_fit
 from ...validation.cross_validation import folds
-from ...validation.published_runs import Run
+from ...validation.published_runs import PublishedRun
 from ...validation.run_tasks import Question, questions
 from ...validation.timed_runs import Rows
 from ...workload.blocks import Attention, Block, Mlp
@@ -166,7 +166,7 @@ def gated_block(ffn: int, heads: int, kv_heads: int, width: int) -> Block:
     return Block(attention=attention, mlp=Mlp(ffn=ffn, gated=True))
 
 
-def timed_runs(runs: Sequence[Run], stack: str | None) -> Compare | None:
+def timed_runs(runs: Sequence[PublishedRun], stack: str | None) -> Compare | None:
     """Layers of runs in the columns of published ones; CalibrationError if they are too few."""
     if not runs:
         return None
@@ -202,9 +202,9 @@ def _is_dense(q: Question) -> bool:
     return recipe.gemm_width == "16bit" and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
 
 
-def _on_profile(runs: Sequence[Run], profile: Path) -> list[Question]:
+def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
     """The questions of the runs on the machine of a profile, without its tables of layers."""
-    moved = [Run({**run.cells, "accelerator": str(profile)}) for run in runs]
+    moved = [PublishedRun({**run.cells, "accelerator": str(profile)}) for run in runs]
     found = [q for q in questions(moved) if isinstance(q, Question)]
     bare = {id(q.task): layer_fit.bare(q.task) for q in found}
     return [replace(q, task=bare[id(q.task)]) for q in found]

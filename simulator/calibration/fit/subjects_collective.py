@@ -17,12 +17,12 @@ from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.cluster import Cluster, CollectiveTime
 from ...operators import collectives
-from ...operators.collectives import Group
+from ...operators.collectives import ProcessGroup
 from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constants, Subject, folds_of, groups_of
 
-Operation = Callable[[Value, Group, Cluster], Value]
+Operation = Callable[[Value, ProcessGroup, Cluster], Value]
 
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": collectives.all_reduce,
@@ -56,7 +56,7 @@ def network_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
     def predict(c: Constants) -> Value:
         constants: dict[str, Any] = dict(c)
         trial = replace(cluster, network=replace(cluster.network, **constants))
-        return by_operation(ops, size, Group(n, per_node, k), trial)
+        return by_operation(ops, size, ProcessGroup(n, per_node, k), trial)
 
     shapes = groups_of(*(np.unique(ops, return_inverse=True)[1].astype(float), n, k, size))
     counts = _interior(k)
@@ -108,7 +108,7 @@ def _fast(rows: Measurements, op: str, cluster: Cluster) -> Subject:
     """The forms of collectives.py; all-reduce also the switch's, whichever is faster."""
     n, size = rows.number("ranks"), rows.number("bytes")
     ops = np.full(n.shape, op)
-    group = Group(n, n, np.ones_like(n))
+    group = ProcessGroup(n, n, np.ones_like(n))
     has_switch = cluster.fast.switch_all_reduce is not None
     switched = op == "all_reduce" and has_switch and bool((n > collectives.NVLS_RANKS).any())
 
@@ -146,7 +146,9 @@ def _with_constants(cluster: Cluster, op: str, c: Constants, switched: bool) -> 
     return replace(cluster, fast=replace(cluster.fast, **changes))
 
 
-def by_operation(ops: NDArray[np.str_], size: Value, group: Group, cluster: Cluster) -> Value:
+def by_operation(
+    ops: NDArray[np.str_], size: Value, group: ProcessGroup, cluster: Cluster
+) -> Value:
     """Seconds of rows of several collectives."""
     out = np.empty_like(size)
     for op in set(ops.tolist()):
@@ -154,7 +156,7 @@ def by_operation(ops: NDArray[np.str_], size: Value, group: Group, cluster: Clus
         if op == "send":
             out[rows] = collectives.send(size[rows], group.domains[rows] > 1, cluster)
         else:
-            part = Group(*(column[rows] for column in group))
+            part = ProcessGroup(*(column[rows] for column in group))
             out[rows] = OPERATIONS[op](size[rows], part, cluster)
     return out
 

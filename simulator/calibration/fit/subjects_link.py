@@ -16,7 +16,7 @@ import numpy as np
 from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError, did_you_mean
 from ...hardware.cluster import Cluster, CollectiveTime, FastDomain
-from ...operators.collectives import Group
+from ...operators.collectives import ProcessGroup
 from ..readers.measurements import Measurements
 from .priors import Prior
 from .robust import FOLLOWS, Constant, Constants, Fit, Subject, fit_subject, folds_of, groups_of
@@ -95,7 +95,7 @@ def _subject(rows: Measurements, cluster: Cluster, link: str) -> Subject:
         raise CalibrationError(f"bandwidth of {name}: no collective {where} of 16 MiB or more")
     n, size, ops = table.number("ranks"), table.number("bytes"), table.text("op")
     k = np.maximum(np.nan_to_num(table.number("nodes"), nan=1.0), 1.0) if link == "network" else 1.0
-    group = Group(n, n / k, k * np.ones_like(n))
+    group = ProcessGroup(n, n / k, k * np.ones_like(n))
 
     def predict(c: Constants) -> Value:
         return by_operation(ops, size, group, with_bandwidth(cluster, link, c["bandwidth"]))

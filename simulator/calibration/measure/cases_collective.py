@@ -15,7 +15,7 @@ from .timing import Bench, Call, Timing, batch_seconds, summary
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 
 
-class Collective(NamedTuple):
+class CollectiveCase(NamedTuple):
     """One case."""
 
     op: str
@@ -51,14 +51,14 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
-def cases(world: int, quick: bool) -> Iterator[Collective]:
+def cases(world: int, quick: bool) -> Iterator[CollectiveCase]:
     """Groups of 2, 4, 8 ... ranks and all of them; sizes from 4 KiB to 1 GiB."""
     counts = {2**i for i in range(1, 16) if 2**i <= world} | {world}
     for ranks in sorted(counts):
         for op in OPERATIONS:
             if op != "send" or ranks in (2, world):
                 for power in (12, 14) if quick else range(12, 31):
-                    yield Collective(op, ranks, 2**power)
+                    yield CollectiveCase(op, ranks, 2**power)
 
 
 def groups(world: int) -> dict[int, Any]:
@@ -69,7 +69,7 @@ def groups(world: int) -> dict[int, Any]:
     return {count: dist.new_group(list(range(count))) for count in counts}
 
 
-def time_collective(case: Collective, group: Any, bench: Bench) -> Timing | None:
+def time_collective(case: CollectiveCase, group: Any, bench: Bench) -> Timing | None:
     """Timing of the slowest rank; None on ranks outside the group or where one rank failed."""
     import torch
     import torch.distributed as dist
@@ -107,7 +107,7 @@ def _same_count(call: Call, bench: Bench, group: Any) -> Timing:
     return summary(seconds, calls)
 
 
-def _prepare(case: Collective, group: Any, device: str) -> Call:
+def _prepare(case: CollectiveCase, group: Any, device: str) -> Call:
     """Buffers of one case and the call on them, fp32."""
     import torch
     import torch.distributed as dist

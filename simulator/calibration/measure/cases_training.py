@@ -22,7 +22,7 @@ DEPTHS = ((8, 64_000), (4, 32_000), (2, 32_000))
 QUICK = ((64, 128, 4, 2, 16),)
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """What one optimizer step trains on."""
 
     layer: Layer
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     """1 to run every layer again in the backward pass."""
 
 
-class Weights(NamedTuple):
+class TrainingWeights(NamedTuple):
     """Parameters of a model, leaves of autograd."""
 
     embedding: Any
@@ -55,26 +55,26 @@ def training(quick: bool) -> Iterator[Case]:
     batches = ((1, 16), (2, 32)) if quick else BATCHES
     shapes = itertools.product(zip(models, depths, strict=True), batches, (0, 1))
     for ((h, f, a, g, d), (layers, vocabulary)), (b, s), recompute in shapes:
-        sizes = Step(Layer(h, f, a, g, d, 1), layers, vocabulary, b, s, 2, recompute)
+        sizes = TrainingStep(Layer(h, f, a, g, d, 1), layers, vocabulary, b, s, 2, recompute)
         yield Case(
             suite="training",
             op="step",
             shape={
                 **{"hidden": h, "ffn": f, "heads": a, "kv_heads": g, "head_dim": d},
-                **{name: getattr(sizes, name) for name in Step._fields[1:]},
+                **{name: getattr(sizes, name) for name in TrainingStep._fields[1:]},
             },
             run=partial(_timed_step, sizes=sizes),
         )
 
 
-def _timed_step(bench: Bench, sizes: Step) -> Mapping[str, float]:
+def _timed_step(bench: Bench, sizes: TrainingStep) -> Mapping[str, float]:
     """Seconds of a step, and the peak memory of weights, states, activations and temporaries."""
     tokens = sizes.micro_batches * sizes.batch * sizes.sequence
     step = partial(training_step, bench.device, sizes)
     return {**timed_with_peaks(step, bench), "tokens": tokens}
 
 
-def training_step(device: str, sizes: Step) -> Callable[[], Any]:
+def training_step(device: str, sizes: TrainingStep) -> Callable[[], Any]:
     """Allocates a model and its optimizer; the call trains it by one step on the same random tokens
     every time and returns the loss."""
     import torch
@@ -96,14 +96,14 @@ def training_step(device: str, sizes: Step) -> Callable[[], Any]:
     return step
 
 
-def _weights(device: str, sizes: Step) -> Weights:
+def _weights(device: str, sizes: TrainingStep) -> TrainingWeights:
     import torch
 
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
     table = (sizes.vocabulary, sizes.layer.hidden)
     layers = [layer_weights(sizes.layer, options) for _ in range(sizes.layers)]
     norm = weight(sizes.layer.hidden, **options)
-    return Weights(weight(*table, **options), layers, norm, weight(*table, **options))
+    return TrainingWeights(weight(*table, **options), layers, norm, weight(*table, **options))
 
 
 def mixed_precision(weights: list[Any]) -> Callable[[], None]:
@@ -132,7 +132,7 @@ def _accumulate(buffer: Any, w: Any) -> None:
     w.grad = None
 
 
-def _loss(weights: Weights, ids: Any, sizes: Step) -> Any:
+def _loss(weights: TrainingWeights, ids: Any, sizes: TrainingStep) -> Any:
     """Mean cross-entropy of predicting each next token; ids [batch, sequence + 1]."""
     import torch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cases_collective
-from .cases_collective import Collective
+from .cases_collective import CollectiveCase
 from .recording import open_files, origin_of, rounded
 from .rowfile import RowFile
 from .timing import Bench
@@ -40,7 +40,7 @@ def measure_ranks(
 
 
 def _one(
-    case: Collective,
+    case: CollectiveCase,
     group: Any,
     bench: Bench,
     end: float,

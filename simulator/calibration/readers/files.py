@@ -11,7 +11,7 @@ from pathlib import Path
 from ...base.errors import InputError
 from . import nccl_tests, traces, training_logs
 from .measurements import Measurements, as_rows, joined, read_csv
-from .training_logs import Known
+from .training_logs import KnownLine
 
 FORMATS = (
     "CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); torch profiler (Chrome) "
@@ -28,7 +28,7 @@ class Hints:
     op: str | None = None
     """Collective of nccl-tests output."""
     gpu: str | None = None
-    known: Known = field(default_factory=Known)
+    known: KnownLine = field(default_factory=KnownLine)
     nodes: int | None = None
 
     @property

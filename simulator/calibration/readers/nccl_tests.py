@@ -30,7 +30,7 @@ Row = dict[str, object]
 
 
 @dataclass
-class Run:
+class NcclRun:
     """What the header of a run says."""
 
     op: str
@@ -56,7 +56,7 @@ def is_text(text: str) -> bool:
 
 def read_text(text: str, said: Said, name: str) -> list[Row]:
     """Rows of one or several runs in one text."""
-    run, columns = Run(said.op or _in_name(name)), [""]
+    run, columns = NcclRun(said.op or _in_name(name)), [""]
     rows: list[Row] = []
     devices: list[tuple[str, str, str]] = []
     for line in text.splitlines():
@@ -80,7 +80,7 @@ def _in_name(name: str) -> str:
     return next((known for program, known in OPERATIONS.items() if program in name), "")
 
 
-def _place(run: Run, devices: list[tuple[str, str, str]], said: Said) -> None:
+def _place(run: NcclRun, devices: list[tuple[str, str, str]], said: Said) -> None:
     """Ranks of the first group of a run, its nodes and its GPU."""
     group = [device for device in devices if device[0] == devices[0][0]]
     run.ranks = len(group) or said.ranks or 0
@@ -88,7 +88,7 @@ def _place(run: Run, devices: list[tuple[str, str, str]], said: Said) -> None:
     run.gpu = group[0][2] if group else ""
 
 
-def _row(cells: list[str], columns: list[str], run: Run, name: str) -> Iterator[Row]:
+def _row(cells: list[str], columns: list[str], run: NcclRun, name: str) -> Iterator[Row]:
     """The row of one line; nothing where it was not measured out of place."""
     time = next((i for i, column in enumerate(columns) if column in ("time", "cputime")), 0)
     if not time or len(cells) <= time or run.op == "not fitted":
@@ -101,7 +101,7 @@ def _row(cells: list[str], columns: list[str], run: Run, name: str) -> Iterator[
         yield _record(run, size, cells[2], seconds, name)
 
 
-def _record(run: Run, size: int, element: str, seconds: float, name: str) -> Row:
+def _record(run: NcclRun, size: int, element: str, seconds: float, name: str) -> Row:
     """One row in the shared columns."""
     if not run.op:
         raise InputError(f"{name}: does not say which collective it measured: give --op")
@@ -131,7 +131,7 @@ def read_json(content: Mapping[str, Any], said: Said, name: str) -> list[Row]:
     program = _PROGRAM.search(" ".join(str(word) for word in content.get("args") or []))
     op = OPERATIONS.get(program[1], "") if program else _in_name(name)
     each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-    run = Run(
+    run = NcclRun(
         op=said.op or op,
         ranks=said.ranks or each * max(len(devices), 1),
         nodes=said.nodes or max(len({device.get("hostname") for device in devices}), 1),

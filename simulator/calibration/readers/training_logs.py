@@ -23,7 +23,7 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownLine:
     """What the user says about the run that the log does not."""
 
     gpus: int | None = None
@@ -93,7 +93,7 @@ def is_log(text: str) -> bool:
     return any(sign in _COLOUR.sub("", text) for sign in SIGNS.values())
 
 
-def read_log(text: str, known: Known, name: str) -> list[Row]:
+def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
     """One row: median step seconds, tokens and peak memory of a run."""
     text = _COLOUR.sub("", text)
     form = next(form for form in FORMATS if SIGNS[form.name] in text)
@@ -160,7 +160,9 @@ def _last(pattern: str, text: str) -> float | None:
     return values[-1] if values else None
 
 
-def _sizes(known: Known, tokens: float | None, batch: float | None, sequence: float | None) -> Row:
+def _sizes(
+    known: KnownLine, tokens: float | None, batch: float | None, sequence: float | None
+) -> Row:
     sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": known.gpus}
     return {name: int(value) for name, value in sizes.items() if value}
 

@@ -15,8 +15,8 @@ from plan3d.search.layer_ilp.cp_sat import solve
 from plan3d.search.layer_ilp.layer_choices import pipelines
 from plan3d.search.layer_ilp.layer_plans import as_segments, proposals
 from plan3d.search.layer_ilp.layer_program import LayerProgram
-from plan3d.search.layer_ilp.layer_step import Step
-from plan3d.search.layer_ilp.layer_table import LayerTable
+from plan3d.search.layer_ilp.layer_step import StepProgram
+from plan3d.search.layer_ilp.layer_table import LayerCostTable
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp.stage_floor import fastest
 from plan3d.simulator.base.errors import InputError
@@ -176,8 +176,8 @@ def test_a_program_is_below_what_the_simulator_says(name):
             key = (stage, *draw.choice(strategies).tolist(), kind)
             counts[key] = counts.get(key, 0) + 1
         costs = simulate(question, proposals(pipeline, counts))
-        program = LayerProgram(LayerTable(pipeline), float(costs.memory_total.max()))
-        step = Step(program, float(costs.step.min()))
+        program = LayerProgram(LayerCostTable(pipeline), float(costs.memory_total.max()))
+        step = StepProgram(program, float(costs.step.min()))
         for key, n in program.layers.items():
             program.model.add(n == counts.get(key, 0))
         answer = solve(program.model)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.layer_ilp.operator_graph import (
-    Layout,
+    OperatorLayout,
     Partition,
     add_operator,
     cost,
@@ -59,7 +59,7 @@ def brute_force(graph, prices, training=False, limit=float("inf")):
 def graphs(draw):
     """Chains, and diamonds in which one tensor has two readers and one operator two inputs."""
     graph = empty_graph()
-    tensor(graph, "x", draw(st.integers(1, 9)), draw(st.sampled_from([*Layout])))
+    tensor(graph, "x", draw(st.integers(1, 9)), draw(st.sampled_from([*OperatorLayout])))
     names = ["x"]
     for i in range(draw(st.integers(1, 5))):
         inputs = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
@@ -74,7 +74,7 @@ def graphs(draw):
     return graph
 
 
-SPLITS = [Layout.WHOLE, Layout.FEATURES, Layout.TOKENS]
+SPLITS = [OperatorLayout.WHOLE, OperatorLayout.FEATURES, OperatorLayout.TOKENS]
 
 
 @given(
@@ -107,8 +107,8 @@ def test_the_program_is_brute_force(graph, training, prices, limit):
 
 def test_a_tensor_is_gathered_once_for_two_readers():
     graph = empty_graph()
-    tensor(graph, "x", 5.0, Layout.FEATURES)
-    rows = [Partition("rows", Layout.WHOLE, Layout.FEATURES)]
+    tensor(graph, "x", 5.0, OperatorLayout.FEATURES)
+    rows = [Partition("rows", OperatorLayout.WHOLE, OperatorLayout.FEATURES)]
     for name in ("left", "right"):
         add_operator(graph, name, ["x"], 1.0, rows)
     prices = ring_units(2)
@@ -135,7 +135,7 @@ def test_memory_decides_between_replication_and_communication():
     assert tight.cost == 2.0
 
 
-def layer(cluster, tokens=4096, hidden=8192, norms=(Layout.WHOLE, Layout.TOKENS)):
+def layer(cluster, tokens=4096, hidden=8192, norms=(OperatorLayout.WHOLE, OperatorLayout.TOKENS)):
     """A transformer layer in bf16: sizes in bytes, seconds at 400 TFLOP/s and 2 TB/s."""
     element, rate, stream = 2, 4e14, 2e12
     graph, size = empty_graph(), tokens * hidden * element
@@ -152,7 +152,7 @@ def layer(cluster, tokens=4096, hidden=8192, norms=(Layout.WHOLE, Layout.TOKENS)
             graph, name, before, tokens * width * element, keeps_layout(RANKS, layouts, seconds)
         )
 
-    heads = (Layout.WHOLE, Layout.FEATURES)
+    heads = (OperatorLayout.WHOLE, OperatorLayout.FEATURES)
     tensor(graph, "x", size, norms[-1])
     pointwise("norm", ["x"], hidden, norms)
     product("qkv", "norm", hidden, 3 * hidden)
@@ -161,7 +161,7 @@ def layer(cluster, tokens=4096, hidden=8192, norms=(Layout.WHOLE, Layout.TOKENS)
     pointwise("add", ["x", "projection"], hidden, norms)
     pointwise("norm2", ["add"], hidden, norms)
     product("up", "norm2", hidden, 4 * hidden)
-    pointwise("activation", ["up"], 4 * hidden, (*heads, Layout.TOKENS))
+    pointwise("activation", ["up"], 4 * hidden, (*heads, OperatorLayout.TOKENS))
     product("down", "activation", 4 * hidden, hidden)
     pointwise("add2", ["add", "down"], hidden, norms)
     wanted(graph, "out", ["add2"], norms[-1])
@@ -173,7 +173,7 @@ def cluster():
 
 
 def test_a_transformer_layer_is_split_as_megatron_splits_it():
-    graph, size = layer(cluster(), norms=(Layout.WHOLE,))
+    graph, size = layer(cluster(), norms=(OperatorLayout.WHOLE,))
     prices = on_cluster(cluster(), RANKS)
     found = partition(graph, prices, training=True)
     assert [found.choice[name] for name in GEMMS] == ["rows", "columns", "rows", "columns"]
@@ -207,7 +207,7 @@ def test_a_time_limit_too_short_is_said():
         (lambda g: add_operator(g, "x", [], 1, matmul(2)), "in the graph already"),
         (lambda g: add_operator(g, "b", ["a"], 1, matmul(2)), "reads 'a', which is not"),
         (lambda g: add_operator(g, "b", ["x"], 1, []), "at least one partition"),
-        (lambda g: wanted(g, "y", ["x"], Layout.PARTIAL), "cannot read a partial sum"),
+        (lambda g: wanted(g, "y", ["x"], OperatorLayout.PARTIAL), "cannot read a partial sum"),
         (lambda g: add_operator(g, "b", ["x"], -1, matmul(2)), "must not be negative"),
         (lambda g: add_operator(g, "b", ["x"], 1, matmul(2, -1)), "must not be negative"),
     ],

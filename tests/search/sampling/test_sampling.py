@@ -7,10 +7,10 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.objective import BARRIER
-from plan3d.search.result.search_result import Seen, Trace
+from plan3d.search.result.search_result import SearchRecord, Trace
 from plan3d.search.sampling import ask_tell
-from plan3d.search.sampling.ask_tell import BUDGET, STALE, Known, Run
-from plan3d.search.sampling.reinforcement_learning import Policy, PolicyGradient
+from plan3d.search.sampling.ask_tell import BUDGET, STALE, AskTell, KnownScores
+from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGradient
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
 from plan3d.search.space.problem import Repeats, draw, encode, nearest
@@ -125,7 +125,7 @@ def test_every_backend_beats_random_search(name):
 @every_backend
 def test_points_asked_for_are_legal_and_scores_are_told(name):
     problem = uniform()
-    backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), Known()
+    backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), KnownScores()
     for spent in np.linspace(0, 1, 30):
         points = backend.ask(float(spent))
         assert legal(problem.plans(points), problem.task).all()
@@ -192,9 +192,9 @@ class Script:
 
 def driven(tables, budget=100, time_limit=np.inf):
     problem = uniform(TINY)
-    seen = Seen(problem.task, "step-time", limit_of(problem.task), 5)
+    seen = SearchRecord(problem.task, "step-time", limit_of(problem.task), 5)
     script, counted = Script(tables), []
-    Run(problem, seen, budget).go(script, time_limit, counted.append)
+    AskTell(problem, seen, budget).go(script, time_limit, counted.append)
     return script, counted, seen
 
 
@@ -270,7 +270,7 @@ def test_bad_options(options, message):
 
 def test_a_policy_without_experience_is_uniform_over_legal_values():
     problem = uniform()
-    _, decisions = Policy(problem).sample(64, np.random.default_rng(0))
+    _, decisions = ChoicePolicy(problem).sample(64, np.random.default_rng(0))
     for decision in decisions:
         legal_values = decision.chances > 0
         expected = legal_values / legal_values.sum(axis=1, keepdims=True)
@@ -280,7 +280,7 @@ def test_a_policy_without_experience_is_uniform_over_legal_values():
 def test_the_gradient_of_the_policy_is_that_of_its_log_chance():
     problem = uniform(TINY)
     random = np.random.default_rng(0)
-    policy = Policy(problem)
+    policy = ChoicePolicy(problem)
     for table in (*policy.tables.values(), *policy.logits):
         table += random.normal(size=table.shape)
 

@@ -7,7 +7,7 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.sampling.samplers import SAMPLERS, of_stages
-from plan3d.search.sampling.two_phase import AlikeProblem, Refined
+from plan3d.search.sampling.two_phase import EqualStagesProblem, TwoPhase
 from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw
 from plan3d.search.space.staged import StagedProblem
@@ -26,7 +26,7 @@ def problem():
 
 
 def test_stages_are_alike_and_evenly_cut():
-    alike = AlikeProblem(problem())
+    alike = EqualStagesProblem(problem())
     points = draw(alike, 60, np.random.default_rng(0))
     for plan in alike.plans(points):
         runs = plan.to_dict()["segments"]
@@ -57,7 +57,7 @@ class Script:
 
 def test_the_second_search_begins_with_the_best_of_each_pp_and_tp():
     Script.made = []
-    search = Refined(Script, problem(), np.random.default_rng(0))
+    search = TwoPhase(Script, problem(), np.random.default_rng(0))
     scores = iter(np.random.default_rng(1).permutation(1000).astype(float))
     for spent in (0.0, 0.1, 0.2, 0.25, 0.625):
         points = search.ask(spent)
@@ -71,15 +71,15 @@ def test_the_second_search_begins_with_the_best_of_each_pp_and_tp():
     for point, value in zip(told.tolist(), values.tolist(), strict=True):
         kind = point[0], point[2]
         best[kind] = min(best.get(kind, (np.inf, None)), (value, point))
-    kept = [point for _, point in sorted(best.values())][: Refined.KEPT]
+    kept = [point for _, point in sorted(best.values())][: TwoPhase.KEPT]
     assert second.first.tolist() == search.alike.lift(np.array(kept)).tolist()
 
 
 def test_it_goes_on_early_when_nothing_is_new():
     Script.made = []
-    search = Refined(Script, problem(), np.random.default_rng(0))
+    search = TwoPhase(Script, problem(), np.random.default_rng(0))
     point = draw(search.alike, 1, np.random.default_rng(0))
-    for _ in range(Refined.PATIENCE + 1):
+    for _ in range(TwoPhase.PATIENCE + 1):
         search.ask(0.0)
         search.asked = point
         search.tell(search.alike.lift(point), np.zeros(1))

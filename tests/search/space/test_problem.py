@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.result.objective import BARRIER, guided
-from plan3d.search.sampling.two_phase import AlikeProblem
+from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.axes import DERIVED, DERIVES_FROM
 from plan3d.search.space.decision_diagram import DEAD, diagram
 from plan3d.search.space.problem import construct, coordinates, draw, encode, highest, nearest, step
@@ -50,7 +50,7 @@ PROBLEMS = {
     "staged": StagedProblem.of(task("llama-7b", 16, 64)),
     "staged odd": StagedProblem.of(task("gpt3-125m", 24, 48), {"pp": [1, 2, 6]}),
     "staged moe": StagedProblem.of(task("mixtral-8x7b", 32, 32)),
-    "alike": AlikeProblem(StagedProblem.of(task("llama-7b", 16, 64))),
+    "alike": EqualStagesProblem(StagedProblem.of(task("llama-7b", 16, 64))),
 }
 problems = st.sampled_from(sorted(PROBLEMS))
 seeds = st.integers(0, 2**32 - 1)
@@ -245,7 +245,7 @@ def test_staged_moves_cover_the_primitives():
 
 def test_a_rank_keeps_the_sequences_of_its_micro_batch_when_all_tp_or_pp_change():
     """In moves of the plan's own variables and of all stages, where that is legal."""
-    problem, random = AlikeProblem(PROBLEMS["staged"]), np.random.default_rng(0)
+    problem, random = EqualStagesProblem(PROBLEMS["staged"]), np.random.default_rng(0)
     points = draw(problem, 300, random)
     moved = problem.neighbours(points, random)
     changed = np.flatnonzero((moved != points)[:, [0, 2]].any(axis=1))

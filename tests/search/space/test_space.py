@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plan3d.search.exact import exhaustive
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.pareto import beats_all, frontier
-from plan3d.search.result.search_result import Best, Frontier
+from plan3d.search.result.search_result import BestPlans, Frontier
 from plan3d.search.space.axes import divisors
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
@@ -275,8 +275,8 @@ def test_beats_all(points, new):
 
 
 def test_an_empty_best_has_no_result():
-    assert Best(3).result() is None
-    best = Best(3)
+    assert BestPlans(3).result() is None
+    best = BestPlans(3)
     legal = next(iter(space("dense").chunks()))
     best.add(simulate(task(SPACES["dense"][0]), legal), np.full(legal.rows, np.inf))
     assert best.result() is None

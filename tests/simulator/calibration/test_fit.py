@@ -147,7 +147,7 @@ def collective_rows(cluster: Cluster, op: str, counts: Any, nodes: int = 1) -> l
     for n in counts:
         size = 2.0 ** np.arange(10, 31)
         one = np.ones_like(size)
-        group = collectives.Group(n * one, n // nodes * one, nodes * one)
+        group = collectives.ProcessGroup(n * one, n // nodes * one, nodes * one)
         seconds = getattr(collectives, op)(size, group, cluster)
         rows += [
             {"suite": "collective", "op": op, "ranks": n, "nodes": nodes, "bytes": int(x)}

@@ -21,7 +21,7 @@ from plan3d.simulator.calibration.fit.whole_steps import step_costs
 from plan3d.simulator.calibration.measure.cases import Case
 from plan3d.simulator.calibration.measure.cases_layer import layer_forward, layer_weights
 from plan3d.simulator.calibration.measure.cases_training import (
-    Step,
+    TrainingStep,
     mixed_precision,
     training,
     training_step,
@@ -110,10 +110,10 @@ def tensors(tree: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def sizes_of(case: Case) -> Step:
+def sizes_of(case: Case) -> TrainingStep:
     run = case.run
     assert isinstance(run, partial)
-    sizes: Step = run.keywords["sizes"]
+    sizes: TrainingStep = run.keywords["sizes"]
     return sizes
 
 

@@ -21,7 +21,7 @@ from plan3d.simulator.layers.layer_kinds import layer_kinds, local_strategies, w
 from plan3d.simulator.layers.memory_footprint import stored_parameters
 from plan3d.simulator.plan import tensor_grid
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.tensor_grid import Grid, Kind, code_of, grid_of, grids, read, written
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind, code_of, grid_of, grids, read, written
 from plan3d.simulator.step import stages
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.step.plan_groups import PARTS
@@ -62,9 +62,9 @@ def local(text, **fields):
 sides = st.integers(1, 9999)
 
 
-@given(kind=st.sampled_from(list(Kind)[1:]), rows=sides, columns=sides, depth=sides)
+@given(kind=st.sampled_from(list(GridKind)[1:]), rows=sides, columns=sides, depth=sides)
 def test_a_grid_is_read_as_it_is_written(kind, rows, columns, depth):
-    depth = 1 if kind == Kind.TWO_D else depth
+    depth = 1 if kind == GridKind.TWO_D else depth
     grid = Grid(kind, rows, columns, depth)
     code = code_of(grid)
     assert read(written(code)) == code
@@ -132,7 +132,7 @@ def test_ranks_share_the_weights(text):
         )
         padding = 1.0 if kind.block else shared.vocabulary / one.vocabulary
         assert part * grid.weights == pytest.approx(whole * padding)
-    copies = 2 if grid.kind == Kind.TWO_HALF_D else 1
+    copies = 2 if grid.kind == GridKind.TWO_HALF_D else 1
     assert grid.weights * copies == 16
 
 

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator.plan import tensor_mesh
-from plan3d.simulator.plan.tensor_grid import Grid, Kind
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind
 from plan3d.simulator.plan.tensor_mesh import Product, Tensor
 
 SIDES = st.integers(1, 4)
 GRIDS = {
-    Kind.ONE_D: (lambda r, c, d: Grid(Kind.ONE_D, r * c * d, 1, 1)),
-    Kind.TWO_D: (lambda r, c, d: Grid(Kind.TWO_D, r, c * d, 1)),
-    Kind.TWO_HALF_D: (lambda r, c, d: Grid(Kind.TWO_HALF_D, r, c, d)),
-    Kind.THREE_D: (lambda r, c, d: Grid(Kind.THREE_D, r, c, d)),
+    GridKind.ONE_D: (lambda r, c, d: Grid(GridKind.ONE_D, r * c * d, 1, 1)),
+    GridKind.TWO_D: (lambda r, c, d: Grid(GridKind.TWO_D, r, c * d, 1)),
+    GridKind.TWO_HALF_D: (lambda r, c, d: Grid(GridKind.TWO_HALF_D, r, c, d)),
+    GridKind.THREE_D: (lambda r, c, d: Grid(GridKind.THREE_D, r, c, d)),
 }
-grids = st.builds(lambda kind, *sides: GRIDS[kind](*sides), st.sampled_from(Kind), *3 * [SIDES])
+grids = st.builds(lambda kind, *sides: GRIDS[kind](*sides), st.sampled_from(GridKind), *3 * [SIDES])
 CUBE = Product(
     Tensor(("tokens", "in"), ("columns",)),
     Tensor(("in", "out"), ("rows",)),
@@ -170,7 +170,7 @@ def layer(grid, tokens, h):
 @given(t=st.integers(1, 64), tokens=st.integers(1, 10**6), h=st.integers(1, 10**5))
 def test_megatron_sends_8_bsh_a_layer(t, tokens, h):
     """Narayanan et al. 2021, section 3.2: 8 b s h (t - 1) / t elements a layer and micro-batch."""
-    assert layer(Grid(Kind.ONE_D, t, 1, 1), tokens, h) == pytest.approx(
+    assert layer(Grid(GridKind.ONE_D, t, 1, 1), tokens, h) == pytest.approx(
         8 * tokens * h * (t - 1) / t
     )
 
@@ -186,7 +186,7 @@ def test_axonn_sends_what_its_authors_model(r, c, d, k, down):
     expected = 3 * (d - 1) / d * k * h * h / (c * r)
     expected += 2 * (rows - 1) / rows * tokens / d * h / columns
     expected += 2 * (columns - 1) / columns * tokens / d * k * h / rows
-    grid = Grid(Kind.THREE_D, r, c, d)
+    grid = Grid(GridKind.THREE_D, r, c, d)
     sizes = {"tokens": tokens, "in": h, "out": k * h}
     assert both(grid.layout(down), sizes, grid.mesh) == pytest.approx(expected)
 
@@ -197,7 +197,7 @@ def test_summa_moves_activations_and_weights_once_a_product(q, d):
     6 (q - 1)/q and 2.5d 3 (q - 1)(d + 1)/(d q) for q - 1 hops of each of the q broadcasts. A
     gather of the same blocks sends a q-th of it; the copies of 2.5d add up their gradients."""
     unit = {"tokens": 1.0, "in": 1.0, "out": 1.0}
-    flat, deep = Grid(Kind.TWO_D, q, q, 1), Grid(Kind.TWO_HALF_D, q, q, d)
+    flat, deep = Grid(GridKind.TWO_D, q, q, 1), Grid(GridKind.TWO_HALF_D, q, q, d)
     copies = 2 * (d - 1) / d / q**2
     assert q * both(flat.layout(), unit, flat.mesh) == pytest.approx(6 * (q - 1) / q)
     moved = both(deep.layout(), unit, deep.mesh) - copies
@@ -208,7 +208,7 @@ def test_summa_moves_activations_and_weights_once_a_product(q, d):
 def test_optimus_moves_7_bsh_and_12_h2_a_forward_pass(q, tokens, h):
     """Xu et al. 2021 with the widths of a layer: inputs of h, h, h and 4 h, and 12 h^2 weights,
     each brought together once over q ranks."""
-    grid = Grid(Kind.TWO_D, q, q, 1)
+    grid = Grid(GridKind.TWO_D, q, q, 1)
     widths = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
     forward = sum(
         sent(grid.layout(), {"tokens": tokens, "in": k, "out": n}, grid.mesh, tensor_mesh.forward)

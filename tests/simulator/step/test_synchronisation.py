@@ -17,7 +17,7 @@ from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.sync_policy import PLAIN, Policy
+from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
 from plan3d.simulator.reporting import why
 from plan3d.simulator.rules.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.rules.sync_rules import SYNC_RULES
@@ -165,7 +165,7 @@ def test_hierarchical_all_reduce_inside_a_node_is_scatter_and_gather():
 def test_more_bytes_take_longer(size, sync):
     cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
     group = collectives.place(np.array([64.0]), 1.0, cluster)
-    policy = Policy(sync=sync)
+    policy = SyncPolicy(sync=sync)
     less, more = (seconds(4.0, policy, x, group, cluster)[0] for x in (size, 1.1 * size))
     assert 0 < less < more
 
@@ -174,7 +174,9 @@ def test_one_rank_has_nothing_to_exchange():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=1)
     group = collectives.place(np.array([1.0]), 1.0, cluster)
     for sync in Sync:
-        policy = Policy(sync=sync, topology=Topology.RING if sync >= Sync.GOSSIP else Topology.NONE)
+        policy = SyncPolicy(
+            sync=sync, topology=Topology.RING if sync >= Sync.GOSSIP else Topology.NONE
+        )
         assert seconds(4.0, policy, 1e9, group, cluster)[0] == 0
 
 

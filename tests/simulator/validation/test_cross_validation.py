@@ -26,7 +26,7 @@ from plan3d.simulator.validation.cross_validation import (
     unfitted,
 )
 from plan3d.simulator.validation.predict_runs import Prediction, predict, ranking_groups
-from plan3d.simulator.validation.published_runs import Run, read_runs
+from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
 from plan3d.simulator.validation.run_tasks import Question, questions
 
 TRUE = 0.85
@@ -36,23 +36,23 @@ FIELDS = ("sustained",)
 Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-def ask(runs: Sequence[Run]) -> list[Question]:
+def ask(runs: Sequence[PublishedRun]) -> list[Question]:
     return [q for q in questions(runs) if isinstance(q, Question)]
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
+def runs() -> list[PublishedRun]:
     """Published layouts, with the times that a stack of TRUE times the sustained rate takes."""
     every = [run for run in read_runs() if run.source == "zerobubble24" and run["step_seconds"]]
     rows = Rows(ask(every))
     true = rows.seconds(lambda task: scaled(task, {"sustained": TRUE}))
     noise = np.exp(np.random.default_rng(3).normal(0, NOISE, true.size))
     made = zip(rows.asked, (true * noise).tolist(), strict=True)
-    return [Run({**q.run.cells, "step_seconds": seconds}) for q, seconds in made]
+    return [PublishedRun({**q.run.cells, "step_seconds": seconds}) for q, seconds in made]
 
 
 @pytest.fixture(scope="module")
-def rows(runs: list[Run]) -> Rows:
+def rows(runs: list[PublishedRun]) -> Rows:
     return Rows(ask(runs))
 
 
@@ -72,7 +72,7 @@ def test_the_prior_holds_what_the_runs_say_nothing_of(rows: Rows) -> None:
     assert found[1] == pytest.approx(1.0, abs=0.001)
 
 
-def test_held_out_errors_are_the_noise(runs: list[Run], rows: Rows) -> None:
+def test_held_out_errors_are_the_noise(runs: list[PublishedRun], rows: Rows) -> None:
     seconds, fits = held_out(rows, FIELDS, folds(runs))
     found = metrics.errors(seconds, rows.measured)
     assert len(fits) == FOLDS
@@ -86,7 +86,7 @@ def test_held_out_errors_are_the_noise(runs: list[Run], rows: Rows) -> None:
 
 @pytest.mark.parametrize("by", ["fold", "model"])
 def test_no_row_is_scored_by_a_fit_that_saw_it(
-    by: str, runs: list[Run], rows: Rows, monkeypatch: pytest.MonkeyPatch
+    by: str, runs: list[PublishedRun], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[int]] = []
 
@@ -110,7 +110,7 @@ def test_no_row_is_scored_by_a_fit_that_saw_it(
     assert (scored == 1).all()
 
 
-def test_folds_keep_groups_whole_and_do_not_change(runs: list[Run]) -> None:
+def test_folds_keep_groups_whole_and_do_not_change(runs: list[PublishedRun]) -> None:
     fold = folds(runs)
     assert set(fold) == set(range(FOLDS))
     groups = ranking_groups(predict(ask(runs)))
@@ -120,7 +120,7 @@ def test_folds_keep_groups_whole_and_do_not_change(runs: list[Run]) -> None:
     assert (folds(runs[::-1])[::-1] == fold).all()
 
 
-def test_a_record_of_made_runs(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_made_runs(runs: list[PublishedRun], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FITTED, "zerobubble24", Part("zerobubble24", FIELDS))
     record = cross_validate(runs)
     assert list(record["parts"]) == ["zerobubble24"]
@@ -138,8 +138,8 @@ def test_a_record_of_made_runs(runs: list[Run], monkeypatch: pytest.MonkeyPatch)
             assert known["coverage"] == pytest.approx(0.8, abs=0.1)
 
 
-def test_what_no_table_knows_is_refused(runs: list[Run]) -> None:
-    strange = [Run({**run.cells, "source": "elsewhere"}) for run in runs[:9]]
+def test_what_no_table_knows_is_refused(runs: list[PublishedRun]) -> None:
+    strange = [PublishedRun({**run.cells, "source": "elsewhere"}) for run in runs[:9]]
     with pytest.raises(InputError, match="nothing to fit"):
         cross_validate(strange)
 

@@ -7,7 +7,7 @@ import pytest
 
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.validation import layer_fit
-from plan3d.simulator.validation.published_runs import Run, read_runs
+from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
 from plan3d.simulator.validation.run_tasks import questions
 from plan3d.simulator.validation.timed_runs import Rows
 
@@ -24,7 +24,7 @@ def made_of(ratio):
 
 
 def _timed(run, seconds):
-    return Run({**run.cells, "step_seconds": float(seconds)})
+    return PublishedRun({**run.cells, "step_seconds": float(seconds)})
 
 
 def test_known_ratios_are_recovered():

@@ -23,7 +23,7 @@ from plan3d.simulator.validation.predict_runs import (
     score,
     validate,
 )
-from plan3d.simulator.validation.published_runs import Run, read_runs
+from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
 from plan3d.simulator.validation.run_tasks import Question, questions
 
 FEW = ("megatron_sc21", "vtrain24_multi", "zerobubble24", "bloom_prequel22")
@@ -31,14 +31,14 @@ Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
+def runs() -> list[PublishedRun]:
     every = read_runs()
     nanotron = [run for run in every if run.source == "hf_ultrascale"][:60]
     return [run for run in every if run.source in FEW] + nanotron
 
 
 @pytest.fixture(scope="module")
-def p(runs: list[Run]) -> Prediction:
+def p(runs: list[PublishedRun]) -> Prediction:
     return predict([a for a in questions(runs) if isinstance(a, Question)])
 
 
@@ -189,7 +189,7 @@ def test_repeated_layouts_make_no_group(p: Prediction) -> None:
     assert ranking_groups(several) == []
 
 
-def test_the_record_follows_the_contract(runs: list[Run]) -> None:
+def test_the_record_follows_the_contract(runs: list[PublishedRun]) -> None:
     validation = validate(runs)
     record = json.loads(json.dumps(validation.record, allow_nan=False))
     assert set(record["sources"]) == {*FEW, "hf_ultrascale"}
@@ -204,7 +204,7 @@ def test_the_record_follows_the_contract(runs: list[Run]) -> None:
     assert len(validation.answers) == len(runs)
 
 
-def test_overall_averages_over_sources(runs: list[Run]) -> None:
+def test_overall_averages_over_sources(runs: list[PublishedRun]) -> None:
     record = validate(runs).record
     medians = [r["step"]["median_abs"] for r in record["sources"].values()]
     assert record["overall"]["step"]["median_abs"] == pytest.approx(np.mean(medians))
@@ -215,7 +215,7 @@ def test_overall_averages_over_sources(runs: list[Run]) -> None:
 def test_labels_of_memory_make_a_curve(p: Prediction) -> None:
     rows = [q for q in p.asked if q.run.source == "bloom_prequel22"]
     marked = [
-        replace(q, run=Run({**q.run.cells, "status": "oom" if i % 2 else "ok"}))
+        replace(q, run=PublishedRun({**q.run.cells, "status": "oom" if i % 2 else "ok"}))
         for i, q in enumerate(rows)
     ]
     memory = score(predict(marked), len(marked))["memory"]

@@ -15,7 +15,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedule_names import Schedule
 from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.validation.published_runs import COLUMNS, SHIPPED, Run, read_runs
+from plan3d.simulator.validation.published_runs import COLUMNS, SHIPPED, PublishedRun, read_runs
 from plan3d.simulator.validation.run_conventions import CONVENTIONS, FAMILIES, KERNELS, convention
 from plan3d.simulator.validation.run_tasks import Question, questions
 
@@ -62,8 +62,8 @@ GPT = LLAMA | {
 }
 
 
-def run(**cells: Any) -> Run:
-    return Run({**dict.fromkeys(COLUMNS), **cells})
+def run(**cells: Any) -> PublishedRun:
+    return PublishedRun({**dict.fromkeys(COLUMNS), **cells})
 
 
 def ask(**cells: Any) -> Question:
@@ -90,16 +90,16 @@ def write(path: Path, *rows: dict[str, Any], drop: str = "") -> Path:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> list[Run]:
+def shipped() -> list[PublishedRun]:
     return read_runs()
 
 
 @pytest.fixture(scope="module")
-def answers(shipped: list[Run]) -> list[Question | str]:
+def answers(shipped: list[PublishedRun]) -> list[Question | str]:
     return questions(shipped)
 
 
-def test_the_shipped_rows_are_small_and_free(shipped: list[Run]) -> None:
+def test_the_shipped_rows_are_small_and_free(shipped: list[PublishedRun]) -> None:
     text = (resources.files("plan3d.simulator.validation") / SHIPPED).read_text(encoding="utf-8")
     assert len(text) < 700_000
     assert len(shipped) == 2524
@@ -112,7 +112,7 @@ def test_the_shipped_rows_are_small_and_free(shipped: list[Run]) -> None:
 
 
 def test_nearly_all_timed_transformers_have_a_question(
-    shipped: list[Run], answers: list[Question | str]
+    shipped: list[PublishedRun], answers: list[Question | str]
 ) -> None:
     timed = [a for r, a in zip(shipped, answers, strict=True) if r["step_seconds"] and r["hidden"]]
     refused = Counter(a for a in timed if isinstance(a, str))
@@ -316,7 +316,7 @@ def test_a_framework_names_the_way_to_synchronise(framework: str, sync: str, top
 
 def test_a_layer_list_needs_no_sizes_but_a_machine() -> None:
     (run, *_) = (run for run in read_runs() if run.source == "bluefog21")
-    blind = Run({**run.cells, "accelerator": None})
+    blind = PublishedRun({**run.cells, "accelerator": None})
     assert questions([blind]) == ["accelerator not stated"]
-    other = Run({**run.cells, "model": "ResNet-152"})
+    other = PublishedRun({**run.cells, "model": "ResNet-152"})
     assert questions([other]) == ["family 'resnet' is no decoder-only transformer"]

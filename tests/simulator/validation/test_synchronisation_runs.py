@@ -11,7 +11,7 @@ from plan3d.simulator.validation.synchronisation_runs import (
     NEIGHBOURS,
     RING,
     Compared,
-    Network,
+    FittedNetwork,
     fit_network,
 )
 
@@ -19,14 +19,14 @@ from plan3d.simulator.validation.synchronisation_runs import (
 @settings(max_examples=20, deadline=None)
 @given(st.floats(1e8, 2e9), st.floats(1e-5, 5e-3), st.sampled_from([64, 128, 256]))
 def test_a_fit_finds_the_network_that_made_the_times(bandwidth, latency, gpus):
-    cluster = Network(bandwidth, latency).cluster(gpus)
+    cluster = FittedNetwork(bandwidth, latency).cluster(gpus)
     made = [synchronisation_runs.sync_seconds(p, 25.5e6, cluster) for p in (RING, NEIGHBOURS)]
     found = fit_network(gpus, 25.5e6, *made)
     assert found == pytest.approx((bandwidth, latency), rel=1e-4)
 
 
 def test_more_latency_hurts_long_rings_more_than_neighbours():
-    slow, quick = Network(2e8, 2e-3), Network(2e8, 1e-3)
+    slow, quick = FittedNetwork(2e8, 2e-3), FittedNetwork(2e8, 1e-3)
 
     def gain(policy, gpus):
         times = [
