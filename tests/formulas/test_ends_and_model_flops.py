@@ -178,3 +178,4 @@ def test_model_flops_of_a_listed_network():
     ]
     network = Network.of("made-up", [layers[0], layers[1], layers[1]])
     assert operators.model_flops_per_token(network, 1) == 360
+    assert operators.block_flops_per_token(network, 1) == 360

@@ -150,10 +150,11 @@ def test_gossip_across_nodes():
     assert pair == near(LATENCY + 1 * PER_NODE + 2e8 / NIC)
 
 
-def test_hierarchical_gossip():
-    """8 x 10^8 bytes averaged in a node, 10^8 of them to both neighbours of a ring of four nodes
-    by each rank, and gathered."""
-    policy = gossip(Topology.RING, Sync.HIERARCHICAL_GOSSIP)
+@pytest.mark.parametrize("topology", [Topology.RING, Topology.EXPONENTIAL])
+def test_hierarchical_gossip(topology):
+    """8 x 10^8 bytes averaged in a node, 10^8 of them by each rank to two of the other three nodes
+    (either side in a ring; 1 and 2 further), and gathered."""
+    policy = gossip(topology, Sync.HIERARCHICAL_GOSSIP)
     inside = (3e-6 + 7e8 / 2e11) + (2e-6 + 7e8 / 1e11)
     seconds = inside + LATENCY + 2 * PER_NODE + 2e8 / NIC
     assert took(policy, 4e8, group(32, 8, 4), 2.0) == near(seconds)
@@ -286,3 +287,12 @@ def test_averaging_of_plans():
     assert second.tolist() == near([1 / 3, 0.0])
     period, second = exchanges.averaging(task(), Policy(period=5), plans)
     assert (period.tolist(), second.tolist()) == ([5, 5], [0, 0])
+
+
+def test_mixing_of_a_plan():
+    """8 replicas with tp = 4, two a node: to 1, 2 and 4 further; one, both and both leave."""
+    found = exchanges.mixing_of(task(), gossip(Topology.EXPONENTIAL), 8, 4)
+    assert tuple(found) == near((3.0, 5.0, 1, 0.5))
+    nodes = gossip(Topology.EXPONENTIAL, Sync.HIERARCHICAL_GOSSIP)
+    # Four nodes, to 1 and 2 further.
+    assert tuple(exchanges.mixing_of(task(), nodes, 8, 4)) == near((2.0, 2.0, 1, 1 / 3))

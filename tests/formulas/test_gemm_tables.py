@@ -108,6 +108,12 @@ def test_blanks():
     row = TIMES.replace("128,128,8,128", "128,128,,")
     assert seconds(64, 128, 128, row) == near(8e-6)
     assert seconds(128, 128, 128, row) == near(16e-6)
+    # Nothing at all was measured at k = 256: four times the FLOPs of k = 64 at the smallest m,
+    # and from there on those of the next smaller m.
+    column = "n,k,64,128\n64,64,1,16\n64,256,,\n128,64,4,64\n128,256,,\n"
+    assert seconds(64, 64, 256, column) == near(4e-6)
+    assert seconds(64, 128, 256, column) == near(16e-6)
+    assert seconds(128, 128, 256, column) == near(32e-6)
 
 
 def gpu(folder, text=TIMES, **changes):
@@ -139,6 +145,13 @@ def test_a_group_in_a_table(tmp_path):
     # Beside it a product of its own has no other weights; groups alone have a rate.
     halved = gpu(tmp_path, training=TrainingTime(grouped_rate=0.5))
     assert took(halved, SMALL, group) == near([1e-6, 40e-6])
+    # fp8 has constants of its own: a quarter of the bandwidth, 24 us, and a plain sum.
+    own = GemmTime(efficiency=0.5, memory_efficiency=0.25, latency=1e-6, sharpness=1.0)
+    tables = {"8bit": gpu(tmp_path).gemm_tables["16bit"]}
+    eight = gpu(tmp_path, gemm={**GPU.gemm, "8bit": own}, peak={"bf16": 1e14, "fp8": 2e14})
+    eight = replace(eight, gemm_tables=tables)
+    (seconds,) = kernels.gemm_seconds([group], 1, eight, RECIPES[Precision.FP8], 1.0)[0]
+    assert seconds == near(40e-6)
 
 
 @pytest.mark.parametrize(

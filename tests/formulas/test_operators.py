@@ -130,16 +130,16 @@ def test_moved_bytes_of_a_dense_layer(parallel, u):
     """Elements of two bytes a token: 11 h / u for norms and residuals, 8 a d_v / t around the
     attention, 4 ffn / t around a gated MLP, 3 ffn / t around GELU; 6 more bytes of unfused norms.
     """
-    s = strategy(tp=2, sequence_parallel=parallel)
-    gated = Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=True))
+    s, uneven = strategy(tp=2, sequence_parallel=parallel), attention(head_dim=192)
+    gated = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=True))
     norms, core = 2 * 4096 * 11 * 4096 / u, 2 * 4096 * 8 * 1024 / 2
     moved = norms + core + 2 * 4096 * 4 * 5_000
     assert work(gated, s).moved_bytes == moved
     assert work(gated, s, norm_bytes=6.0).moved_bytes == moved + 6 * 4096 * 4096 / u
-    gelu = Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False))
+    gelu = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=False))
     assert work(gelu, s).moved_bytes == norms + core + 2 * 4096 * 3 * 5_000
     # Four norms in a layer move twice as much.
-    four = Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False), norms=4)
+    four = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=False), norms=4)
     assert work(four, s).moved_bytes == 2 * norms + core + 2 * 4096 * 3 * 5_000
 
 
