@@ -1,0 +1,242 @@
+"""FLOPs and bytes of a layer by hand: GEMMs as (m, n, k, batch), attention, moved bytes.
+
+T = b s / c tokens of a rank, t tp, u = t with sequence parallelism else 1. Sources: Narayanan et
+al. 2021, section 5.1 and appendix (FLOPs of a transformer layer); Korthikanti et al. 2022, section
+4 (what t and u divide); DeepSeek-V3 report, section 2.1 (MLA, MoE).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plan3d.simulator import operators
+from plan3d.simulator.blocks import Attention, Block, Experts, Mlp
+from plan3d.simulator.operators import Strategy
+
+
+def strategy(**fields):
+    """One row; tp, cp, ep, etp and micro_batch are 1 and the rest 0 unless given."""
+    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
+    values = {**dict.fromkeys(Strategy.__dataclass_fields__, 0), **ones, **fields}
+    return Strategy(**{name: np.array([float(value)]) for name, value in values.items()})
+
+
+def sides(gemms):
+    return [tuple(float(np.squeeze(side)) for side in gemm) for gemm in gemms]
+
+
+def work(block, s, hidden=4096, sequence=4096, selective=(), norm_bytes=0.0):
+    return operators.block_work(block, hidden, s, sequence, selective, norm_bytes)
+
+
+def attention(**changes):
+    """Eight heads of 128 keys, two of keys and values."""
+    return Attention(**{"heads": 8, "kv_heads": 2, "head_dim": 128, "value_dim": 128, **changes})
+
+
+def test_tokens_of_a_rank():
+    """2 sequences of 4096 tokens over cp = 4; norms over tp = 8 with sequence parallelism only."""
+    s = strategy(tp=8, cp=4, micro_batch=2)
+    assert s.tokens(4096) == 2048
+    assert s.norm_split == 1
+    assert strategy(tp=8, sequence_parallel=1).norm_split == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "span"),
+    [
+        ({}, 2048.0),
+        # Sliding windows of w: w - w^2 / (2 s), as the first w queries see fewer keys.
+        ({"window": 1024}, 1024 - 128.0),
+        ({"window": 8192}, 2048.0),
+        # A query sees half of its chunk on average.
+        ({"window": 1024, "chunked": True}, 512.0),
+        # An indexer lets a query see the best 512 keys.
+        ({"index_topk": 512}, 512 - 32.0),
+        ({"window": 256, "index_topk": 512}, 256 - 8.0),
+    ],
+)
+def test_keys_seen_on_average(changes, span):
+    """Of a sequence of 4096 tokens under the causal mask: counted."""
+    assert operators.causal_span(attention(**changes), 4096) == span
+
+
+@pytest.mark.parametrize(
+    ("tp", "heads", "width"),
+    [
+        # 8 query heads and 2 of keys and of values; then 4 and 1, and 2 and 1 repeated.
+        (1, 2, 8 * 128 + 2 * 256),
+        (2, 1, 4 * 128 + 1 * 256),
+        (4, 1, 2 * 128 + 1 * 256),
+    ],
+)
+def test_grouped_query_heads(tp, heads, width):
+    """Key and value heads are split over tp and repeated where they are fewer.
+
+    Source: Ainslie et al. 2023 (grouped-query attention); Megatron-Core's num_query_groups.
+    """
+    assert operators.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
+    assert operators.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
+
+
+def test_widths_of_keys_and_values():
+    """Heads of 192 for keys and 128 for values."""
+    uneven = attention(head_dim=192)
+    assert operators.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
+
+
+def test_gemms_of_a_dense_layer():
+    """2 sequences of 4096 over cp = 4: T = 2048; tp = 2; gated MLP of 10,000."""
+    block = Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=True))
+    found = work(block, strategy(tp=2, cp=4, micro_batch=2))
+    assert sides(found.gemms) == [
+        (2048, 768, 4096, 1),
+        (2048, 4096, 512, 1),
+        (2048, 10_000, 4096, 1),
+        (2048, 4096, 5_000, 1),
+    ]
+    assert found.kernels == 6
+    assert not found.sixteen_bit
+    # An MLP without gate has one input matrix.
+    plain = work(Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False)), strategy(tp=2))
+    assert sides(plain.gemms)[2:] == [(4096, 5_000, 4096, 1), (4096, 4096, 5_000, 1)]
+
+
+def test_flops_of_a_gpt_layer():
+    """24 b s h^2 in GEMMs and 4 b s^2 h in attention, of which the causal mask leaves half.
+
+    b = 2, s = 512, h = 1024, as in the appendix of Narayanan et al. 2021.
+    """
+    multi_head = attention(heads=8, kv_heads=8)
+    block = Block(attention=multi_head, mlp=Mlp(ffn=4096, gated=False))
+    found = work(block, strategy(micro_batch=2), hidden=1024, sequence=512)
+    assert sum(2 * m * n * k * batch for m, n, k, batch in sides(found.gemms)) == 25_769_803_776
+    core = found.attention
+    assert 2 * core.rows * core.width * core.span == 4 * 2 * 512**2 * 1024 / 2
+
+
+def test_attention_of_a_rank():
+    """T = 1024 queries of 4 heads against all 4096 keys, whatever cp is."""
+    block = Block(attention=attention(head_dim=192), mlp=Mlp(ffn=10_000, gated=True))
+    core = work(block, strategy(tp=2, cp=4)).attention
+    assert core == (1024 * 4, 192 + 128, 2048.0, 4096, True)
+    for wide in ({"head_dim": 108}, {"value_dim": 108}):
+        assert not work(Block(attention=attention(**wide)), strategy()).attention.aligned
+
+
+@pytest.mark.parametrize(("parallel", "u"), [(0, 1), (1, 2)])
+def test_moved_bytes_of_a_dense_layer(parallel, u):
+    """Elements of two bytes a token: 11 h / u for norms and residuals, 8 a d_v / t around the
+    attention, 4 ffn / t around a gated MLP, 3 ffn / t around GELU; 6 more bytes of unfused norms.
+    """
+    s, uneven = strategy(tp=2, sequence_parallel=parallel), attention(head_dim=192)
+    gated = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=True))
+    norms, core = 2 * 4096 * 11 * 4096 / u, 2 * 4096 * 8 * 1024 / 2
+    moved = norms + core + 2 * 4096 * 4 * 5_000
+    assert work(gated, s).moved_bytes == moved
+    assert work(gated, s, norm_bytes=6.0).moved_bytes == moved + 6 * 4096 * 4096 / u
+    gelu = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=False))
+    assert work(gelu, s).moved_bytes == norms + core + 2 * 4096 * 3 * 5_000
+    # Four norms in a layer move twice as much.
+    four = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=False), norms=4)
+    assert work(four, s).moved_bytes == 2 * norms + core + 2 * 4096 * 3 * 5_000
+
+
+LATENT = {"heads": 16, "kv_heads": 16, "head_dim": 192, "kv_rank": 512, "rope_dim": 64}
+
+
+def test_latent_attention():
+    """MLA on tp = 4 with sequence parallelism: 1024 tokens of 4096 compress, all are expanded.
+
+    Down to 1536 (queries), 512 (keys and values) and 64 (rotary); up to 4 heads of 192 from 1536,
+    and of 128 keys and 128 values from 512. Source: DeepSeek-V3 report, section 2.1.1.
+    """
+    block = Block(attention=attention(**LATENT, q_rank=1536))
+    s = strategy(tp=4, sequence_parallel=1)
+    found = work(block, s, selective=("mla_up_proj",))
+    up = [(4096, 4 * 192, 1536, 1), (4096, 4 * (128 + 128), 512, 1)]
+    down, out = (1024, 1536 + 512 + 64, 4096, 1), (4096, 4096, 4 * 128, 1)
+    assert sides(found.gemms) == [down, *up, out]
+    # Selective recompute runs the expansion again.
+    assert sides(found.selective_gemms) == up
+    assert work(block, s).selective_gemms == []
+    assert found.attention.rows == 4096 * 4
+    # Queries that are not compressed come from the hidden states.
+    whole = work(Block(attention=attention(**LATENT)), s)
+    assert sides(whole.gemms)[:2] == [(1024, 512 + 64, 4096, 1), (4096, 4 * 192, 4096, 1)]
+    # Without sequence parallelism every rank compresses all tokens.
+    assert sides(work(block, strategy(tp=4)).gemms)[0] == (4096, 1536 + 512 + 64, 4096, 1)
+
+
+def test_indexer_of_sparse_attention():
+    """8 heads of 64 from the compressed queries, one key of 64 and 8 weights a token from hidden
+    states, and 8 x 1024 queries against half of 4096 keys. Source: DeepSeek-V3.2 report, section 2.
+    """
+    sparse = attention(**LATENT, q_rank=1536, index_heads=8, index_dim=64, index_topk=2048)
+    found = work(Block(attention=sparse), strategy(tp=4, sequence_parallel=1))
+    assert sides(found.gemms)[3:6] == [
+        (1024, 8 * 64, 1536, 1),
+        (1024, 64 + 8, 4096, 1),
+        (8 * 1024, 2048, 64, 1),
+    ]
+    assert found.attention.span == 2048 - 512
+
+
+def experts(**changes):
+    """64 experts of 1000, 4 a token, and shared ones of 2000."""
+    return Experts(**{"count": 64, "top_k": 4, "ffn": 1000, "shared_ffn": 2000, **changes})
+
+
+def test_experts():
+    """T = 4096 tokens x 4 experts on etp = 2 of tp = 8: 4096 assignments, 8 experts a rank of
+    ep = 8, 512 rows each; shared experts over tp; the router sees its part of the sequence.
+
+    Source: Megatron-Core MoE; GShard (Lepikhin et al. 2020): even routing.
+    """
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    assert operators.expert_assignments(experts(), s, 4096) == 4096
+    found = work(Block(attention=attention(), experts=experts()), s)
+    assert sides(found.gemms)[2:] == [
+        (512, 2 * 500, 4096, 8),
+        (512, 4096, 500, 8),
+        (512, 64, 4096, 1),
+        (4096, 2 * 250, 4096, 1),
+        (4096, 4096, 250, 1),
+    ]
+    # The busiest rank has 1.5 times the mean.
+    busy = work(Block(attention=attention(), experts=experts(imbalance=1.5)), s)
+    assert sides(busy.gemms)[2:4] == [(768, 1000, 4096, 8), (768, 4096, 500, 8)]
+    # cp divides the tokens, and without shared experts nothing else is there.
+    alone = experts(shared_ffn=0, gated=False)
+    found = work(Block(attention=attention(), experts=alone), strategy(cp=2, ep=8))
+    assert sides(found.gemms)[2:] == [
+        (2048 * 4 / 8, 1000, 4096, 8),
+        (2048 * 4 / 8, 4096, 1000, 8),
+        (2048, 64, 4096, 1),
+    ]
+
+
+def test_moved_bytes_of_experts():
+    """4096 assignments permuted and back, 4 h elements each, and SwiGLU's 4 ffn / etp; shared
+    experts 4 ffn / t a token."""
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    block = Block(attention=attention(), experts=experts())
+    rest = 2 * 4096 * 11 * 4096 / 8 + 2 * 4096 * 8 * 1024 / 8
+    routed, shared = 2 * 4096 * (4 * 4096 + 4 * 500), 2 * 4096 * 4 * 250
+    assert work(block, s).moved_bytes == rest + routed + shared
+    alone = Block(attention=attention(), experts=experts(shared_ffn=0))
+    assert work(alone, s).moved_bytes == rest + routed
+
+
+def test_what_selective_recompute_runs_again():
+    """Norms: 2 norms, read and written, 4 h elements / u; activations of experts: 4 ffn / etp."""
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    block = Block(attention=attention(), experts=experts())
+    assert work(block, s).selective_bytes == 0
+    norms, activations = 2 * 4096 * 4 * 4096 / 8, 2 * 4096 * 4 * 500
+    assert work(block, s, selective=("layernorm",)).selective_bytes == norms
+    both = work(block, s, selective=("layernorm", "moe_act"))
+    assert both.selective_bytes == norms + activations
+    dense = Block(attention=attention(), mlp=Mlp(ffn=1000, gated=True))
+    assert work(dense, s, selective=("moe_act",)).selective_bytes == 0
