@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import collectives
-from plan3d.simulator.collectives import Group
-from plan3d.simulator.hardware import Cluster, CollectiveTime
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
+from plan3d.simulator.operators import collectives
+from plan3d.simulator.operators.collectives import ProcessGroup
 
 NODE = Cluster.profile("a100-80gb-sxm", gpus=8)
 # Every operation has constants of its own, so that none can stand in for another.
@@ -45,7 +45,7 @@ def cluster(**changes):
 def inside(*ranks):
     """Groups that lie in one fast domain."""
     n = np.array(ranks, float)
-    return Group(n, n, np.ones(n.shape))
+    return ProcessGroup(n, n, np.ones(n.shape))
 
 
 def took(operation, size, ranks, **changes):

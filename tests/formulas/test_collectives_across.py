@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import collectives
-from plan3d.simulator.collectives import Group
-from plan3d.simulator.hardware import Cluster, CollectiveTime
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
+from plan3d.simulator.operators import collectives
+from plan3d.simulator.operators.collectives import ProcessGroup
 
 NODES = Cluster.profile("a100-80gb-sxm", gpus=128)
 # Inside a node only bandwidths count: latencies of one second would be seen at once.
@@ -50,7 +50,7 @@ def cluster(root=0.0, nic=2.5e10, **changes):
 def across(domains, in_domain):
     """A group with so many ranks in each of so many domains."""
     k, r = np.array([float(domains)]), np.array([float(in_domain)])
-    return Group(k * r, r, k)
+    return ProcessGroup(k * r, r, k)
 
 
 def took(operation, size, domains, in_domain, **changes):
@@ -87,7 +87,9 @@ def test_root_of_a_ring(operation):
 def test_groups_inside_and_across_in_one_column():
     """One rank, 8 in a node, 16 on two nodes: each has its own form."""
     time = replace(ALL_GATHER, latency=1e-6, latency_per_step=1e-7)
-    group = Group(np.array([1.0, 8.0, 16.0]), np.array([1.0, 8.0, 8.0]), np.array([1.0, 1.0, 2.0]))
+    group = ProcessGroup(
+        np.array([1.0, 8.0, 16.0]), np.array([1.0, 8.0, 8.0]), np.array([1.0, 1.0, 2.0])
+    )
     seconds = collectives.all_gather(1.6e9, group, cluster(all_gather=time))
     assert seconds[0] == 0
     assert seconds[1] == near(1e-6 + 7 * 1e-7 + 1.4e9 / 1e11)

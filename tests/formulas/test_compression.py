@@ -12,9 +12,9 @@ import math
 import numpy as np
 import pytest
 
-from plan3d.simulator import compression
-from plan3d.simulator.compression import METHODS, Compression
-from plan3d.simulator.convergence import averaged, compressed, cooperative
+from plan3d.simulator.plan import compressors
+from plan3d.simulator.plan.compressors import METHODS, Compression
+from plan3d.simulator.step.convergence import averaged, compressed, cooperative
 
 
 def near(expected):
@@ -42,7 +42,7 @@ def near(expected):
     ],
 )
 def test_bytes_of_an_entry(method, levels, kept, element, expected):
-    found = compression.bytes_of_entry(METHODS[method], levels, kept, element)
+    found = compressors.bytes_of_entry(METHODS[method], levels, kept, element)
     assert found == near(expected)
 
 
@@ -61,7 +61,7 @@ def test_bytes_of_an_entry(method, levels, kept, element, expected):
 )
 def test_variance_of_random_quantisation(levels, entries, expected):
     """Source: QSGD, lemma 3.1."""
-    assert compression.omega(levels, entries) == near(expected)
+    assert compressors.omega(levels, entries) == near(expected)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_variance_of_random_quantisation(levels, entries, expected):
     ],
 )
 def test_contraction(method, kept, expected):
-    assert compression.delta(METHODS[method], kept) == near(expected)
+    assert compressors.delta(METHODS[method], kept) == near(expected)
 
 
 def test_quantised_vectors():
     """|(3, -4)| = 5: with five steps the entries are levels; QSGD, section 3.1."""
     x = np.array([3.0, -4.0])
     rng = np.random.default_rng(0)
-    assert compression.quantise(x, 6, rng).tolist() == near([3.0, -4.0])
+    assert compressors.quantise(x, 6, rng).tolist() == near([3.0, -4.0])
     # With two steps 3/5 and 4/5 lie between 1/2 and 1: up with probability 1/5 and 3/5.
-    drawn = np.array([compression.quantise(x, 3, rng) for _ in range(4000)])
+    drawn = np.array([compressors.quantise(x, 3, rng) for _ in range(4000)])
     assert set(drawn[:, 0]) == {2.5, 5.0}
     assert set(drawn[:, 1]) == {-2.5, -5.0}
     up = (np.abs(drawn) == 5.0).mean(axis=0)
@@ -98,30 +98,30 @@ def test_each_bucket_has_its_own_norm():
     """The 513th entry is alone: its own norm, exact at any number of levels."""
     x = np.zeros(513)
     x[0], x[512] = 1.0, 7.0
-    assert compression.quantise(x, 2, np.random.default_rng(0)).tolist() == x.tolist()
+    assert compressors.quantise(x, 2, np.random.default_rng(0)).tolist() == x.tolist()
 
 
 def test_one_bit_vectors():
     """Signs times the mean size 6 / 4; 0 counts as positive. Source: Seide et al. 2014."""
     x = np.array([1.0, -3.0, 0.0, 2.0])
-    assert compression.one_bit(x).tolist() == [1.5, -1.5, 1.5, 1.5]
+    assert compressors.one_bit(x).tolist() == [1.5, -1.5, 1.5, 1.5]
 
 
 def test_top_k_vectors():
     x = np.array([1.0, -5.0, 3.0, 2.0])
-    assert compression.top_k(x, 1).tolist() == [0, -5, 0, 0]
-    assert compression.top_k(x, 2).tolist() == [0, -5, 3, 0]
+    assert compressors.top_k(x, 1).tolist() == [0, -5, 0, 0]
+    assert compressors.top_k(x, 2).tolist() == [0, -5, 3, 0]
 
 
 def test_error_feedback():
     """Two steps of top-1: what the first left is in the second. Stich et al. 2018, algorithm 1."""
 
     def top(x):
-        return compression.top_k(x, 1)
+        return compressors.top_k(x, 1)
 
-    message, memory = compression.with_memory(np.array([3.0, 2.0]), np.zeros(2), top)
+    message, memory = compressors.with_memory(np.array([3.0, 2.0]), np.zeros(2), top)
     assert (message.tolist(), memory.tolist()) == ([3, 0], [0, 2])
-    message, memory = compression.with_memory(np.array([3.0, 2.0]), memory, top)
+    message, memory = compressors.with_memory(np.array([3.0, 2.0]), memory, top)
     assert (message.tolist(), memory.tolist()) == ([0, 4], [3, 0])
 
 
@@ -129,16 +129,16 @@ def test_ef21():
     """The change since the estimate is sent, and added to it. Fatkhullin et al. 2021."""
 
     def top(x):
-        return compression.top_k(x, 1)
+        return compressors.top_k(x, 1)
 
-    message, state = compression.ef21(np.array([3.0, 2.0]), np.array([1.0, 1.0]), top)
+    message, state = compressors.ef21(np.array([3.0, 2.0]), np.array([1.0, 1.0]), top)
     assert (message.tolist(), state.tolist()) == ([2, 0], [3, 1])
 
 
 def test_rounds():
     """Top-1 twice sends the two largest. Huang et al. 2022, algorithm 1."""
     x = np.array([1.0, -5.0, 3.0])
-    sent = compression.in_rounds(x, lambda rest: compression.top_k(rest, 1), 2)
+    sent = compressors.in_rounds(x, lambda rest: compressors.top_k(rest, 1), 2)
     assert sent.tolist() == [0, -5, 3]
 
 

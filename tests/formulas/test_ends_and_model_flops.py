@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import operators
-from plan3d.simulator.blocks import Attention, Block, Experts, ListedLayer, Mlp
-from plan3d.simulator.model import Model, Network
-from plan3d.simulator.operators import Strategy
+from plan3d.simulator.operators import layer_work
+from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, ListedLayer, Mlp
+from plan3d.simulator.workload.model import Model, Network
 
 
 def strategy(**fields):
@@ -30,17 +30,17 @@ def sides(gemms):
 
 def test_embedding():
     """Hidden states read and written: 2 h elements a token, of a part with sequence parallelism."""
-    found = operators.embedding_work(4096, strategy(tp=4, cp=2, micro_batch=3), 4096)
+    found = layer_work.embedding_work(4096, strategy(tp=4, cp=2, micro_batch=3), 4096)
     assert found.moved_bytes == 3 * 2048 * 2 * 4096 * 2
     assert (found.gemms, found.attention, found.kernels) == ([], None, 1)
-    part = operators.embedding_work(4096, strategy(tp=4, sequence_parallel=1), 4096)
+    part = layer_work.embedding_work(4096, strategy(tp=4, sequence_parallel=1), 4096)
     assert part.moved_bytes == 1024 * 2 * 4096 * 2
 
 
 def test_head():
     """Logits of a quarter of 32,000 tokens; 8 bytes a logit for cross-entropy; a norm beside it."""
     s = strategy(tp=4, micro_batch=2, sequence_parallel=1)
-    found = operators.head_work(4096, np.array([32_000.0]), s, 4096)
+    found = layer_work.head_work(4096, np.array([32_000.0]), s, 4096)
     assert sides(found.gemms) == [(8192, 8000, 4096, 1)]
     assert found.loss_bytes == 8 * 8192 * 8000
     assert found.moved_bytes == 2048 * 2 * 4096 * 2 + 8 * 8192 * 8000
@@ -69,7 +69,7 @@ def test_multi_token_prediction():
     """
     s = strategy(tp=4, micro_batch=2, sequence_parallel=1)
     vocabulary = np.array([32_000.0])
-    projection, head = operators.mtp_work(MTP, vocabulary, s, 4096)
+    projection, head = layer_work.mtp_work(MTP, vocabulary, s, 4096)
     assert sides(projection.gemms) == [(2048, 4096, 8192, 1)]
     assert projection.moved_bytes == 2048 * 6 * 4096 * 2
     assert projection.kernels == 3
@@ -79,9 +79,9 @@ def test_multi_token_prediction():
 def test_parts_add_up():
     """A layer, a projection and a head: GEMMs in order, bytes and kernels summed."""
     s = strategy(tp=4, micro_batch=2, sequence_parallel=1)
-    block = operators.block_work(MTP.kinds[0], 4096, s, 4096, ("layernorm",))
-    parts = [block, *operators.mtp_work(MTP, np.array([32_000.0]), s, 4096)]
-    whole = operators.add(parts)
+    block = layer_work.block_work(MTP.kinds[0], 4096, s, 4096, ("layernorm",))
+    parts = [block, *layer_work.mtp_work(MTP, np.array([32_000.0]), s, 4096)]
+    whole = layer_work.add(parts)
     assert [m for m, *_ in sides(whole.gemms)] == [8192, 8192, 8192, 8192, 2048, 8192]
     assert whole.kernels == 6 + 3 + 3
     assert whole.loss_bytes == 8 * 8192 * 8000
@@ -113,11 +113,11 @@ def test_model_flops_of_gpt():
     72 x 2 x 4096 = 589,824; x 32 / 384 = 49,152 and x 1000 / 1536 = 384,000. Whole scores count.
     """
     gpt = model(dense(), order=(0, 0))
-    assert operators.model_flops_per_token(gpt, 32) == 589_824 + 49_152 + 384_000
-    assert operators.block_flops_per_token(gpt, 32) == 589_824 + 49_152
+    assert layer_work.model_flops_per_token(gpt, 32) == 589_824 + 49_152 + 384_000
+    assert layer_work.block_flops_per_token(gpt, 32) == 589_824 + 49_152
     # A tied head is as much work, and norms and their biases are none.
     tied = replace(gpt, tied=True, norm_bias=True)
-    assert operators.model_flops_per_token(tied, 32) == 589_824 + 49_152 + 384_000
+    assert layer_work.model_flops_per_token(tied, 32) == 589_824 + 49_152 + 384_000
 
 
 HEAD = 6 * 64_000
@@ -137,7 +137,7 @@ HEAD = 6 * 64_000
 )
 def test_model_flops_of_other_attention(block, weights, scores):
     """6 FLOPs a weight that a token passes, and 6 a (d + d_v) min(w, s)."""
-    assert operators.model_flops_per_token(model(block), 32) == 6 * (weights + scores) + HEAD
+    assert layer_work.model_flops_per_token(model(block), 32) == 6 * (weights + scores) + HEAD
 
 
 def test_model_flops_of_an_indexer():
@@ -149,7 +149,7 @@ def test_model_flops_of_an_indexer():
     sparse = dense(kv_rank=8, q_rank=16, rope_dim=4, index_heads=2, index_dim=8, index_topk=4)
     weights = 2_048 + 768 + 896 + 4_096 + 256 + 512 + 128 + 32_768
     scores = 4 * 32 * 4 + 2 * 8 * 16
-    assert operators.model_flops_per_token(model(sparse), 32) == 6 * (weights + scores) + HEAD
+    assert layer_work.model_flops_per_token(model(sparse), 32) == 6 * (weights + scores) + HEAD
 
 
 def test_model_flops_of_experts():
@@ -157,7 +157,7 @@ def test_model_flops_of_experts():
     routed = Experts(count=8, top_k=2, ffn=100, shared_ffn=50)
     block = Block(attention=Attention(**HEADS), experts=routed)
     expected = 6 * (16_384 + 38_400 + 512 + 9_600 + 4 * 32 * 32) + HEAD
-    assert operators.model_flops_per_token(model(block), 32) == expected
+    assert layer_work.model_flops_per_token(model(block), 32) == expected
 
 
 def test_model_flops_of_multi_token_prediction():
@@ -166,8 +166,8 @@ def test_model_flops_of_multi_token_prediction():
     two = model(wide, narrow, mtp_layers=1)
     layers = 6 * (16_384 + 65_536 + 4_096) + 6 * (16_384 + 32_768 + 4_096)
     extra = 6 * (16_384 + 32_768 + 4_096 + 8_192) + HEAD
-    assert operators.model_flops_per_token(two, 32) == layers + HEAD + extra
-    assert operators.block_flops_per_token(two, 32) == layers
+    assert layer_work.model_flops_per_token(two, 32) == layers + HEAD + extra
+    assert layer_work.block_flops_per_token(two, 32) == layers
 
 
 def test_model_flops_of_a_listed_network():
@@ -177,5 +177,5 @@ def test_model_flops_of_a_listed_network():
         for flops in (100.0, 10.0)
     ]
     network = Network.of("made-up", [layers[0], layers[1], layers[1]])
-    assert operators.model_flops_per_token(network, 1) == 360
-    assert operators.block_flops_per_token(network, 1) == 360
+    assert layer_work.model_flops_per_token(network, 1) == 360
+    assert layer_work.block_flops_per_token(network, 1) == 360

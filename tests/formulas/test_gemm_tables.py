@@ -13,18 +13,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import gemm_tables, kernels
-from plan3d.simulator.accelerator import (
+from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
     GemmTime,
     MemoryBoundTime,
     TrainingTime,
 )
-from plan3d.simulator.gemm_tables import Machine
-from plan3d.simulator.hardware_profile import Provenance, TableFile
-from plan3d.simulator.operators import Gemm
-from plan3d.simulator.precision import RECIPES, Precision
+from plan3d.simulator.hardware.gemm_tables import Machine
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.profile_file import Provenance, TableFile
+from plan3d.simulator.operators import kernel_times
+from plan3d.simulator.operators.layer_work import Gemm
 
 BF16 = RECIPES[Precision.BF16]
 TIMES = "n,k,64,128\n64,64,1,16\n64,128,2,32\n128,64,4,64\n128,128,8,128\n"
@@ -125,7 +126,7 @@ def gpu(folder, text=TIMES, **changes):
 
 
 def took(accelerator, *gemms, sustained=1.0):
-    return kernels.gemm_seconds(list(gemms), 1, accelerator, BF16, sustained)[:, 0].tolist()
+    return kernel_times.gemm_seconds(list(gemms), 1, accelerator, BF16, sustained)[:, 0].tolist()
 
 
 SMALL, LARGE = Gemm(np.array([64.0]), 64.0, 64.0), Gemm(np.array([128.0]), 128.0, 128.0)
@@ -150,7 +151,7 @@ def test_a_group_in_a_table(tmp_path):
     tables = {"8bit": gpu(tmp_path).gemm_tables["16bit"]}
     eight = gpu(tmp_path, gemm={**GPU.gemm, "8bit": own}, peak={"bf16": 1e14, "fp8": 2e14})
     eight = replace(eight, gemm_tables=tables)
-    (seconds,) = kernels.gemm_seconds([group], 1, eight, RECIPES[Precision.FP8], 1.0)[0]
+    (seconds,) = kernel_times.gemm_seconds([group], 1, eight, RECIPES[Precision.FP8], 1.0)[0]
     assert seconds == near(40e-6)
 
 

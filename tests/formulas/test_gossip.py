@@ -12,7 +12,7 @@ import math
 
 import pytest
 
-from plan3d.simulator.topologies import Graph, Topology, mixing
+from plan3d.simulator.plan.gossip_graphs import Graph, Topology, mixing
 
 
 def near(expected):

@@ -13,22 +13,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import kernels
-from plan3d.simulator.accelerator import (
+from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
     GemmTime,
     MemoryBoundTime,
     TrainingTime,
 )
-from plan3d.simulator.blocks import Attention, Block, Mlp
-from plan3d.simulator.hardware import Cluster
-from plan3d.simulator.layers import Cost, layer_costs
-from plan3d.simulator.model import Model
-from plan3d.simulator.operators import AttentionWork, Gemm, Strategy
-from plan3d.simulator.precision import RECIPES, Precision
-from plan3d.simulator.software import software_profile
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.layers.layer_costs import Cost, layer_costs
+from plan3d.simulator.operators import kernel_times
+from plan3d.simulator.operators.layer_work import AttentionWork, Gemm, Strategy
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import Attention, Block, Mlp
+from plan3d.simulator.workload.model import Model
 
 BF16, FP8, FP32 = (RECIPES[p] for p in (Precision.BF16, Precision.FP8, Precision.FP32))
 # bf16: 0.5 x 2e13 = 10^13 FLOP/s; memory 0.5 x 4e10 = 2 x 10^10 bytes/s for GEMMs.
@@ -57,13 +57,13 @@ def near(expected):
 def took(gemm, recipe=BF16, sustained=1.0, **constants):
     """Seconds of one GEMM on the GPU whose every width has these constants."""
     gpu = replace(GPU, gemm=dict.fromkeys(GPU.gemm, replace(PLAIN, **constants)))
-    return kernels.gemm_seconds([gemm], 1, gpu, recipe, sustained)[0, 0]
+    return kernel_times.gemm_seconds([gemm], 1, gpu, recipe, sustained)[0, 0]
 
 
 def test_smooth_maximum():
     a, b = np.array([3.0, 3.0, 5.0, 0.0]), np.array([4.0, 0.0, 12.0, 0.0])
-    assert kernels.smooth_maximum(a, b, 2.0).tolist() == near([5.0, 3.0, 13.0, 0.0])
-    assert kernels.smooth_maximum(b, a, 1.0).tolist() == near([7.0, 3.0, 17.0, 0.0])
+    assert kernel_times.smooth_maximum(a, b, 2.0).tolist() == near([5.0, 3.0, 13.0, 0.0])
+    assert kernel_times.smooth_maximum(b, a, 1.0).tolist() == near([7.0, 3.0, 17.0, 0.0])
 
 
 def test_gemm_roofline():
@@ -95,7 +95,7 @@ def test_the_measured_rate_of_groups():
     side = np.array([1000.0])
     gpu = replace(GPU, training=replace(GPU.training, grouped_rate=0.8))
     gemms = [Gemm(side, 1000.0, 1000.0), Gemm(side, 1000.0, 1000.0, 4.0)]
-    one, group = kernels.gemm_seconds(gemms, 1, gpu, BF16, 0.5)[:, 0]
+    one, group = kernel_times.gemm_seconds(gemms, 1, gpu, BF16, 0.5)[:, 0]
     assert one == near(5e-4)
     assert group == near(4 * 5e-4 / 0.8)
 
@@ -107,23 +107,23 @@ def test_number_formats():
     assert took(cube, FP32, sharpness=1.0) == near(2e9 / 5e11 + 1.2e7 / 2e10)
     # Each width has constants of its own.
     gpu = replace(GPU, gemm={**GPU.gemm, "8bit": replace(PLAIN, efficiency=0.25, sharpness=1.0)})
-    (seconds,) = kernels.gemm_seconds([cube], 1, gpu, FP8, 1.0)[0]
+    (seconds,) = kernel_times.gemm_seconds([cube], 1, gpu, FP8, 1.0)[0]
     assert seconds == near(2e9 / 1e13 + 6e6 / 2e10)
 
 
 def test_sustained_share():
     """A stack's share in proportion to the machine's over the 0.94 that stacks were fitted at."""
-    assert kernels.sustained_share(STACK, GPU) == near(0.94)
+    assert kernel_times.sustained_share(STACK, GPU) == near(0.94)
     cooler = replace(GPU, training=TrainingTime(sustained=0.47))
-    assert kernels.sustained_share(replace(STACK, sustained=0.8), cooler) == near(0.4)
+    assert kernel_times.sustained_share(replace(STACK, sustained=0.8), cooler) == near(0.4)
 
 
 def test_gradient_rates():
     """The stack's rate of weight gradients, unless the machine's was measured."""
     stack = replace(STACK, wgrad_rate=0.9)
-    assert kernels.gradient_rates(stack, GPU) == (1.0, 0.9)
+    assert kernel_times.gradient_rates(stack, GPU) == (1.0, 0.9)
     measured = replace(GPU, training=TrainingTime(dgrad_rate=0.8, wgrad_rate=0.5))
-    assert kernels.gradient_rates(stack, measured) == (0.8, 0.5)
+    assert kernel_times.gradient_rates(stack, measured) == (0.8, 0.5)
 
 
 def work(**changes):
@@ -133,7 +133,7 @@ def work(**changes):
 
 
 def attention(software, gpu=GPU, recipe=BF16, **changes):
-    forward, backward = kernels.attention_seconds(work(**changes), gpu, recipe, software)
+    forward, backward = kernel_times.attention_seconds(work(**changes), gpu, recipe, software)
     return forward[0], backward[0]
 
 
@@ -185,12 +185,12 @@ def test_misaligned_heads():
 
 def test_memory_bound_kernels():
     """Six launches of 10 us and 10^6 bytes at a quarter of 4 x 10^10."""
-    assert kernels.memory_bound_seconds(np.array([1e6]), GPU, 6)[0] == near(6e-5 + 1e6 / 1e10)
+    assert kernel_times.memory_bound_seconds(np.array([1e6]), GPU, 6)[0] == near(6e-5 + 1e6 / 1e10)
 
 
 def test_streaming():
     """10^6 bytes at 0.8 of 4 x 10^10; a long pass starts once and its latency is left out."""
-    assert kernels.streaming_seconds(np.array([1e6]), GPU)[0] == near(1e6 / 3.2e10)
+    assert kernel_times.streaming_seconds(np.array([1e6]), GPU)[0] == near(1e6 / 3.2e10)
 
 
 def layer_task(**software):

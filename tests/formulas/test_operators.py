@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plan3d.simulator import operators
-from plan3d.simulator.blocks import Attention, Block, Experts, Mlp
-from plan3d.simulator.operators import Strategy
+from plan3d.simulator.operators import layer_work
+from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 
 def strategy(**fields):
@@ -27,7 +27,7 @@ def sides(gemms):
 
 
 def work(block, s, hidden=4096, sequence=4096, selective=(), norm_bytes=0.0):
-    return operators.block_work(block, hidden, s, sequence, selective, norm_bytes)
+    return layer_work.block_work(block, hidden, s, sequence, selective, norm_bytes)
 
 
 def attention(**changes):
@@ -59,7 +59,7 @@ def test_tokens_of_a_rank():
 )
 def test_keys_seen_on_average(changes, span):
     """Of a sequence of 4096 tokens under the causal mask: counted."""
-    assert operators.causal_span(attention(**changes), 4096) == span
+    assert layer_work.causal_span(attention(**changes), 4096) == span
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_grouped_query_heads(tp, heads, width):
 
     Source: Ainslie et al. 2023 (grouped-query attention); Megatron-Core's num_query_groups.
     """
-    assert operators.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
-    assert operators.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
+    assert layer_work.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
+    assert layer_work.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
 
 
 def test_widths_of_keys_and_values():
     """Heads of 192 for keys and 128 for values."""
     uneven = attention(head_dim=192)
-    assert operators.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
+    assert layer_work.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
 
 
 def test_gemms_of_a_dense_layer():
@@ -195,7 +195,7 @@ def test_experts():
     Source: Megatron-Core MoE; GShard (Lepikhin et al. 2020): even routing.
     """
     s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
-    assert operators.expert_assignments(experts(), s, 4096) == 4096
+    assert layer_work.expert_assignments(experts(), s, 4096) == 4096
     found = work(Block(attention=attention(), experts=experts()), s)
     assert sides(found.gemms)[2:] == [
         (512, 2 * 500, 4096, 8),

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator.collectives import Group, place, split
-from plan3d.simulator.hardware import Cluster
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.operators.collectives import ProcessGroup, place, split
 
 
 def cluster(gpus=64, domain=8):
@@ -134,7 +134,7 @@ def test_a_column_of_groups():
 
 
 def groups(ranks, in_domain, domains):
-    return Group(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
+    return ProcessGroup(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import collectives
-from plan3d.simulator.collectives import Group
-from plan3d.simulator.hardware import Cluster, CollectiveTime
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
+from plan3d.simulator.operators import collectives
+from plan3d.simulator.operators.collectives import ProcessGroup
 
 NODES = Cluster.profile("a100-80gb-sxm", gpus=128)
 ALL_TO_ALL = CollectiveTime(latency=1e-5, latency_per_step=1e-6, root=0, bandwidth=1e11)
@@ -41,7 +41,7 @@ def cluster(root=0.0, all_to_all=ALL_TO_ALL, send=SEND):
 def across(domains, in_domain):
     """A group with so many ranks in each of so many domains."""
     k, r = np.array([float(domains)]), np.array([float(in_domain)])
-    return Group(k * r, r, k)
+    return ProcessGroup(k * r, r, k)
 
 
 def near(expected):
@@ -152,7 +152,7 @@ def test_neighbour_exchange_behind_slow_fast_links():
 
 
 def servers(up, down, count, gpus=128, ranks=16):
-    group = Group(np.array([float(ranks)]), np.ones(1), np.array([float(ranks)]))
+    group = ProcessGroup(np.array([float(ranks)]), np.ones(1), np.array([float(ranks)]))
     on = replace(cluster(root=1e-9), gpus=gpus)
     (seconds,) = collectives.through_servers(up, down, group, count, on)
     return seconds

@@ -12,18 +12,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator import exchanges
-from plan3d.simulator.collectives import Group
-from plan3d.simulator.compression import Compression
-from plan3d.simulator.hardware import Cluster, CollectiveTime
-from plan3d.simulator.model import Model
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Sync
-from plan3d.simulator.policy import Policy
-from plan3d.simulator.precision import RECIPES, Precision
-from plan3d.simulator.software import software_profile
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.operators.collectives import ProcessGroup
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.compressors import Compression
+from plan3d.simulator.plan.gossip_graphs import Topology
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step import gradient_exchange
 from plan3d.simulator.task import Task
-from plan3d.simulator.topologies import Topology
+from plan3d.simulator.workload.model import Model
 
 LATENCY, PER_NODE, NIC = 1e-5, 1e-4, 2e10  # 80 % of 25 GB/s
 
@@ -61,7 +61,7 @@ def cluster(gpus=32):
 
 
 def group(ranks, in_domain, domains):
-    return Group(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
+    return ProcessGroup(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
 
 
 NODE, TWO_NODES, ONE_A_NODE = group(8, 8, 1), group(16, 8, 2), group(4, 1, 4)
@@ -72,7 +72,7 @@ def near(expected):
 
 
 def took(policy, size, ranks, element=4.0):
-    (seconds,) = exchanges.seconds(element, policy, size, ranks, cluster())
+    (seconds,) = gradient_exchange.seconds(element, policy, size, ranks, cluster())
     return seconds
 
 
@@ -95,7 +95,7 @@ def took(policy, size, ranks, element=4.0):
 )
 def test_seconds_of_full_gradients(sync, expected):
     """2 x 10^8 parameters of 4 bytes among 16 ranks on two nodes."""
-    assert took(Policy(sync=sync), 2e8, TWO_NODES) == near(expected)
+    assert took(SyncPolicy(sync=sync), 2e8, TWO_NODES) == near(expected)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_compressed_gradients(method, up, down):
 
     Through a server a NIC carries both, four GPUs' worth.
     """
-    policy = Policy(compression=method, levels=5, kept_per_thousand=10)
-    assert exchanges.wire_bytes(4.0, policy) == near((up, down))
+    policy = SyncPolicy(compression=method, levels=5, kept_per_thousand=10)
+    assert gradient_exchange.wire_bytes(4.0, policy) == near((up, down))
     seconds = 0.875e9 * up / 1.75e11 + 2e-6 + 0.875e9 * down / 1e11
     assert took(policy, 1e9, NODE) == near(seconds)
     served = policy._replace(sync=Sync.PARAMETER_SERVER)
@@ -127,11 +127,11 @@ def test_compressed_gradients(method, up, down):
 
 
 def test_bytes_both_ways_without_compression():
-    assert exchanges.wire_bytes(2.0, Policy()) == (2.0, 2.0)
+    assert gradient_exchange.wire_bytes(2.0, SyncPolicy()) == (2.0, 2.0)
 
 
 def gossip(topology, sync=Sync.GOSSIP):
-    return Policy(sync=sync, topology=topology)
+    return SyncPolicy(sync=sync, topology=topology)
 
 
 def test_gossip_in_a_node():
@@ -162,8 +162,8 @@ def test_hierarchical_gossip(topology):
 
 def test_a_column_of_gossiping_groups():
     """Groups of several sizes in one call, each with its own graph."""
-    groups = Group(np.array([8.0, 2.0, 1.0]), np.array([8.0, 2.0, 1.0]), np.ones(3))
-    seconds = exchanges.seconds(2.0, gossip(Topology.RING), 1e8, groups, cluster())
+    groups = ProcessGroup(np.array([8.0, 2.0, 1.0]), np.array([8.0, 2.0, 1.0]), np.ones(3))
+    seconds = gradient_exchange.seconds(2.0, gossip(Topology.RING), 1e8, groups, cluster())
     assert seconds.tolist() == near([5e-6 + 4e8 / 5e10, 5e-6 + 2e8 / 5e10, 0.0])
 
 
@@ -183,24 +183,24 @@ BF16, FP16, FP32 = (RECIPES[p] for p in (Precision.BF16, Precision.FP16, Precisi
 def test_element_bytes():
     """A gradient: fp32 beside bf16 weights, 16 bits beside fp16 ones (Megatron-Core's table), or
     what the stack reduces; a weight where weights are averaged."""
-    assert exchanges.element_bytes(task(), BF16, Policy()) == 4
-    assert exchanges.element_bytes(task(), FP16, Policy()) == 2
-    assert exchanges.element_bytes(task(reduce_bytes=2.0), BF16, Policy()) == 2
-    assert exchanges.element_bytes(task(), BF16, Policy(period=4)) == 2
-    assert exchanges.element_bytes(task(reduce_bytes=8.0), FP32, gossip(Topology.RING)) == 4
+    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy()) == 4
+    assert gradient_exchange.element_bytes(task(), FP16, SyncPolicy()) == 2
+    assert gradient_exchange.element_bytes(task(reduce_bytes=2.0), BF16, SyncPolicy()) == 2
+    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy(period=4)) == 2
+    assert gradient_exchange.element_bytes(task(reduce_bytes=8.0), FP32, gossip(Topology.RING)) == 4
 
 
 def test_when_replicas_differ():
     """Under gossip and between synchronisations weights are averaged, else gradients."""
-    assert not Policy().apart
-    assert Policy().all_reduces
+    assert not SyncPolicy().apart
+    assert SyncPolicy().all_reduces
     for policy in (gossip(Topology.RING), gossip(Topology.RING, Sync.HIERARCHICAL_GOSSIP)):
         assert policy.apart
         assert not policy.all_reduces
-    assert Policy(period=2).apart
-    assert not Policy(period=2).all_reduces
-    assert not Policy(sync=Sync.RING).apart
-    assert not Policy(compression=Compression.QSGD).all_reduces
+    assert SyncPolicy(period=2).apart
+    assert not SyncPolicy(period=2).all_reduces
+    assert not SyncPolicy(sync=Sync.RING).apart
+    assert not SyncPolicy(compression=Compression.QSGD).all_reduces
 
 
 @pytest.mark.parametrize(
@@ -215,33 +215,33 @@ def test_when_replicas_differ():
 )
 def test_seconds_to_compress(method, passes):
     """10^9 parameters of 4 bytes at half of 10^12 bytes/s."""
-    policy = Policy(compression=method)
-    seconds = exchanges.compress_seconds(task(), 4.0, policy, np.array([1e9]))
+    policy = SyncPolicy(compression=method)
+    seconds = gradient_exchange.compress_seconds(task(), 4.0, policy, np.array([1e9]))
     assert seconds == near([passes * 4e9 / 5e11])
-    assert exchanges.compress_seconds(task(), 4.0, Policy(), np.array([1e9])) == 0
+    assert gradient_exchange.compress_seconds(task(), 4.0, SyncPolicy(), np.array([1e9])) == 0
 
 
 def buckets(policy, parameters, ranks, units=2.0, **software):
     columns = (np.array([float(value)]) for value in (parameters, ranks, units))
-    (found,) = exchanges.buckets(task(**software), policy, *columns)
+    (found,) = gradient_exchange.buckets(task(**software), policy, *columns)
     return found
 
 
 def test_buckets_of_a_stack():
     """Megatron-Core: max(40 M, 1 M dp) parameters; 100 M are 3 of 40 M, 2 of 64 M."""
-    assert buckets(Policy(), 100e6, 8) == 3
-    assert buckets(Policy(), 120e6, 8) == 3
-    assert buckets(Policy(), 100e6, 64) == 2
-    assert buckets(Policy(), 1e6, 8) == 1
-    assert buckets(Policy(), 0, 8) == 1
+    assert buckets(SyncPolicy(), 100e6, 8) == 3
+    assert buckets(SyncPolicy(), 120e6, 8) == 3
+    assert buckets(SyncPolicy(), 100e6, 64) == 2
+    assert buckets(SyncPolicy(), 1e6, 8) == 1
+    assert buckets(SyncPolicy(), 0, 8) == 1
     # A stack whose buckets do not grow.
-    assert buckets(Policy(), 100e6, 64, bucket_parameters_per_rank=0.0) == 3
+    assert buckets(SyncPolicy(), 100e6, 64, bucket_parameters_per_rank=0.0) == 3
 
 
 def test_buckets_of_a_plan():
     """What the plan says, at most one a tensor: 12 in a layer (four GEMMs' weights and biases, two
     norms')."""
-    ten = Policy(bucket_parameters=10_000_000)
+    ten = SyncPolicy(bucket_parameters=10_000_000)
     assert buckets(ten, 95e6, 64) == 10
     assert buckets(ten, 1e9, 64) == 24
     assert buckets(ten, 1e9, 64, units=4.0) == 48
@@ -251,19 +251,21 @@ def test_buckets_of_a_plan():
 
 def test_messages():
     """A ring and a hierarchy send 2 (n - 1), a tree 2 log2 n, a server's worker one each way."""
-    assert exchanges.messages(Policy(), 8, 0.0) == 14
-    assert exchanges.messages(Policy(sync=Sync.RING), 5, 0.0) == 8
-    assert exchanges.messages(Policy(sync=Sync.TREE), 8, 0.0) == 6
-    assert exchanges.messages(Policy(sync=Sync.TREE), 9, 0.0) == 8
-    assert exchanges.messages(Policy(sync=Sync.PARAMETER_SERVER), 8, 0.0) == 1
-    assert exchanges.messages(gossip(Topology.TORUS), 16, 4.0) == 4
+    assert gradient_exchange.messages(SyncPolicy(), 8, 0.0) == 14
+    assert gradient_exchange.messages(SyncPolicy(sync=Sync.RING), 5, 0.0) == 8
+    assert gradient_exchange.messages(SyncPolicy(sync=Sync.TREE), 8, 0.0) == 6
+    assert gradient_exchange.messages(SyncPolicy(sync=Sync.TREE), 9, 0.0) == 8
+    assert gradient_exchange.messages(SyncPolicy(sync=Sync.PARAMETER_SERVER), 8, 0.0) == 1
+    assert gradient_exchange.messages(gossip(Topology.TORUS), 16, 4.0) == 4
 
 
 def test_servers():
     """One, or as many as nodes: 20 GPUs are three nodes of eight."""
-    assert exchanges.servers(Policy(sync=Sync.PARAMETER_SERVER), cluster()) == 1
-    assert exchanges.servers(Policy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster()) == 4
-    assert exchanges.servers(Policy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster(20)) == 3
+    assert gradient_exchange.servers(SyncPolicy(sync=Sync.PARAMETER_SERVER), cluster()) == 1
+    assert gradient_exchange.servers(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster()) == 4
+    assert (
+        gradient_exchange.servers(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster(20)) == 3
+    )
 
 
 def test_averaging_of_plans():
@@ -274,25 +276,25 @@ def test_averaging_of_plans():
     """
     plans = Plan(tp=np.array([8, 2]), dp=np.array([4, 8])).table()
     ring = gossip(Topology.RING)._replace(period=3)
-    period, second = exchanges.averaging(task(), ring, plans)
+    period, second = gradient_exchange.averaging(task(), ring, plans)
     assert period.tolist() == [3, 3]
     assert second.tolist() == near([1 / 3, (1 + 2**0.5) / 3])
     one_peer = gossip(Topology.ONE_PEER_EXPONENTIAL)._replace(period=3)
-    period, second = exchanges.averaging(task(), one_peer, plans)
+    period, second = gradient_exchange.averaging(task(), one_peer, plans)
     assert period.tolist() == [6, 9]
     assert second.tolist() == [0, 0]
     nodes = gossip(Topology.RING, Sync.HIERARCHICAL_GOSSIP)
-    period, second = exchanges.averaging(task(), nodes, plans)
+    period, second = gradient_exchange.averaging(task(), nodes, plans)
     assert period.tolist() == [1, 1]
     assert second.tolist() == near([1 / 3, 0.0])
-    period, second = exchanges.averaging(task(), Policy(period=5), plans)
+    period, second = gradient_exchange.averaging(task(), SyncPolicy(period=5), plans)
     assert (period.tolist(), second.tolist()) == ([5, 5], [0, 0])
 
 
 def test_mixing_of_a_plan():
     """8 replicas with tp = 4, two a node: to 1, 2 and 4 further; one, both and both leave."""
-    found = exchanges.mixing_of(task(), gossip(Topology.EXPONENTIAL), 8, 4)
+    found = gradient_exchange.mixing_of(task(), gossip(Topology.EXPONENTIAL), 8, 4)
     assert tuple(found) == near((3.0, 5.0, 1, 0.5))
     nodes = gossip(Topology.EXPONENTIAL, Sync.HIERARCHICAL_GOSSIP)
     # Four nodes, to 1 and 2 further.
-    assert tuple(exchanges.mixing_of(task(), nodes, 8, 4)) == near((2.0, 2.0, 1, 1 / 3))
+    assert tuple(gradient_exchange.mixing_of(task(), nodes, 8, 4)) == near((2.0, 2.0, 1, 1 / 3))
