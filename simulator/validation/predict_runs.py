@@ -1,7 +1,7 @@
-"""How far off are the predictions? Published measured runs, predicted and scored by source.
+"""Published measured runs, predicted and scored by source.
 
-Each source reports memory in its own unit, of its own rank, with or without what the driver
-holds; run_conventions says which, and the prediction is compared with the same.
+A row says of which rank its peak of memory is, and whether it is what tensors hold, what the
+allocator holds, or what the driver shows; the prediction is compared with the same.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..base.arrays import Mask, Value
+from ..base.arrays import Column, Index, Mask, Value
+from ..pipeline.stage_placement import every_rank
+from ..pipeline.stage_placement import layout as stage_layout
 from ..plan.plan import AXES, concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
@@ -23,11 +24,12 @@ from .published_runs import PublishedRun
 from .run_tasks import Question, questions
 
 SAME = (
-    *("source", "framework", "dtype", "sequence", "global_batch"),
-    *("model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab"),
+    *("source", "framework", "stack_version", "dtype", "fp8_recipe", "sequence", "global_batch"),
+    *("model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "expert_ffn"),
     *("accelerator", "gpus", "gpus_per_node", "inter_node_network"),
+    *("attention_kernel", "fused_kernels", "cuda_graphs", "dispatcher"),
 )
-"""Columns, beside the kernel, that rows share which differ in their layout only."""
+"""Columns that rows share which differ in their layout only."""
 FEWEST_LAYOUTS = 4
 """Distinct layouts that make a group worth ranking."""
 LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
@@ -56,16 +58,15 @@ class Prediction:
     @property
     def measured(self) -> Value:
         """Seconds of a step as published; NaN where it was not."""
-        return np.array([q.run.given("step_seconds", np.nan) for q in self.asked])
+        return np.array(
+            [q.run["step_seconds"] if q.run.timed else np.nan for q in self.asked], float
+        )
 
     @property
     def measured_memory(self) -> Value:
-        """Bytes as published; NaN where it was not."""
+        """Bytes as published; NaN where they were not, or are not to be compared."""
         return np.array(
-            [
-                q.run.given("peak_memory_gb", np.nan) * q.run.convention.memory.unit
-                for q in self.asked
-            ]
+            [q.run["peak_bytes"] if q.run.measured else np.nan for q in self.asked], float
         )
 
     @property
@@ -88,11 +89,13 @@ class Prediction:
         return Prediction(asked, *(column[keep] for column in columns))
 
 
-def batches(asked: Sequence[Question]) -> list[NDArray[np.intp]]:
-    """Rows that one table of plans answers: same task, same explicit layout."""
+def batches(asked: Sequence[Question]) -> list[Index]:
+    """Rows that one table of plans answers: same tasks, same explicit layout."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for row, q in enumerate(asked):
-        found.setdefault((id(q.task), q.plan.layers_per_stage), []).append(row)
+        own = row if q.plan.segments else -1
+        key = (id(q.task), id(q.at_peak), q.plan.layers_per_stage, q.run["peak_rank"], own)
+        found.setdefault(key, []).append(row)
     return [np.array(rows) for rows in found.values()]
 
 
@@ -101,41 +104,60 @@ def predict(asked: Sequence[Question]) -> Prediction:
     columns = np.empty((6, len(asked)))
     for rows in batches(asked):
         several = [asked[row] for row in rows]
+        task, at_peak = several[0].task, several[0].at_peak
         plans = concat([q.plan.table() for q in several])
-        costs = simulate(several[0].task, plans)
+        costs = simulate(task, plans)
         low, high = costs.interval
-        kinds = [q.run.convention.memory for q in several]
-        memory = rank_memory(costs)
         columns[0, rows], columns[1, rows], columns[2, rows] = costs.step, low, high
-        columns[3, rows] = [
-            memory[kind.first_stage, kind.reserved][i] for i, kind in enumerate(kinds)
-        ]
-        columns[4, rows] = costs.memory_total / costs.capacity
+        rank = several[0].run["peak_rank"]
+        if at_peak is not task or rank == "last":
+            layout = every_rank if rank == "last" else stage_layout
+            peak = simulate(at_peak, plans, layout)
+        else:
+            peak = costs
+        meters = [q.run.given("peak_meter", "device") for q in several]
+        memory = rank_memory(peak, rank)
+        columns[3, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
+        columns[4, rows] = peak.memory_total / peak.capacity
         columns[5, rows] = costs.mfu * costs.step
     return Prediction(tuple(asked), *columns)
 
 
-def rank_memory(costs: Costs) -> dict[tuple[bool, bool], Value]:
-    """Bytes by (whether of the first pipeline rank or the fullest, whether with the reserve)."""
-    out = {(first, held): np.empty(len(costs)) for first in (True, False) for held in (True, False)}
+def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
+    """Bytes by meter (allocated, reserved, device) of the first, the last or the fullest rank;
+    of the last, costs must tell every rank apart."""
+    out = {meter: np.empty(len(costs)) for meter in ("allocated", "reserved", "device")}
+    slack = 1 + costs.task.software.allocator_slack
     for group in costs.groups:
         for zero in np.unique(group.plans.zero):
             parts = group.rank_bytes(int(zero))
             mine = group.plans.zero == zero
             rows, skeleton = group.rows[mine], group.skeleton[mine]
             total = sum(parts.values(), np.zeros(1))
-            for held, size in ((True, total), (False, total - parts["reserve"])):
-                out[True, held][rows] = size[0, skeleton]
-                out[False, held][rows] = size.max(axis=0)[skeleton]
+            held = total - parts["reserve"]
+            by_meter = {"allocated": held, "reserved": slack * held, "device": total}
+            for meter, size in by_meter.items():
+                out[meter][rows] = _of_rank(size, rank, costs.plans.pp[rows])[skeleton]
     return out
 
 
-def ranking_groups(p: Prediction) -> list[NDArray[np.intp]]:
+def _of_rank(size: Value, rank: str, pp: Column) -> Value:
+    """Bytes [skeleton] of one rank of each pipeline, from those of classes [class, skeleton]."""
+    if rank == "first":
+        out: Value = size[0]
+    elif rank == "last":
+        out = size[int(pp.max()) - 1]
+    else:
+        out = size.max(axis=0)
+    return out
+
+
+def ranking_groups(p: Prediction) -> list[Index]:
     """Timed rows that differ in their layout only, where there are at least four layouts."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for row in np.flatnonzero(p.timed):
         run = p.asked[row].run
-        found.setdefault((*(run[name] for name in SAME), run.kernel), []).append(int(row))
+        found.setdefault(tuple(run[name] for name in SAME), []).append(int(row))
     return [
         np.array(rows)
         for rows in found.values()
@@ -188,7 +210,7 @@ def _memory_scores(p: Prediction) -> dict[str, Any]:
 
 def _dense(p: Prediction) -> Mask:
     """Dense models in 16 bits at an MFU of at least 5 %: what the bars are stated for."""
-    sixteen = np.array([q.run.dtype in ("bf16", "fp16") for q in p.asked], bool)
+    sixteen = np.array([q.run["dtype"] in ("bf16", "fp16") for q in p.asked], bool)
     dense = np.array([not q.run["experts"] for q in p.asked], bool)
     chosen: Mask = sixteen & dense & (np.nan_to_num(p.measured_mfu) >= 0.05)
     return chosen
@@ -206,7 +228,7 @@ SUBSETS: dict[str, Callable[[Prediction], Mask]] = {
     "all but hf_ultrascale": lambda p: np.array(
         [q.run.source != "hf_ultrascale" for q in p.asked], bool
     ),
-    "megatron_sc21 with tp or pp": _of("megatron_sc21", lambda run: not run["fsdp"]),
+    "megatron_sc21 with tp or pp": _of("megatron_sc21", lambda run: run["zero_stage"] < 3),
     "hf_ultrascale on 8-16 GPUs": _of("hf_ultrascale", lambda run: run["gpus"] <= 16),
     "hf_ultrascale pp = 1, tp <= 4": _of(
         "hf_ultrascale", lambda run: run["pp"] == 1 and run["tp"] <= 4

@@ -1,122 +1,99 @@
-"""What was published? Rows of measured training runs, read from CSV with every cell checked."""
+"""Published measured training runs, read from CSV with every cell checked."""
 
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import InputError
-from .run_conventions import Convention, convention
+from ..base.errors import InputError, did_you_mean
+from . import short_format
+from .run_columns import NEEDED, columns
 
 SHIPPED = "published_runs.csv"
-"""The development rows that come with the package."""
-
-
-def _whole(text: str) -> int:
-    number = float(text)
-    if number != int(number) or number < 0:
-        raise ValueError(text)
-    return int(number)
-
-
-def _amount(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError(text)
-    return number
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-
-
-def _columns() -> dict[str, Callable[[str], Any]]:
-    words = (
-        "run source status accelerator inter_node_network model family recompute dtype schedule "
-        "framework notes"
-    )
-    whole = (
-        "gpus gpus_per_node layers hidden ffn_hidden heads kv_heads vocab sequence experts "
-        "experts_per_token global_batch micro_batch tp pp virtual_stages dp cp ep zero_stage"
-    )
-    amounts = "n_params_b step_seconds peak_memory_gb"
-    return {
-        **dict.fromkeys(words.split(), str),
-        **dict.fromkeys(whole.split(), _whole),
-        **dict.fromkeys(amounts.split(), _amount),
-        **dict.fromkeys(("fsdp", "sequence_parallel", "flash_attention"), _flag),
-    }
-
-
-COLUMNS = _columns()
-"""Columns a file must have, and how their cells are read; an empty cell was not stated."""
-
-_KIND: dict[Callable[[str], Any], str] = {
-    _whole: "a whole number",
-    _amount: "a number above 0",
-    _flag: "True or False",
-}
+"""The runs that come with the package."""
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One row as published: a value for each of COLUMNS, None where it was not stated."""
+    """One row: the stated cells, and the defaults of the others."""
 
     cells: Mapping[str, Any]
 
     def __getitem__(self, column: str) -> Any:
-        return self.cells[column]
+        """The cell, or the default of its column, or None."""
+        value = self.cells.get(column)
+        return columns()[column].default if value is None else value
 
     def given(self, column: str, default: Any) -> Any:
-        """The cell, or the default where it was not stated."""
-        value = self.cells[column]
+        """The cell, or this default where it is empty."""
+        value = self.cells.get(column)
         return default if value is None else value
+
+    def stated(self, column: str) -> bool:
+        """Whether the cell is filled."""
+        return self.cells.get(column) is not None
 
     @property
     def source(self) -> str:
         return str(self.given("source", "unnamed"))
 
     @property
+    def origin(self) -> str:
+        """Who published it; a source that no origin is known of is its own."""
+        return str(self.given("origin", self.source))
+
+    @property
     def ran_out_of_memory(self) -> bool:
-        return bool(self.cells["status"] == "oom")
+        return bool(self.cells.get("status") == "oom")
 
     @property
-    def convention(self) -> Convention:
-        return convention(self.source, self.given("framework", ""))
+    def assumed(self) -> tuple[str, ...]:
+        """Columns whose cells are inferred."""
+        return tuple(self.given("assumed", ()))
 
     @property
-    def dtype(self) -> str:
-        return str(self.given("dtype", self.convention.dtype))
+    def timed(self) -> bool:
+        """Whether its time may be compared with a prediction."""
+        use = self.given("time_use", "score")
+        return self.stated("step_seconds") and use != "no"
 
     @property
-    def kernel(self) -> str:
-        """The kernel a row names in its notes, '' where it names none."""
-        named = self.noted(r'kernel="([^"]*)"')
-        return named[1] if named else ""
-
-    def noted(self, pattern: str) -> re.Match[str] | None:
-        """The first match of a pattern in the notes."""
-        return re.search(pattern, self.given("notes", ""))
+    def measured(self) -> bool:
+        """Whether its peak of memory may be compared with a prediction."""
+        use = self.given("memory_use", "score")
+        return self.stated("peak_bytes") and use in ("score", "score-only", "fit")
 
 
 def read_runs(path: str | Path | None = None) -> list[PublishedRun]:
     """The rows of a CSV file, or of the shipped one; lines that start with # are comments.
 
-    Raises InputError for a file that cannot be read, a missing column or a wrong cell.
+    A file has the columns of run_columns, any of which but NEEDED may be missing, or those of
+    short_format. Raises InputError for a file that cannot be read, a missing or unknown column or
+    a wrong cell.
     """
-    name = SHIPPED if path is None else str(path)
+    return list(_shipped()) if path is None else _read(Path(path), str(path))
+
+
+@cache
+def _shipped() -> tuple[PublishedRun, ...]:
+    with resources.as_file(resources.files(__package__) / SHIPPED) as path:
+        return tuple(_read(path, SHIPPED))
+
+
+def _read(path: Path, name: str) -> list[PublishedRun]:
     lines = [line for line in _text(path, name).splitlines(keepends=True) if line[:1] != "#"]
     rows = csv.DictReader(lines)
-    missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
-    if missing:
-        raise InputError(f"{name}: no column {', '.join(missing)}")
+    header = list(rows.fieldnames or ())
+    short = short_format.is_short(header)
+    if not short:
+        _check_header(name, header)
     try:
-        runs = [_run(name, number, row) for number, row in enumerate(rows, 1)]
+        runs = [_run(f"{name}: row {n}", row, short) for n, row in enumerate(rows, 1)]
     except csv.Error as error:
         raise InputError(f"{name}: is not CSV ({error})") from None
     if not runs:
@@ -124,22 +101,26 @@ def read_runs(path: str | Path | None = None) -> list[PublishedRun]:
     return runs
 
 
-def _text(path: str | Path | None, name: str) -> str:
-    file = resources.files(__package__) / SHIPPED if path is None else Path(path)
+def _check_header(name: str, header: list[str]) -> None:
+    missing = [column for column in NEEDED if column not in header]
+    if missing:
+        raise InputError(f"{name}: no column {', '.join(missing)}")
+    for column in header:
+        if column not in columns():
+            near = did_you_mean(column[:60], columns())
+            raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
+
+
+def _text(path: Path, name: str) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"{name}: cannot be read ({why})") from None
 
 
-def _run(name: str, number: int, row: Mapping[str, str | None]) -> PublishedRun:
-    cells: dict[str, Any] = {}
-    for column, read in COLUMNS.items():
-        text = (row[column] or "").strip()
-        try:
-            cells[column] = read(text) if text else None
-        except (ValueError, KeyError, OverflowError):
-            where = f"{name}: row {number}: {column}"
-            raise InputError(f"{where} {text!r} must be {_KIND[read]}") from None
-    return PublishedRun(cells)
+def _run(where: str, row: Mapping[str, str | None], short: bool) -> PublishedRun:
+    texts = {column: (text or "").strip() for column, text in row.items() if column}
+    texts = short_format.translated(texts, where) if short else texts
+    known = columns()
+    return PublishedRun({c: known[c].read(text, where) for c, text in texts.items() if text})

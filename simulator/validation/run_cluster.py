@@ -1,0 +1,37 @@
+"""The machine of a published run: its profile with the node, board and network of the row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..base.units import GIB
+from ..hardware.cluster import Cluster
+from .published_runs import PublishedRun
+
+GBPS = 1.25e8
+"""Bytes/s of a Gb/s."""
+
+_EFA = {
+    "latency": 51e-6,
+    "latency_per_node": 300e-6,
+    "root": 0.66e-6 / 1000**0.5,
+    "efficiency": 0.9,
+}
+"""Constants of AWS's EFA: all-gathers of 256 MB on 2-64 nodes take 300 us more for each node, and
+all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 % of the bandwidth."""
+
+
+def cluster_of(run: PublishedRun) -> Cluster:
+    """The cluster of a row; InputError for a machine without a profile."""
+    options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
+    if run["board_memory_gib"]:
+        options["memory"] = run["board_memory_gib"] * GIB
+    cluster = Cluster.profile(run["accelerator"], **options)
+    if run["node_gbps"]:
+        bandwidth = run["node_gbps"] * GBPS / cluster.gpus_per_node
+        cluster = Cluster.profile(run["accelerator"], **options, inter_node_bandwidth=bandwidth)
+    if "EFA" in run.given("inter_node_network", ""):
+        cluster = replace(cluster, network=replace(cluster.network, **_EFA))
+    used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
+    return replace(cluster, fast=replace(cluster.fast, gpus=used))

@@ -1,0 +1,130 @@
+"""The software of a published run: its stack's profile with the kernels and formats of the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..base.errors import InputError
+from ..base.units import GIB
+from ..hardware.software_stack import Software, software_profile
+from .published_runs import PublishedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackRule:
+    """What rows of one stack have in common."""
+
+    software: str
+    """Software profile; '{dtype}' stands for the number format of the row."""
+    overlap: Mapping[str, int] = field(default_factory=dict)
+    """Overlaps of its scripts where a row does not state them."""
+
+
+_NONE = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
+_ALL = {"overlap_grad_reduce": 1, "overlap_param_gather": 1}
+_DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
+# Megatron-LM's scripts of 2021 run with DDP=local: gradients are reduced after the last backward.
+_MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_NONE)
+_CORE = StackRule(software="megatron-core")
+_NEMO = StackRule(software="megatron-core", overlap=_ALL)
+_FSDP = StackRule(software="fsdp", overlap=_ALL)
+_ZERO_BUBBLE = StackRule(
+    software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}
+)
+STACKS: dict[str, StackRule] = {
+    "megatron-2019": _MEGATRON_2021,
+    "megatron-2021": _MEGATRON_2021,
+    "megatron-deepspeed": _DEEPSPEED,
+    "deepspeed": _DEEPSPEED,
+    "gpt-neox": _DEEPSPEED,
+    "nanotron": StackRule(software="nanotron", overlap=_NONE),
+    "zero-bubble": _ZERO_BUBBLE,
+    "pipe-offload": _ZERO_BUBBLE,
+    **dict.fromkeys(("nemo", "megatron-bridge"), _NEMO),
+    **dict.fromkeys(("megatron-core", "flagscale", "megascale", "internevo", "paddle"), _CORE),
+    **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), _CORE),
+    **dict.fromkeys(
+        (
+            *("llm-foundry", "fms-fsdp", "torchtitan", "automodel", "tinyllama", "litgpt"),
+            *("hf-trainer", "hf-peft", "swift", "torchtune", "fsdp-qlora", "flash-attention"),
+            *("maxtext", "paxml"),
+        ),
+        _FSDP,
+    ),
+}
+"""Rules by stack."""
+
+OF_SOURCE: dict[str, dict[str, Any]] = {
+    # 32 GB V100s of 2021 hold less beside tensors than the stack's A100s (four peaks of 26-32 GB).
+    "bigscience_gpt2_v100": {"communicator_bytes": 0.375 * GIB},
+    # Labels of out-of-memory runs fit 16-bit gradients and logits that tp does not shard.
+    "hagemann24": {"gradient_memory": 2.0, "sharded_logits": False, "logit_bytes": 16.0},
+}
+"""What one source sets otherwise, in fields of Software."""
+
+_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
+_UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
+_EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
+"""Eager softmax in fp32 makes about three times the passes of a fused one, and keeps its output."""
+_FUSED_SOFTMAX = 9.0
+"""Bytes moved per score by a fused softmax with mask and dropout."""
+
+
+def software_of(run: PublishedRun) -> Software:
+    """The software profile of a row with what the row states."""
+    stack = run.given("stack", "megatron-core")
+    name = STACKS[stack].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
+    if run.source == "vtrain24_single":
+        name = "vtrain"
+    software = software_profile(name)
+    changes = {**_kernels(run, software), **_formats(run, software), **_recompute(run)}
+    return replace(software, **changes, **OF_SOURCE.get(run.source, {}))
+
+
+def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    kernel = run["attention_kernel"]
+    flash = kernel != "materialised"
+    if run.stated("attention_kernel") and flash != software.flash_attention:
+        out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
+    if run.source == "hagemann24":
+        # The only source whose norms and softmax are told apart from the stack's.
+        out |= {} if "rmsnorm" in run.given("fused_kernels", ()) else _UNFUSED_NORM
+        out |= {} if flash else _EAGER_SOFTMAX
+        out |= {"attention_rate": 0.6} if kernel == "flash" else {}
+    if run["dropout"] is not None:
+        out["dropout"] = run["dropout"]
+    if run["vocab_multiple"]:
+        out["vocabulary_multiple"] = run["vocab_multiple"]
+    if run["wgrad_fusion"] is False and run["dtype"] == "bf16":
+        out["accumulation_bytes"] = software.accumulation_bytes or 10.0
+    if run["bucket_elements"]:
+        out |= {"bucket_parameters": float(run["bucket_elements"])}
+        out |= {"bucket_parameters_per_rank": 0.0}
+    loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
+    if run["loss"] in loss:
+        out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
+    return out
+
+
+def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
+    """Bytes of gradients and of optimizer state where they are not the recipe's."""
+    out: dict[str, Any] = {}
+    wide = run["dtype"] in ("fp32", "tf32")
+    if run["grad_dtype"] in ("bf16", "fp16") and not software.gradient_memory and not wide:
+        out |= {"gradient_memory": 2.0, "reduce_bytes": 2.0}
+    if run["param_dtype"] != "fp32" or run["optimizer_dtype"] != "fp32":
+        master = 0.0 if wide or run["param_dtype"] != "fp32" else 4.0
+        moments = 1 if run["optimizer"] == "sgd" else 2
+        out["optimizer_memory"] = master + moments * _BYTES[run["optimizer_dtype"]]
+    return out
+
+
+def _recompute(run: PublishedRun) -> dict[str, Any]:
+    if run["recompute"] != "selective" or not run["recompute_ops"]:
+        return {}
+    if "unknown" in run["recompute_ops"]:
+        raise InputError("which ops are recomputed is not stated")
+    return {"selective": tuple(run["recompute_ops"])}
