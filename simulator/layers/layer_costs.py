@@ -186,6 +186,7 @@ def _fill_seconds(
     column[Cost.FORWARD] = in_order(forward)
     if kind.block and some(local.s.recompute):
         column[COMMUNICATION] += local.full * forward[COMMUNICATION]
+        _communicate_again(column, kind.block, work, forward, local)
         again = _rerun(work, gemm[1], local)
         if local.layer_ratio is not None and is_tabled(kind):
             again = again * local.layer_ratio[0]
@@ -306,6 +307,18 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
         )
         out = out + core[0]
     return out
+
+
+def _communicate_again(
+    column: Value, block: Block, work: Work, forward: Value, local: Local
+) -> None:
+    """Add the collectives that selective recompute makes once more."""
+    regions = 1 if block.parallel else 2
+    if work.again.regions:
+        share = work.again.regions / regions
+        column[Cost.TENSOR_COMM] += local.selective * share * forward[Cost.TENSOR_COMM]
+    if work.again.exchange:
+        column[Cost.EXPERT_COMM] += local.selective * forward[Cost.EXPERT_COMM]
 
 
 def _floor_excess(seconds: Value, floor: Value | float) -> Value:

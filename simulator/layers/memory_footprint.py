@@ -128,6 +128,10 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
         masks 2 h T / u.
 
+    What `selective` names is dropped: layernorm its outputs, out_proj its output, mla_up_proj
+    queries, keys and values, core_attn stored scores, mlp and mlp_in all of ffn width, gelu the
+    product, moe what experts keep, moe_act their product, dropout its masks.
+
     Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
     """
     task, s, tokens, u = local.task, local.s, local.tokens, local.split
@@ -138,25 +142,54 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     heads = attn.heads * attn.value_dim / s.tp
     cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads)
     kept, dropped = 2 * norms + cores, np.zeros(tokens.shape)
-    if "layernorm" in software.selective:
+    ops = software.selective
+    if "layernorm" in ops:
         dropped = dropped + norms
+    if "out_proj" in ops:
+        dropped = dropped + element * hidden / u
     if attn.kv_rank:
         kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
-        if "mla_up_proj" in software.selective:
+        if "mla_up_proj" in ops:
             dropped = dropped + element * tokens * layer_work.qkv_width(attn, s.tp)
     if not software.flash_attention:
         each = software.kept_score_bytes + 3 * software.dropout
         scores = each * attn.heads * task.sequence * tokens / s.tp
         kept = kept + scores
-        dropped = dropped + scores * ("core_attn" in software.selective)
-    kept = kept + 2 * software.dropout * hidden / u
+        dropped = dropped + scores * ("core_attn" in ops)
+    masks = 2 * software.dropout * hidden / u
+    kept = kept + masks
+    dropped = dropped + masks * ("dropout" in ops)
     if block.mlp:
-        kept = kept + element * tokens * block.mlp.ffn * _kept_widths(block.mlp.gated, task) / s.tp
+        product = element * tokens * block.mlp.ffn / s.tp
+        widths = _kept_widths(block.mlp.gated, task)
+        kept = kept + product * widths
+        dropped = dropped + product * _dropped_widths(widths, ops)
     if block.experts:
         routed, activation = _expert_activations(block.experts, local)
         kept = kept + routed
-        dropped = dropped + activation * ("moe_act" in software.selective)
+        dropped = dropped + (routed if "moe" in ops else activation * ("moe_act" in ops))
+    if "op-sac" in ops:
+        dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
+
+
+def _dropped_widths(widths: int, ops: tuple[str, ...]) -> int:
+    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops."""
+    if "mlp" in ops or "mlp_in" in ops:
+        return widths
+    return int("gelu" in ops)
+
+
+def _op_list_kept(block: Block, local: Local) -> Value:
+    """Bytes that torchtitan's op list keeps: a layer's input, queries, values, the output of
+    attention, one input product of the MLP and its output."""
+    attn, s, hidden = block.attention, local.s, local.task.model.hidden
+    values = layer_work.kv_heads_per_rank(attn, s.tp) * attn.value_dim
+    heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
+    ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
+    widths = 2 * hidden / local.split + heads + values + ffn
+    out: Value = local.recipe.activation * local.tokens * widths
+    return out
 
 
 def _kept_widths(gated: bool, task: Task) -> int:

@@ -97,6 +97,17 @@ class AttentionWork(NamedTuple):
     """Head widths are multiples of 8, as 16-bit tensor-core kernels want."""
 
 
+class Again(NamedTuple):
+    """Parts of a layer that selective recompute runs again besides GEMMs and moved bytes."""
+
+    attention: bool = False
+    """The attention core, where its scores are not stored."""
+    regions: int = 0
+    """Tensor-parallel regions, with their collectives."""
+    exchange: bool = False
+    """The dispatch and combine of experts."""
+
+
 class Work(NamedTuple):
     """Forward work of one layer on one rank for one micro-batch."""
 
@@ -105,7 +116,7 @@ class Work(NamedTuple):
     moved_bytes: Value
     """Bytes moved by norms, residuals, activations and token permutation."""
     selective_gemms: list[Gemm]
-    """The GEMMs that selective recompute runs again (MLA up-projections)."""
+    """The GEMMs that selective recompute runs again."""
     selective_bytes: Value
     """Bytes that selective recompute moves again."""
     kernels: int
@@ -114,6 +125,8 @@ class Work(NamedTuple):
     """GEMMs that no recipe runs in 8 bits."""
     loss_bytes: Value | float = 0.0
     """Those of moved_bytes that are cross-entropy's."""
+    again: Again = Again()
+    """What else selective recompute runs again."""
 
 
 def causal_span(attention: Attention, sequence: int) -> float:
@@ -239,13 +252,7 @@ def block_work(
         gemms += _mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
         gemms += _expert_gemms(block.experts, hidden, s, sequence)
-    again = np.zeros(tokens.shape)
-    if "layernorm" in selective:
-        again = again + 2 * tokens * 2 * block.norms * hidden / s.norm_split
-    if "moe_act" in selective and block.experts:
-        routed = expert_assignments(block.experts, s, sequence)
-        again = again + _activation_bytes(block.experts.expert, s.etp, routed)
-    latent = attn.kv_rank and "mla_up_proj" in selective
+    again = rerun(block, hidden, s, sequence, selective)
     return Work(
         gemms=gemms,
         attention=AttentionWork(
@@ -257,10 +264,63 @@ def block_work(
         ),
         moved_bytes=_moved_bytes(block, hidden, s, sequence)
         + norm_bytes * tokens * hidden / s.norm_split,
-        selective_gemms=_latent_up_gemms(attn, hidden, s, tokens) if latent else [],
-        selective_bytes=again,
+        selective_gemms=again.gemms,
+        selective_bytes=again.moved_bytes,
         kernels=KERNELS_PER_BLOCK,
+        again=again.parts,
     )
+
+
+class Rerun(NamedTuple):
+    """What selective recompute of some ops runs again in the backward pass."""
+
+    gemms: list[Gemm]
+    moved_bytes: Value
+    parts: Again
+
+
+def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str, ...]) -> Rerun:
+    """What runs again of a layer whose `ops` are recomputed; ops that it does not have are none.
+
+    Source: Megatron-Core 0.16, recompute_modules; torchtitan, the op list of its selective
+    activation checkpoint: of q, k, v, o, gate, up and down every second product, and attention,
+    are kept.
+    """
+    tokens, attn, mlp, experts = s.tokens(sequence), block.attention, block.mlp, block.experts
+    gemms: list[Gemm] = []
+    moved = np.zeros(tokens.shape)
+    if "op-sac" in ops:
+        gemms = _every_second(block, hidden, s, tokens)
+        return Rerun(gemms, _moved_bytes(block, hidden, s, sequence), Again(regions=1))
+    if "layernorm" in ops:
+        moved = moved + 2 * tokens * 2 * block.norms * hidden / s.norm_split
+    if "mla_up_proj" in ops and attn.kv_rank:
+        gemms += _latent_up_gemms(attn, hidden, s, tokens)
+    if "out_proj" in ops:
+        gemms.append(_attention_gemms(attn, hidden, s, sequence)[-1])
+    if mlp and {"mlp", "mlp_in", "gelu"} & {*ops}:
+        moved = moved + _activation_bytes(mlp, s.tp, tokens)
+        inputs, out = _mlp_gemms(mlp, hidden, s.tp, tokens, 1.0)
+        gemms += [inputs, out] if "mlp" in ops else [inputs] if "mlp_in" in ops else []
+    if experts and {"moe", "moe_act"} & {*ops}:
+        routed = expert_assignments(experts, s, sequence)
+        moved = moved + _activation_bytes(experts.expert, s.etp, routed)
+        if "moe" in ops:
+            gemms += _expert_gemms(experts, hidden, s, sequence)
+            moved = moved + 2 * routed * 4 * hidden
+    whole = bool(mlp) and "mlp" in ops
+    exchange = bool(experts) and "moe" in ops
+    return Rerun(gemms, moved, Again("core_attn" in ops, int(whole), exchange))
+
+
+def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+    """Keys, the output projection and the second half of a gated MLP's input (torchtitan)."""
+    attn = block.attention
+    keys = kv_heads_per_rank(attn, s.tp) * attn.head_dim
+    out = [Gemm(tokens, keys, hidden), Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)]
+    if block.mlp:
+        out.append(Gemm(tokens, block.mlp.ffn / s.tp, hidden))
+    return out
 
 
 def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:
