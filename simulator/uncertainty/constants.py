@@ -1,0 +1,138 @@
+"""Constants of stacks and machines that are uncertain, each on a log scale.
+
+    theta = theta0 exp(d)
+
+A constant multiplies seconds: d > 0 makes a step longer. `scaled` gives the task with some of them
+changed, so that the simulator itself says how a step reacts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..hardware.cluster import Cluster, CollectiveTime, FastDomain
+from ..hardware.software_stack import Software
+from ..task import Task
+
+COMMON = "common"
+"""The factor on everything: what is not modelled. It needs no simulation."""
+
+Change = Callable[[Software, Cluster, float], tuple[Software, Cluster]]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One uncertain constant."""
+
+    name: str
+    acts_on: str
+    spread: float
+    """Prior standard deviation of its logarithm between stacks and machines."""
+    change: Change
+    """A stack and a machine with its seconds multiplied."""
+
+
+def _software(**powers: float) -> Change:
+    """Fields of the stack times the factor raised to a power: 1 for seconds, -1 for rates."""
+
+    def change(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+        new: dict[str, Any] = {n: getattr(software, n) * f**p for n, p in powers.items()}
+        return replace(software, **new), cluster
+
+    return change
+
+
+def _floor(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    accelerator = cluster.accelerator
+    training = replace(accelerator.training, layer_floor=accelerator.training.layer_floor * f)
+    cluster = replace(cluster, accelerator=replace(accelerator, training=training))
+    floors = {
+        "layer_floor": software.layer_floor * f,
+        "pipeline_floor": software.pipeline_floor * f,
+    }
+    return replace(software, **floors), cluster
+
+
+def _each_collective(
+    fast: FastDomain, new: Callable[[CollectiveTime], CollectiveTime]
+) -> FastDomain:
+    names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+    changed: dict[str, Any] = {name: new(getattr(fast, name)) for name in names}
+    if fast.switch_all_reduce:
+        changed["switch_all_reduce"] = new(fast.switch_all_reduce)
+    return replace(fast, **changed)
+
+
+def _fast_bandwidth(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    def slower(time: CollectiveTime) -> CollectiveTime:
+        own = time.own_bandwidth if math.isinf(time.own_bandwidth) else time.own_bandwidth / f
+        return replace(time, bandwidth=time.bandwidth / f, own_bandwidth=own)
+
+    return software, replace(cluster, fast=_each_collective(cluster.fast, slower))
+
+
+def _fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    def later(time: CollectiveTime) -> CollectiveTime:
+        return replace(
+            time,
+            latency=time.latency * f,
+            latency_per_step=time.latency_per_step * f,
+            root=time.root * f,
+        )
+
+    return software, replace(cluster, fast=_each_collective(cluster.fast, later))
+
+
+def _network_bandwidth(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    network = replace(cluster.network, bandwidth=cluster.network.bandwidth / f)
+    return software, replace(cluster, network=network)
+
+
+def _network_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    net = cluster.network
+    changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
+    return software, replace(cluster, network=replace(net, **changed))
+
+
+def _unchanged(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    return software, cluster
+
+
+CONSTANTS: dict[str, Constant] = {
+    constant.name: constant
+    for constant in (
+        Constant(COMMON, "everything that is not modelled", 0.10, _unchanged),
+        Constant("gemm", "matrix products", 0.10, _software(sustained=-1)),
+        Constant("memory_bound", "norms, activations", 0.30, _software(memory_bound_rate=-1)),
+        Constant("attention", "the attention core", 0.30, _software(attention_rate=-1)),
+        Constant("floor", "launches of small layers", 0.50, _floor),
+        Constant("fast_bandwidth", "bytes inside a domain", 0.20, _fast_bandwidth),
+        Constant("fast_latency", "latency inside a domain", 0.50, _fast_latency),
+        Constant("network_bandwidth", "bytes across nodes", 0.20, _network_bandwidth),
+        Constant("network_latency", "latency across nodes", 0.50, _network_latency),
+        Constant(
+            "contention",
+            "overlapped communication that shows",
+            0.30,
+            _software(contention=1, fsdp_contention=1),
+        ),
+    )
+}
+"""Every constant by name; spreads are a start, from which a fit to published runs departs."""
+
+
+def scaled(task: Task, changes: Mapping[str, float]) -> Task:
+    """The task with the seconds of some constants multiplied by exp(d), d by name.
+
+    COMMON changes no task: it multiplies the step.
+    """
+    software, cluster = task.software, task.cluster
+    for name, d in changes.items():
+        if d and name != COMMON:
+            software, cluster = CONSTANTS[name].change(software, cluster, math.exp(d))
+    if software is task.software and cluster is task.cluster:
+        return task
+    return replace(task, software=software, cluster=cluster)

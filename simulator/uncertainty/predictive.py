@@ -1,0 +1,52 @@
+"""What the constants' spread makes of a prediction: intervals, draws, probabilities of a choice.
+
+log t_new ~ f(theta) + J (d - m) + e,    d ~ N(m, A),    e ~ sigma s t_nu
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.arrays import Value
+from .prior import Posterior, Prior
+
+
+def half_width(
+    prior: Prior, covariance: Value, slopes: Value, scale: Value | float, level: float
+) -> Value:
+    """Half of the central interval of log t [row] that holds `level` of runs.
+
+    The spreads of constants and of rows, each at its own quantile, added in squares.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    tail = (1 + level) / 2
+    known = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    rows = stdtrit(prior.freedom, tail) * prior.sigma * scale
+    out: Value = np.sqrt(ndtri(tail) ** 2 * known + rows**2)
+    return out
+
+
+def draws(
+    prior: Prior, posterior: Posterior, slopes: Value, centre: Value, count: int, seed: int = 0
+) -> Value:
+    """Draws of log t [draw, row] of plans of one unit: they share its constants."""
+    random = np.random.default_rng(seed)
+    root = np.linalg.cholesky(posterior.covariance + 1e-12 * np.eye(len(posterior.mean)))
+    d = random.standard_normal((count, root.shape[0])) @ root.T
+    noise = prior.sigma * random.standard_t(prior.freedom, (count, centre.size))
+    out: Value = centre + d @ slopes.T + noise
+    return out
+
+
+def probability_fastest(log_seconds: Value) -> Value:
+    """Share of draws [draw, plan] in which each plan is the fastest [plan]."""
+    first = log_seconds.argmin(axis=1)
+    return np.bincount(first, minlength=log_seconds.shape[1]) / log_seconds.shape[0]
+
+
+def expected_regret(log_seconds: Value) -> Value:
+    """How much slower than the fastest each plan is, on average over draws [plan]."""
+    seconds = np.exp(log_seconds - log_seconds.min(axis=1, keepdims=True))
+    out: Value = seconds.mean(axis=0) - 1
+    return out

@@ -1,0 +1,135 @@
+"""Units of published runs: one stack on one kind of machine, which counts once however many rows.
+
+Source: definitions of populations and votes in docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.arrays import Mask
+from ..base.errors import InputError, did_you_mean
+from .predict_runs import Prediction
+from .published_runs import PublishedRun
+
+FEWEST_ROWS = 6
+"""Timed rows that make a unit."""
+NARROWEST = 1024
+"""Hidden sizes up to this are toys."""
+LEAST_MFU = 0.05
+"""Rows of the core population use at least this share of the machine."""
+SCORED = ("score", "score-only")
+"""Values of time_use of rows that are scored."""
+
+_PRECISION = {"bf16": "16-bit", "fp16": "16-bit", "tf32": "fp32"}
+_KINDS = {"moe": "moe", "hybrid": "hybrid", "bert": "bert", "resnet": "resnet"}
+_GENERATIONS = (
+    ("v100", "Volta"),
+    ("a100", "Ampere"),
+    ("a800", "Ampere"),
+    ("a10", "Ampere"),
+    ("rtx-3090", "Ampere"),
+    ("rtx-a", "Ampere"),
+    ("h20", "Hopper"),
+    ("h100", "Hopper"),
+    ("h800", "Hopper"),
+    ("gh200", "Hopper"),
+    ("b200", "Blackwell"),
+    ("b300", "Blackwell"),
+    ("gb", "Blackwell"),
+    ("rtx-5090", "Blackwell"),
+    ("mi", "CDNA"),
+    ("", "Ada"),
+)
+"""Generation by how the name of an accelerator begins; the first that fits."""
+
+
+class Unit(NamedTuple):
+    """One source on one accelerator, precision class and kind of training."""
+
+    source: str
+    accelerator: str
+    precision: str
+    """16-bit, fp32, fp8, mxfp8 or nvfp4."""
+    kind: str
+    """dense, moe, hybrid, bert, resnet or fine-tuning."""
+
+    def __str__(self) -> str:
+        return " / ".join(self)
+
+
+CORE = tuple(
+    Unit(source, accelerator, "16-bit", "dense")
+    for source, accelerator in (
+        ("bigscience_gpt2_v100", "v100-32gb-sxm"),
+        ("bloom_prequel22", "a100-80gb-sxm"),
+        ("dgxc", "gb200"),
+        ("dgxc", "h100-sxm"),
+        ("hagemann24", "a100-80gb-sxm"),
+        ("hf_ultrascale", "h100-sxm"),
+        ("llmfoundry", "a100-40gb-sxm"),
+        ("llmfoundry", "a100-80gb-sxm"),
+        ("llmfoundry", "h100-sxm"),
+        ("megatron_sc21", "a100-80gb-sxm"),
+        ("vtrain24_multi", "a100-80gb-sxm"),
+        ("vtrain24_single", "a100-80gb-sxm"),
+        ("zerobubble24", "a100-80gb-sxm"),
+    )
+)
+"""The frozen core; hagemann24 is there only where its runs are given."""
+FACTS = ("aws_moe", "aws_pcs")
+"""Sources whose steps are facts of microbenchmarks: scored by class, not in a population."""
+POPULATIONS = ("core", "all")
+
+
+def unit_of(run: PublishedRun) -> Unit:
+    """The unit of a run."""
+    dtype = str(run["dtype"])
+    tuned = run["training"] != "pretrain"
+    kind = "fine-tuning" if tuned else _KINDS.get(run.given("family", ""), "dense")
+    if kind == "dense" and run["experts"]:
+        kind = "moe"
+    return Unit(run.source, run["accelerator"], _PRECISION.get(dtype, dtype), kind)
+
+
+def class_of(run: PublishedRun) -> tuple[str, str, str, str]:
+    """Generation, precision, kind, and whether it ran on one node: a row of the table."""
+    unit = unit_of(run)
+    generation = next(name for start, name in _GENERATIONS if unit.accelerator.startswith(start))
+    node = run.given("gpus_per_node", 8)
+    return (
+        generation,
+        unit.precision,
+        unit.kind,
+        "one node" if run["gpus"] <= node else "many nodes",
+    )
+
+
+def population(p: Prediction, name: str) -> Mask:
+    """Which rows belong to the population of that name, whole units only."""
+    if name not in POPULATIONS:
+        raise InputError(f"unknown population {name!r}{did_you_mean(name, POPULATIONS)}")
+    units = [unit_of(q.run) for q in p.asked]
+    scored = p.timed & np.array([q.run.given("time_use", "score") in SCORED for q in p.asked], bool)
+    if name == "core":
+        inside = np.array([unit in CORE for unit in units], bool)
+        chosen: Mask = scored & inside & (np.nan_to_num(p.measured_mfu) >= LEAST_MFU)
+    else:
+        wide = [q.run.given("hidden", 0) > NARROWEST for q in p.asked]
+        facts = [q.run.source in FACTS for q in p.asked]
+        chosen = scored & np.array(wide, bool) & ~np.array(facts, bool)
+    counts: dict[Unit, int] = {}
+    for unit, kept in zip(units, chosen, strict=True):
+        counts[unit] = counts.get(unit, 0) + int(kept)
+    enough = np.array([counts[unit] >= FEWEST_ROWS for unit in units], bool)
+    return chosen & enough
+
+
+def rows_by_unit(p: Prediction) -> dict[Unit, list[int]]:
+    """Rows of each unit, in the order of their names."""
+    found: dict[Unit, list[int]] = {}
+    for row, q in enumerate(p.asked):
+        found.setdefault(unit_of(q.run), []).append(row)
+    return dict(sorted(found.items()))
