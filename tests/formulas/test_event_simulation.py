@@ -26,7 +26,9 @@ def chart(t):
     """Start and end of every operation: 'F0@1' -> (2, 4)."""
     g = t.graph
     each = zip(g.kind, g.micro, g.stage, t.start.tolist(), t.end.tolist(), strict=True)
-    return {f"{LETTERS[kind]}{micro}@{stage}": (start, end) for kind, micro, stage, start, end in each}
+    return {
+        f"{LETTERS[kind]}{micro}@{stage}": (start, end) for kind, micro, stage, start, end in each
+    }
 
 
 def name_of(g, operation):
