@@ -5,6 +5,8 @@ own forward pass, and a weight gradient its own input gradient; every pass follo
 it on its rank. A level is what can run once all earlier levels have.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -46,7 +48,7 @@ def levels(g):
         for first, other in zip(g.operation.tolist(), g.partner.tolist(), strict=True)
     ]
     bounds = g.levels.tolist()
-    return [" ".join(nodes[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [" ".join(nodes[a:b]) for a, b in pairwise(bounds)]
 
 
 def test_two_micro_batches_through_two_stages():
