@@ -155,8 +155,8 @@ def test_schedules_of_one_table_do_not_mix():
 def test_weight_gradients_that_zb_h2_holds_back():
     """As many a rank as fill the longest forward pass and input gradient, at least the two of Qi
     et al. 2024, table 1; no more than a bound where weight gradients take no time."""
-    found = deferred(column(5, 2, 2.5, 1), column(1, 1, 1, 0))
-    assert found.tolist() == [5, 2, 3, 1000]
+    found = deferred(column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
+    assert found.tolist() == [5, 2, 3, 2, 1000]
 
 
 def test_passes_add_up_and_average():

@@ -6,10 +6,13 @@ layers have 100, 100, 100 and 300 parameters: 800 bytes of gradients on rank 0, 
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from unit_pipelines import cluster, costs, layer, parts, task
 
-from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan import Plan, from_columns
+from plan3d.simulator.segments import Segments
+from plan3d.simulator.stage_costs import stage_costs
 from plan3d.simulator.step import by_stage, evaluate
 
 UPDATE = 30 / 1e4
@@ -46,6 +49,8 @@ def test_buckets_hide_behind_the_last_backward_pass():
     3.2.3)."""
     plan = "pp=2 zero=0 overlap_grad_reduce=1"
     assert data_comm(plan, bucket_parameters=50) == 32 - 4 - 4
+    # A quarter of the 4 seconds that hide shows all the same: they slow the pass they hide behind.
+    assert data_comm(plan, bucket_parameters=50, contention=0.25) == 32 - 4 + 1 - 4
     # One bucket can only be sent when the backward pass is over.
     assert data_comm(plan) == 32 - 4
 
@@ -80,6 +85,41 @@ def test_two_copies_of_the_model_are_reduced_together():
     assert kept["weights"].tolist() == [800, 800]
     assert kept["gradients"].tolist() == [1600, 1600]
     assert kept["optimizer"].tolist() == [400 * 12 / 2] * 2
+
+
+def test_what_a_stage_costs_on_its_own():
+    """Two layers of a pipeline of two stages and two replicas: 2 and 4 seconds a pass, 800 bytes
+    of gradients all-reduced at 50 a second, or half of it scattered at 40 and 400 gathered at 25;
+    18 bytes a parameter, of which 12 are sharded; 20 bytes and two boundary tensors in flight.
+    Under ZeRO 3 every micro-batch gathers twice and scatters once, everything is sharded, and two
+    gathered layers and the gradients of one are held besides."""
+    both = np.zeros((2, 1), np.int64)
+    runs = Segments(
+        stage=both, layers=both + 2, tp=both + 1, dp=both + 2, zero=both, recompute=both
+    )
+    sizes = {
+        "tp": np.array([1, 1]),
+        "pp": np.array([2, 2]),
+        "dp": np.array([2, 2]),
+        "micro_batch": np.array([1, 1]),
+    }
+    plans = from_columns(sizes, (), runs)
+    found = stage_costs(task(4, 8, boundary_buffers=2.0), plans, np.array([0, 2]), [0, 1, 3])
+    for zero, delay, reduce, gather, held in (
+        (0, 0, 16, 0, 200 * 18),
+        (1, 0, 10, 8, 200 * 12),
+        (3, 2 * 8 + 10, 0, 0, 200 * 9 + 100 * (2 * 2 + 4)),
+    ):
+        one = found[zero]
+        assert one.seconds.tolist() == [6 + delay, 6 + delay]
+        assert one.forward.tolist() == [2, 2]
+        assert one.backward.tolist() == [4, 4]
+        assert one.reduce.tolist() == [reduce, reduce]
+        assert one.gather.tolist() == [gather, gather]
+        assert one.optimizer == pytest.approx(200 * 30 / 1e4 / min(zero + 1, 2))
+        assert one.received.tolist() == one.sent.tolist() == [50, 50]
+        assert one.held.tolist() == [held, held]
+        assert one.per_flight.tolist() == [20 + 2 * 50] * 2
 
 
 # Memory
@@ -134,3 +174,15 @@ def test_what_fits(memory, verdict, fits):
     assert found.memory_bytes == 1840
     assert (found.verdict, found.fits) == (verdict, fits)
     assert found.margin == pytest.approx(memory - 1840)
+
+
+def test_what_the_system_keeps_besides():
+    """A context of 100 bytes, 7 for every kind of process group (pipeline; pipeline and data), and
+    half as much again as is allocated, which the allocator reserves."""
+    system = {"context_bytes": 100.0, "communicator_bytes": 7.0, "allocator_slack": 0.5}
+    found = costs(task(4, **system), "pp=4")
+    assert found.memory["reserve"] == 100 + 7 + 1840 / 2
+    assert found.memory_bytes == 1840 + 100 + 7 + 1840 / 2
+    found = costs(task(4, **system), f"pp=2 dp=2 {PLAIN}")
+    assert found.memory["reserve"] == 100 + 2 * 7 + (200 * 18 + 40) / 2
+    assert costs(task(1, **system), "pp=1").memory["reserve"] == 100 + (400 * 18 + 40) / 2

@@ -127,12 +127,15 @@ def test_the_launch_floor_of_pipelines_over_several_nodes():
 
 
 def test_runs_of_layers_with_a_strategy_of_their_own():
-    """Two stages, the first with full recompute: 8 seconds a micro-batch, the other 6."""
+    """Two stages, the first with full recompute: 8 seconds a micro-batch, the other 6; with full
+    recompute of a single layer 4 + 3."""
     found = parts(task(2), "pp=2 segments=2:recompute=full|2")
     assert found["compute"] == 8 * 8
     assert found["bubble"] == 6
     assert found["pipeline_comm"] == (2 + 2 * 8 / 2 - 2) * 0.5
     assert found["optimizer"] == pytest.approx(200 * UPDATE)
+    mixed = parts(task(2), "pp=2 segments=1:recompute=full+1|2")
+    assert (mixed["compute"], mixed["bubble"]) == (8 * 7, 6)
     assert by_stage(costs(task(2), "pp=2 segments=1|3"))["seconds"].tolist() == [3, 9]
 
 
