@@ -122,7 +122,7 @@ def test_labels_grow_from_the_last_stage():
 
 @pytest.mark.parametrize(("total", "kept"), [(13.0, 1), (12.0, 1), (11.5, 2)])
 def test_a_label_is_superfluous_when_another_makes_up_for_its_tails(total, kept):
-    """10 seconds with tails of 1, 1 and 1 against `total` with 0, 4 and 0: 12 at most at the end."""
+    """10 seconds with tails of 1, 1 and 1 against `total` with 0, 4 and 0: 12 at most."""
     zero = whole(0, 0)
     two = Labels(
         start=zero,
