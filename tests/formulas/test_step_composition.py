@@ -9,6 +9,7 @@ Sources of the idle times: test_bubbles; of the sends: test_pipeline_sends.
 import pytest
 from unit_pipelines import costs, layer, parts, task
 
+from plan3d.simulator.placements import chunk_sizes
 from plan3d.simulator.plan import Plan, concat, resolve
 from plan3d.simulator.plan_timeline import rescore, timeline_of
 from plan3d.simulator.schedule_orders import Pass
@@ -117,6 +118,25 @@ def test_sends_between_fast_domains_take_the_network():
     """Sixteen GPUs in domains of eight: the pipeline spans both, 50 bytes at 20 a second."""
     found = parts(task(16, 32), "pp=4 zero=0 overlap_grad_reduce=0 schedule=gpipe")
     assert found["pipeline_comm"] == 6 * 50 / 20
+
+
+def test_sends_take_the_mean_of_the_boundaries_between_stages():
+    """50, 150 and 50 bytes behind the first three layers, 500 behind the last, which sends nothing;
+    of two stages only the 150 in the middle."""
+    layers = tuple(layer(boundary=size) for size in (50, 150, 50, 500))
+    found = parts(task(4, 8, layers), "pp=4 schedule=gpipe")
+    assert found["pipeline_comm"] == pytest.approx(6 * (0.5 + 1.5 + 0.5) / 3)
+    assert parts(task(2, 8, layers), "pp=2 schedule=gpipe")["pipeline_comm"] == 2 * 1.5
+
+
+def test_stages_cut_by_parameters():
+    """100, 100, 100 and 200 parameters: a stage ends once its share of 250 is passed, after three
+    layers, unless the plan says how many it has."""
+    layers = (*(layer(),) * 3, layer(parameters=200))
+    question = task(2, 8, layers, cut_by_parameters=True)
+    assert chunk_sizes(question, Plan.parse("pp=2")) == (3, 1)
+    assert chunk_sizes(question, Plan.parse("pp=2 first_stage_layers=1")) == (1, 3)
+    assert by_stage(costs(question, "pp=2"))["weights"].tolist() == [600, 400]
 
 
 def test_the_launch_floor_of_pipelines_over_several_nodes():

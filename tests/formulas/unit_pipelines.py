@@ -70,10 +70,10 @@ SOFTWARE = Software(
 )
 
 
-def layer(seconds: float = 1.0, parameters: int = 100) -> ListedLayer:
-    """A layer whose forward pass takes these seconds."""
+def layer(seconds: float = 1.0, parameters: int = 100, boundary: float = 50.0) -> ListedLayer:
+    """A layer whose forward pass takes these seconds and which hands on these bytes."""
     return ListedLayer(
-        parameters=parameters, forward_flops=seconds, activation_bytes=10, boundary_bytes=50
+        parameters=parameters, forward_flops=seconds, activation_bytes=10, boundary_bytes=boundary
     )
 
 
