@@ -25,6 +25,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -201,20 +202,25 @@ def outcomes(
         for i in range(jobs):
             trees.put(Tree(Path(home) / str(i)))
 
-        def with_tree(work: Mutation | str) -> Outcome | None:
+        @contextmanager
+        def borrowed() -> Iterator[Tree]:
             tree = trees.get()
             try:
-                if isinstance(work, str):
-                    return tree.check(tests[work])
-                return tree.outcome(work, tests[work.folder])
+                yield tree
             finally:
                 trees.put(tree)
 
+        def check(folder: str) -> None:
+            with borrowed() as tree:
+                tree.check(tests[folder])
+
+        def left_to_tests(mutation: Mutation) -> Outcome:
+            with borrowed() as tree:
+                return tree.outcome(mutation, tests[mutation.folder])
+
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(with_tree, sorted(name for name in tests if tests[name])))
-            for mutation, outcome in zip(wanted, pool.map(with_tree, wanted), strict=True):
-                assert outcome
-                yield mutation, outcome
+            list(pool.map(check, sorted(name for name in tests if tests[name])))
+            yield from zip(wanted, pool.map(left_to_tests, wanted), strict=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
