@@ -7,8 +7,13 @@ on a rank, W those it still keeps when only its weight gradient is missing.
 import numpy as np
 import pytest
 
-from plan3d.simulator.in_flight import Sizes, held_bytes, in_flight, losses_in_flight
-from plan3d.simulator.plan_names import Schedule
+from plan3d.simulator.pipeline.activations_in_flight import (
+    Sizes,
+    held_bytes,
+    in_flight,
+    losses_in_flight,
+)
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 

@@ -7,8 +7,8 @@ p ranks, m micro-batches. Idle seconds are what a rank does not compute between 
 import numpy as np
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_idle import Passes, deferred, idle_seconds
+from plan3d.simulator.pipeline.idle_time import Passes, deferred, idle_seconds
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 USUAL = 77.0

@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from plan3d.simulator.errors import InputError
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_graph import graph, of_orders
-from plan3d.simulator.schedule_orders import orders
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.pipeline.dependency_graph import graph, of_orders
+from plan3d.simulator.pipeline.operation_orders import orders
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 LETTERS = "FBIW"

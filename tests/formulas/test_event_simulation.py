@@ -7,9 +7,9 @@ f, i, w are seconds of forward pass, input gradient and weight gradient of a sta
 import numpy as np
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_graph import graph, of_orders
-from plan3d.simulator.timeline import StageTimes, simulate
+from plan3d.simulator.pipeline.dependency_graph import graph, of_orders
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 LETTERS = "FBIW"

@@ -8,8 +8,8 @@ the model in opposite directions (DeepSeek-AI 2024, section 3.2.1).
 import numpy as np
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedules import (
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.stage_placement import (
     Cut,
     Placement,
     balanced_layers,

@@ -6,8 +6,8 @@ forward pass of micro-batch 2 on stage 1, & joins two passes that run together.
 
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_orders import orders
+from plan3d.simulator.pipeline.operation_orders import orders
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 LETTERS = "FBIW"

@@ -7,8 +7,8 @@ boundary tensor; what runs beside compute is not counted.
 import numpy as np
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_idle import exposed_hops, round_trips, sends, turns
+from plan3d.simulator.pipeline.idle_time import exposed_hops, round_trips, sends, turns
+from plan3d.simulator.pipeline.schedule_names import Schedule
 
 S = Schedule
 

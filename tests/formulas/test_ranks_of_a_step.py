@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from unit_pipelines import cluster, costs, layer, parts, task
 
-from plan3d.simulator.plan import Plan, from_columns
-from plan3d.simulator.segments import Segments
-from plan3d.simulator.stage_costs import stage_costs
-from plan3d.simulator.step import by_stage, evaluate
+from plan3d.simulator.plan.layer_runs import Segments
+from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.stage_costs import stage_costs
 
 UPDATE = 30 / 1e4
 UNEVEN = (layer(), layer(), layer(), layer(parameters=300))

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from unit_pipelines import FOUR, layer, task
 
-from plan3d.search.bounds import (
+from plan3d.search.exact.bounds import (
     PLACEMENT,
     SIZES,
     Relaxation,
     ideal_between_ends,
     ideal_layout,
 )
-from plan3d.search.pipelines import Pipeline
-from plan3d.search.space import Space
-from plan3d.simulator.schedules import Cut
-from plan3d.simulator.step import simulate
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp.pipelines import Pipeline
+from plan3d.simulator.pipeline.stage_placement import Cut
+from plan3d.simulator.step.evaluate import simulate
 
 FIVE = (*FOUR, layer())
 SHARED = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from unit_pipelines import task
 
-from plan3d.search.intervals import intervals
-from plan3d.search.labels import Entries, Labels, extended, nothing_yet, undominated
-from plan3d.search.pipelines import Pipeline
-from plan3d.search.stage_bounds import Bounds, slowest_stage
-from plan3d.search.stage_table import StageTable, excess
-from plan3d.simulator.stage_costs import StageCosts
+from plan3d.search.stage_dp.intervals import intervals
+from plan3d.search.stage_dp.labels import Entries, Labels, extended, nothing_yet, undominated
+from plan3d.search.stage_dp.pipelines import Pipeline
+from plan3d.search.stage_dp.stage_bounds import StageBounds, slowest_stage
+from plan3d.search.stage_dp.stage_table import StageTable, excess
+from plan3d.simulator.step.stage_costs import StageCosts
 
 HOPS = np.array([[0.5, 0.0], [0.0, 0.0]])
 """Half a second between stages; nothing behind the last."""
@@ -65,7 +65,7 @@ def test_the_slowest_stage_of_the_most_even_cut():
 def test_what_the_first_stages_cost_at_least():
     """Five ways: with R_0 + G_0 + O_0, R_0 + G_0, less b and G_0 + O_0, less f and R_0 + O_0, less
     both and O_0."""
-    bounds = Bounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
     none, one, both = (least[:, :, 0] for least in bounds.before)
     assert none[:, 0].tolist() == [0, 0, 0, 0, 0]
     assert one[:, 1].tolist() == [3 + 8, 3 + 6, 3 - 2 + 3, 3 - 1 + 7, 3 - 2 - 1 + 2]
@@ -76,13 +76,13 @@ def test_what_the_first_stages_cost_at_least():
 
 
 def test_the_bound_of_a_pipeline_is_below_its_best_cut():
-    bounds = Bounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
     assert bounds.whole(table([FIRST, LAST]), 3) == 11 + 7 + 0.5
     assert 0.9 * min(CUT_AFTER_ONE, CUT_AFTER_TWO) < 18.5 < min(CUT_AFTER_ONE, CUT_AFTER_TWO)
 
 
 def test_the_bound_of_a_label_is_what_its_only_completion_costs():
-    bounds = Bounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
     assert bounds.through(last_labels(), 1, 0).tolist() == [CUT_AFTER_ONE, CUT_AFTER_TWO]
 
 
@@ -92,7 +92,7 @@ def test_stages_of_unequal_gpus():
     last = entries((1, 2, 1, (4, 2, 2, 0, 0, 0)), (1, 2, 2, (3, 2, 1, 0, 0, 0)))
     both = table([first, last], gpus=3)
     assert slowest_stage(both, 2) == max(3, 3)
-    bounds = Bounds.of(both, [first, last], 2)
+    bounds = StageBounds.of(both, [first, last], 2)
     assert bounds.before[1][0, 1].tolist() == [np.inf, 3, 2, np.inf]
     assert bounds.before[2][0, 2].tolist() == [np.inf, np.inf, 3 + 4, min(3 + 3, 2 + 4)]
     labels = extended(nothing_yet(2, 1), last, HOPS, 2, (1, 1))

@@ -9,11 +9,11 @@ Sources of the idle times: test_bubbles; of the sends: test_pipeline_sends.
 import pytest
 from unit_pipelines import costs, layer, parts, task
 
-from plan3d.simulator.placements import chunk_sizes
-from plan3d.simulator.plan import Plan, concat, resolve
-from plan3d.simulator.plan_timeline import rescore, timeline_of
-from plan3d.simulator.schedule_orders import Pass
-from plan3d.simulator.step import by_stage, evaluate
+from plan3d.simulator.pipeline.operation_orders import Pass
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.plan_timeline import rescore, timeline_of
+from plan3d.simulator.step.stage_layouts import chunk_sizes
 
 UPDATE = 30 / 1e4
 """Seconds a parameter: 12 bytes of state read and written, a gradient read, a weight written."""

@@ -7,11 +7,11 @@ block takes a second forward and two backward, and so does the head.
 import numpy as np
 import pytest
 
-from plan3d.simulator.plan_names import Schedule
-from plan3d.simulator.schedule_graph import graph
-from plan3d.simulator.schedules import Cut, layout
-from plan3d.simulator.timeline import StageTimes, simulate
-from plan3d.simulator.uneven_chunks import Path, critical_paths, seconds
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.stage_placement import Cut, layout
+from plan3d.simulator.pipeline.uneven_chunks import Path, critical_paths, seconds
 
 SMALL = np.array([[2, 1], [1, 1]])
 """Layers [turn, rank]: chunks of 2, 1, 1 and 1 layers in model order."""

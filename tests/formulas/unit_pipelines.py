@@ -8,19 +8,21 @@ second. The stack adds nothing of its own: no launches, buffers, context or cont
 
 from dataclasses import replace
 
-from plan3d.simulator.accelerator import (
+from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
     GemmTime,
     MemoryBoundTime,
     TrainingTime,
 )
-from plan3d.simulator.hardware import Cluster, CollectiveTime, FastDomain, Network
-from plan3d.simulator.network import ListedLayer, network
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.software import Software
-from plan3d.simulator.step import Costs, evaluate
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime, FastDomain, InterNodeNetwork
+from plan3d.simulator.hardware.software_stack import Software
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import ListedLayer
+from plan3d.simulator.workload.model import Network
 
 _AT_PEAK = GemmTime(efficiency=1.0, memory_efficiency=1e30, latency=0.0, sharpness=1.0)
 ACCELERATOR = Accelerator(
@@ -51,7 +53,7 @@ FAST = FastDomain(
     all_to_all=_link(100.0),
     send=_link(100.0),
 )
-LINKS = Network(
+LINKS = InterNodeNetwork(
     name="unit network", bandwidth=20.0, efficiency=1.0, latency=0.0, latency_per_node=0.0, root=0.0
 )
 SOFTWARE = Software(
@@ -100,7 +102,7 @@ def task(
     """Train a list of layers with `batch` samples a step."""
     stack = replace(SOFTWARE, **software)
     return Task(
-        network("unit", layers), cluster(gpus), sequence=1, global_batch=batch, software=stack
+        Network.of("unit", layers), cluster(gpus), sequence=1, global_batch=batch, software=stack
     )
 
 
