@@ -74,7 +74,7 @@ def test_with_sequence_parallelism_it_gathers_and_scatters_twice():
     ],
 )
 def test_regions_of_other_blocks(block, regions):
-    """Attention beside the MLP shares a region (GPT-J); routed experts make none, shared ones do."""
+    """Attention beside the MLP shares a region (GPT-J); routed experts make none, shared do."""
     question = task(4, model=of_blocks(block))
     assert exposed("block 0", PLAIN, question) == pytest.approx([regions * AR] * 2)
     assert exposed("block 0", SEQUENCE, question) == pytest.approx([regions * (AG + RS)] * 2)

@@ -16,6 +16,7 @@ TABLE = 1024 * 1024
 BLOCK = 12 * 1024**2 + 2 * 1024
 TIED = replace(MODEL, tied=True)
 PREDICTS = replace(MODEL, mtp_layers=1)
+IN_A_V = "pp=2 virtual_stages=2 schedule=zb-v"
 
 
 def stored(name, model=MODEL, text="tp=1", **software):
@@ -83,13 +84,8 @@ def held(model, text, gpus):
         (MODEL, "pp=2", 2, [2 * BLOCK + TABLE, 2 * BLOCK + TABLE + 1024]),
         (TIED, "pp=2", 2, [2 * BLOCK + TABLE, 2 * BLOCK + TABLE + 1024]),
         # In a V both ends are on the first rank, and a tied table is there once.
-        (
-            MODEL,
-            "pp=2 virtual_stages=2 schedule=zb-v",
-            2,
-            [2 * BLOCK + 2 * TABLE + 1024, 2 * BLOCK],
-        ),
-        (TIED, "pp=2 virtual_stages=2 schedule=zb-v", 2, [2 * BLOCK + TABLE + 1024, 2 * BLOCK]),
+        (MODEL, IN_A_V, 2, [2 * BLOCK + 2 * TABLE + 1024, 2 * BLOCK]),
+        (TIED, IN_A_V, 2, [2 * BLOCK + TABLE + 1024, 2 * BLOCK]),
         # Both copies of DualPipe: every rank has a pair of stages, and so both ends.
         (TIED, "pp=2 schedule=dualpipe", 2, [4 * BLOCK + TABLE + 1024]),
     ],
@@ -146,7 +142,7 @@ def test_ends_in_two_domains_reduce_through_one_nic_each():
     [
         (MODEL, "pp=2", 2),
         (TIED, "pp=1", 1),
-        (TIED, "pp=2 virtual_stages=2 schedule=zb-v", 2),
+        (TIED, IN_A_V, 2),
         (TIED, "pp=2 schedule=dualpipe dp=1", 2),
     ],
 )

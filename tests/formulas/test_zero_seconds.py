@@ -20,7 +20,7 @@ from plan3d.simulator.data_parallel import (
     seconds,
     synchronisation,
 )
-from plan3d.simulator.exchanges import Policy
+from plan3d.simulator.exchanges import PLAIN, Policy
 from plan3d.simulator.plan_names import Precision, Sync
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.software import software_profile
@@ -58,11 +58,11 @@ def stages(forward, backward, slowest, before=(0,), alike=(1,), virtual=1, end_s
     )
 
 
-def milliseconds(zero, one=None, policy=None, **software):
+def milliseconds(zero, one=None, policy=PLAIN, **software):
     """Exposed milliseconds: [reduction overlapped][gather overlapped]."""
     one = one or stages(**WINDOWS)
     question = task(2, software=stack(**software))
-    found = seconds(question, SYNC, one, [zero], policy or Policy())
+    found = seconds(question, SYNC, one, [zero], policy)
     return (found[zero][..., 0] / MS).round(9).tolist()
 
 
@@ -186,7 +186,7 @@ def test_gossip_hides_behind_all_compute_of_a_step(compute, shown):
 # What one synchronisation takes: dense gradients of 4 bytes and weights of 2 among four ranks
 
 
-def parts_of(text="dp=4 zero=1", question=None, policy=Policy(), dense=2.5e6, expert=0.0):
+def parts_of(text="dp=4 zero=1", question=None, policy=PLAIN, dense=2.5e6, expert=0.0):
     """[collective][cut], for a rank of five layers."""
     question = question or task(4)
     weights = group_of(question, text).stages.weights
