@@ -288,6 +288,7 @@ def test_every_byte_of_a_plan():
     n = 2 * (12 * 1024**2 / 2 + 2 * 1024) + 1024**2 / 2
     costs = costs_of(task(8, 16), "tp=2 pp=2 dp=2 micro_batch=2 zero=1")
     assert costs.worst_rank == 0
+    assert costs.memory_bytes == sum(costs.memory.values())
     assert costs.memory == {
         "weights": 2 * n,
         "gradients": 4 * n,

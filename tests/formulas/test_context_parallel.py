@@ -23,6 +23,9 @@ from round_numbers import (
 )
 
 from plan3d.simulator.layer_communication import context_exposed
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import ContextComm
+from plan3d.simulator.step import evaluate
 
 US = 1e-6
 FOUR = task(8, 8, sequence=4096)
@@ -109,6 +112,16 @@ def test_a_plan_communicates_in_every_layer_and_micro_batch(recompute, forwards)
     )
     each = (forwards + 1) * gather(4 * KEYS, 4) + scatter(4 * KEYS, 4)
     assert costs.seconds["context_comm"] == pytest.approx(2 * 4 * each)
+
+
+def test_a_table_may_mix_ways_to_exchange():
+    """A micro-batch of one layer forward and backward: three gathers' worth, four exchanges."""
+    ways = np.array([ContextComm.ALL_GATHER, ContextComm.A2A])
+    costs = evaluate(task(4, 1, sequence=4096), Plan(cp=4, zero=1, cp_comm=ways))
+    gathered = 2 * gather(4 * KEYS, 4) + scatter(4 * KEYS, 4)
+    exchanged = 2 * 4 * exchange(1024 * 1024 * 2, 4)
+    found = costs.seconds["context_comm"]
+    assert found == pytest.approx([4 * gathered, 4 * exchanged])
 
 
 def test_the_attention_of_a_rank_is_what_a_ring_hides_behind():

@@ -62,6 +62,13 @@ def test_a_split_expert_gathers_its_tokens_and_scatters_its_sums():
     assert one_direction("tp=2 ep=4 etp=2", 8) == pytest.approx(expected)
 
 
+def test_tensor_ranks_of_an_expert_are_neighbours():
+    """etp = 8 fills a domain: only gathers and scatters, inside."""
+    copies = 2 * TOKENS / 8
+    expected = gather(8 * copies, 8) + scatter(8 * copies, 8)
+    assert one_direction("tp=8 etp=8") == pytest.approx(expected)
+
+
 # Across domains
 
 

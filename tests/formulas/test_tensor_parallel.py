@@ -23,6 +23,7 @@ from round_numbers import (
     reduce,
     scatter,
     send,
+    send_across,
     sparse,
     stack,
     task,
@@ -80,11 +81,13 @@ def test_regions_of_other_blocks(block, regions):
     assert exposed("block 0", SEQUENCE, question) == pytest.approx([regions * (AG + RS)] * 2)
 
 
-def test_latent_attention_gathers_its_compressions():
-    """DeepSeek-V3 report, section 2.1.1: 256 + 128 + 64 of 1024 widths, made of sequence shards;
-    the MLP gathers all. The links have no latency here."""
+@pytest.mark.parametrize(("q_rank", "width"), [(256, 256 + 128 + 64), (0, 1024)])
+def test_latent_attention_gathers_its_compressions(q_rank, width):
+    """DeepSeek-V3 report, section 2.1.1: queries, keys and rotary keys, made of sequence shards;
+    all of 1024 where queries are not compressed (DeepSeek-V2-Lite). The MLP gathers all. The links
+    have no latency here."""
     latent = Attention(
-        heads=8, kv_heads=8, head_dim=192, value_dim=128, kv_rank=128, q_rank=256, rope_dim=64
+        heads=8, kv_heads=8, head_dim=192, value_dim=128, kv_rank=128, q_rank=q_rank, rope_dim=64
     )
     free = CollectiveTime(latency=0.0, latency_per_step=0.0, root=0.0, bandwidth=100e9)
     question = task(
@@ -92,7 +95,7 @@ def test_latent_attention_gathers_its_compressions():
         model=of_blocks(Block(attention=latent, mlp=Mlp(ffn=4096, gated=False))),
         cluster=cluster(4, fast=replace(FAST, all_gather=free)),
     )
-    gathered = 3 / 4 * (HIDDEN * 448 / 1024 + HIDDEN) / 100e9
+    gathered = 3 / 4 * (HIDDEN * width / 1024 + HIDDEN) / 100e9
     assert exposed("block 0", SEQUENCE, question)[0] == pytest.approx(gathered + 2 * RS)
 
 
@@ -131,6 +134,12 @@ def test_overlap_hides_a_share_behind_the_gemms(matmul, hidden):
     assert found == pytest.approx([2 * AG + 2 * RS - hidden] * 2)
 
 
+@pytest.mark.parametrize(("matmul", "hidden"), [(1.0, (0.5 * AG, 0.5 * RS)), (9e-6, (9e-6,) * 2)])
+def test_overlap_hides_a_share_of_either_pass_of_the_head(matmul, hidden):
+    found = exposed("head", f"{SEQUENCE} overlap_tp=1", matmul=matmul)
+    assert found == pytest.approx([AG - hidden[0], RS - hidden[1]])
+
+
 def test_a_plan_sends_in_every_layer_both_passes_and_every_micro_batch():
     """Four blocks, embedding and head of one rank; four micro-batches; full recompute sends the
     forward collectives of the blocks once more."""
@@ -147,6 +156,22 @@ def test_context_ranks_send_their_part_of_the_sequence():
     assert exposed("block 0", f"{PLAIN} micro_batch=2")[0] == pytest.approx(
         2 * reduce(2 * HIDDEN, 4)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "seconds"),
+    [
+        # A boundary crosses where pp x tp x cp x dp ranks do not fit a domain of eight.
+        ("tp=2 cp=2 dp=1 pp=2", 8, send(HIDDEN / 4)),
+        ("tp=2 cp=2 dp=2 pp=2", 16, send_across(HIDDEN / 4)),
+        ("pp=8 dp=2", 16, send_across(HIDDEN)),
+        ("pp=4 dp=2", 8, send(HIDDEN)),
+    ],
+)
+def test_a_boundary_leaves_the_domain_where_the_pipeline_does(text, gpus, seconds):
+    model = replace(MODEL, order=(0,) * 8)
+    stages = group_of(task(gpus, 16, model), text).stages
+    assert stages.hop[0] == pytest.approx(seconds)
 
 
 # Shares

@@ -128,6 +128,18 @@ def test_first_and_last_rank_add_up_the_gradient_of_their_share(tp):
     assert tied_seconds(PREDICTS, f"tp={tp} pp=2", 2 * tp) == pytest.approx(found)
 
 
+@pytest.mark.parametrize(
+    ("grid", "tp", "share"), [("2x2", 4, 4), ("2.5d:2x2x2", 8, 4), ("2x2x2", 8, 8)]
+)
+def test_a_table_on_a_grid_is_reduced_in_the_shares_that_ranks_hold(grid, tp, share):
+    """Copies of a 2.5d grid hold the same quarter."""
+    text = f"tp={tp} tp_grid={grid} pp=2 micro_batch=4 sequence_parallel=0"
+    found = tied_seconds(TIED, text, 2 * tp)
+    size = 4 * TABLE / share
+    across = 100e-6 + size / 10e9
+    assert found == pytest.approx(across if 2 * tp > 8 else reduce(size, 2))
+
+
 def test_two_ends_are_two_ranks_however_long_the_pipeline_is():
     assert tied_seconds(TIED, "pp=4", 4) == pytest.approx(reduce(4 * TABLE, 2))
 

@@ -11,11 +11,14 @@ import pytest
 from round_numbers import MODEL, costs_of, group_of, sparse, stack, task
 
 from plan3d.simulator.collectives import Group
+from plan3d.simulator.compression import Compression
 from plan3d.simulator.exchanges import Policy
 from plan3d.simulator.memory import bytes_of_states, sharding_buffers, state_bytes
-from plan3d.simulator.plan_names import Optimizer, Precision, Sync
+from plan3d.simulator.plan import Plan
+from plan3d.simulator.plan_names import Optimizer, Precision, Schedule, Sync
 from plan3d.simulator.precision import RECIPES
 from plan3d.simulator.ranks import Weights
+from plan3d.simulator.step import evaluate
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 BLOCK = 12 * 1024**2 + 2 * 1024
@@ -37,6 +40,8 @@ BYTES = [
 
 
 def states(costs):
+    """Bytes of weights, gradients and optimizer; the total is that of all parts."""
+    assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()), rel=1e-12)
     return [costs.memory[part] for part in ("weights", "gradients", "optimizer")]
 
 
@@ -131,6 +136,32 @@ def test_two_copies_of_dualpipe_hold_all_of_a_pair_of_stages():
     the optimizer is shared among dp x 2 ranks."""
     costs = costs_of(task(4, 8), "pp=2 dp=2 schedule=dualpipe zero=1")
     assert states(costs) == [2 * PARAMETERS, 4 * PARAMETERS, 12 * PARAMETERS / 4]
+    # Either copy's head is on one of the two; four layers and two ends are gathered one by one.
+    assert costs.memory["logits"] == 6 * 1024 * 1024
+    assert costs.groups[0].stages.weights.units.ravel().tolist() == [6]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "group"),
+    [
+        # Data ranks of both copies: ranks, those of them in a domain of eight, domains.
+        ("pp=2 dp=4", 8, (8, 8, 1)),
+        ("pp=4 dp=4", 16, (8, 4, 2)),
+        ("tp=2 pp=2 dp=4", 16, (8, 4, 2)),
+        ("tp=2 pp=2 dp=8", 32, (16, 4, 4)),
+    ],
+)
+def test_the_other_copy_is_a_pipeline_away(text, gpus, group):
+    """A pipeline longer than a domain has its two copies in different ones."""
+    weights = group_of(task(gpus, 64), f"{text} schedule=dualpipe").stages.weights
+    assert tuple(float(part[0]) for part in weights.data_group) == group
+
+
+def test_a_table_may_mix_schedules_with_one_copy_and_with_two():
+    both = np.array([Schedule.ONE_F_ONE_B, Schedule.DUALPIPE])
+    costs = evaluate(task(4, 8), Plan(pp=2, dp=2, zero=1, schedule=both))
+    first = 2 * BLOCK + 1024**2
+    assert costs.memory["optimizer"].tolist() == [12 * first / 2, 12 * PARAMETERS / 4]
 
 
 # Buffers
@@ -195,11 +226,14 @@ def test_buckets_of_ddp_are_kept_in_a_pipeline_of_replicas():
         (Policy(sync=Sync.PARAMETER_SERVER), (2, 4, 0)),
         (Policy(sync=Sync.SHARDED_PARAMETER_SERVER), (2, 4, 0)),
         (Policy(sync=Sync.GOSSIP), (4, 4, 12)),
+        (Policy(compression=Compression.MEM_SGD), (2, 4 + 4, 12)),
+        (Policy(compression=Compression.QSGD), (2, 4, 12)),
         (Policy(offload_optimizer=25), (2, 4, 9)),
     ],
 )
 def test_servers_gossip_and_hosts_keep_other_bytes(policy, expected):
     """Dean et al. 2012: state on the server; Lian et al. 2017: neighbours' weights beside the own;
-    Ren et al. 2021: a share of the state on the host."""
+    Stich et al. 2018: an error of the gradient's size, none of QSGD; Ren et al. 2021: a share of
+    the state on the host."""
     each = bytes_of_states(task(), BF16, ADAM, policy)
     assert (each["weights"], each["gradients"], each["optimizer"]) == expected
