@@ -89,7 +89,20 @@ ATTENTION = Attention(heads=8, kv_heads=8, head_dim=128, value_dim=128)
 BLOCK = Block(attention=ATTENTION, mlp=Mlp(ffn=4096, gated=False))
 EXPERTS = Experts(count=8, top_k=2, ffn=4096, gated=False)
 MODEL = Model(name="tiny", hidden=1024, vocabulary=1024, kinds=(BLOCK,), order=(0, 0, 0, 0))
-"""Four layers of 12 x 1024^2 weights and two norms; embedding and head of 1024^2 each."""
+LAYER, TABLE = 12 * 1024**2 + 2 * 1024, 1024**2
+"""Parameters of a layer, matrices and two norms; of embedding and head."""
+PARAMETERS = 4 * LAYER + 2 * TABLE + 1024
+
+# Seconds of forward passes of 1024 tokens: matrices twice a token at 100 TFLOP/s; 8 heads of 1024
+# queries against 512 keys, 256 wide; at 1 TB/s two bytes of 11 h elements of norms and residuals,
+# 8 h around attention and 12 h of the MLP, of 2 h elements at the ends, and 8 bytes a logit.
+MATMUL = 2 * 1024 * 12 * 1024**2 / 100e12
+SCORES = 2 * 8 * 1024 * 512 * 256 / 100e12
+MOVED = 2 * 1024 * (11 + 8 + 12) * 1024 / 1e12
+FORWARD = MATMUL + SCORES + MOVED
+EMBEDDING = 2 * 1024 * 2 * 1024 / 1e12
+LOGITS = 2 * 1024 * 1024**2 / 100e12
+HEAD = LOGITS + EMBEDDING + 8 * 1024**2 / 1e12
 
 
 def cluster(gpus: int, **changes: object) -> Cluster:

@@ -12,8 +12,6 @@ from round_numbers import (
     ATTENTION,
     BLOCK,
     MODEL,
-    costs_of,
-    group_of,
     kind,
     local,
     of_blocks,
@@ -22,9 +20,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.footprint import (
-    gathered_inputs,
     kept_activations,
-    loss_bytes,
     pending_activations,
 )
 from plan3d.simulator.layer_kinds import work_of
@@ -76,6 +72,8 @@ def test_a_softmax_of_its_own_keeps_its_fp32_input_too():
     """2 + 4 bytes a score, and a mask of 1 each of softmax and dropout: 9 a s^2 b."""
     own = replace(PAPER, kept_score_bytes=6.0)
     assert in_sbh("tp=1", software=own) == 34 + 9 * 8 * 1024 / 1024
+    unmasked = replace(own, dropout=False)
+    assert in_sbh("tp=1", software=unmasked) == 32 + 6 * 8 * 1024 / 1024
 
 
 def test_sequences_and_context_ranks_scale_it():
@@ -117,10 +115,11 @@ def test_few_key_value_heads_keep_less():
     assert in_sbh("tp=4 sequence_parallel=0", model=model) == 2 * (4 + own + 8 / 4)
 
 
-def test_unfused_norms_keep_fp32_copies():
+@pytest.mark.parametrize("tp", [1, 4])
+def test_unfused_norms_keep_fp32_copies(tp):
     """Two norms with input and output in fp32: 16 bytes more a layer, half of it each norm."""
-    found = in_sbh("tp=1", software=stack(fused_norm=False))
-    assert found == 2 * (4 + 4 + 8) + 2 * 8
+    found = in_sbh(f"tp={tp}", software=stack(fused_norm=False))
+    assert found == (2 * (4 + 4 + 8) + 2 * 8) / tp
 
 
 def test_selective_recompute_of_norms():
@@ -128,6 +127,10 @@ def test_selective_recompute_of_norms():
     software = stack(selective=("core_attn", "layernorm"))
     assert in_sbh("tp=1 recompute=selective", software=software) == 2 * (2 + 4 + 8)
     assert in_sbh("tp=1 recompute=selective", software=stack(selective=("core_attn",))) == 32
+    nothing = replace(PAPER, selective=())
+    assert in_sbh("tp=1 recompute=selective", software=nothing) == 34 + SCORES
+    both = replace(PAPER, selective=("core_attn", "layernorm"))
+    assert in_sbh("tp=1 recompute=selective", software=both) == 34 - 4
 
 
 def experts(**fields):
@@ -157,6 +160,9 @@ def test_experts_recompute_their_activation_and_may_keep_their_output():
     plain = in_sbh("tp=1", model=experts())
     again = in_sbh("recompute=selective", model=experts(), software=stack(selective=("moe_act",)))
     assert plain - again == product
+    assert in_sbh("recompute=selective", model=experts()) == plain
+    norms = stack(selective=("moe_act", "layernorm"))
+    assert in_sbh("recompute=selective", model=experts(), software=norms) == again - 4
     output = in_sbh("tp=1", model=experts(), software=stack(keeps_expert_output=True))
     assert output - plain == 2 * 2
 
@@ -179,6 +185,11 @@ def test_latent_attention_keeps_its_compressions():
     again = stack(selective=("mla_up_proj",))
     assert in_sbh("recompute=selective", model=model, software=again) == 2 * (4 + output + down)
     assert in_sbh("tp=4", model=model) == 2 * (4 + up + output + down) / 4
+    norms = stack(selective=("mla_up_proj", "layernorm"))
+    found = in_sbh("recompute=selective", model=model, software=norms)
+    assert found == 2 * (2 + output + down)
+    kept = in_sbh("tp=4 recompute=selective", model=model, software=again)
+    assert kept == 2 * (4 + output + down) / 4
 
 
 @pytest.mark.parametrize("tp", [1, 4])
@@ -189,46 +200,14 @@ def test_ends_keep_a_mask_and_the_normalised_input(tp):
     assert in_sbh(f"tp={tp}", name="head") == 4 / tp
 
 
-def test_multi_token_prediction_keeps_a_block_and_six_widths():
+@pytest.mark.parametrize("tp", [1, 4])
+def test_multi_token_prediction_keeps_a_block_and_six_widths(tp):
     """Two norms, their concatenation of 2 h and the norm before the logits, in and out."""
     model = replace(MODEL, mtp_layers=1)
-    assert in_sbh("tp=1", model=model, name="mtp") == 2 * (4 + 4 + 8) + 2 * 6
+    assert in_sbh(f"tp={tp}", model=model, name="mtp") == (2 * (4 + 4 + 8) + 2 * 6) / tp
 
 
-# Working sets, gathered buffers and logits
-
-
-def test_full_recompute_keeps_layers_alive_while_they_run_again():
-    """Two layers' worth of all that a layer keeps; selective recompute none."""
-    assert kept("recompute=full")[2] == 2 * 32 * SBH
-    assert kept("recompute=full", software=stack(working_sets=1.0))[2] == 32 * SBH
-    assert kept("recompute=selective")[2] == 0
-
-
-def test_tensor_ranks_gather_hidden_states_into_buffers():
-    """Three of 2 s b h in this stack."""
-    assert kept("tp=2")[1] == 3 * 2 * SBH
-    assert kept("tp=1")[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "more"), [("tp=4", 2 * (1 - 1 / 4)), ("tp=1", 0), ("tp=4 recompute=full", 0)]
-)
-def test_a_stack_may_keep_gathered_inputs(text, more):
-    """Of two norms, 2 h each, what other ranks have of it."""
-    question = task(4, software=stack(keeps_gathered=True))
-    found = gathered_inputs(kind(MODEL, "block 0"), local(question, text))
-    assert found == 2 * more * SBH
-    assert gathered_inputs(kind(MODEL, "block 0"), local(task(4), text)) == 0
-
-
-@pytest.mark.parametrize(("sharded", "split"), [(True, 4), (False, 1)])
-def test_logits_wait_and_are_alive_during_the_loss(sharded, split):
-    """Six bytes each of this stack's ten wait for the backward pass."""
-    question = task(4, software=stack(sharded_logits=sharded))
-    waiting, besides = loss_bytes(local(question, "tp=4"))
-    assert waiting == 6 * 1024 * 1024 / split
-    assert besides == 4 * 1024 * 1024 / split
+# What waits for weight gradients
 
 
 @pytest.mark.parametrize(
@@ -242,59 +221,10 @@ def test_weight_gradients_need_inputs_and_output_gradients(text, expected):
     assert found == expected * SBH
 
 
-# Whole ranks
-
-
-def test_the_first_rank_keeps_as_many_micro_batches_as_stages():
-    """1F1B, equation 5 and section 4.2.3: rank r of p keeps p - r; GPipe all eight, with all
-    logits on the last."""
-    layer, head = 2 * 16 * SBH, 4 * SBH
-    stages = group_of(task(2, 8), "pp=2").stages
-    assert stages.activations.ravel().tolist() == [2 * 2 * layer, 2 * layer + head]
-    assert stages.logits.ravel().tolist() == [0, 6 * SBH]
-    stages = group_of(task(2, 8), "pp=2 schedule=gpipe").stages
-    assert stages.activations.ravel().tolist() == [8 * 2 * layer, 8 * (2 * layer + head)]
-    assert stages.logits.ravel().tolist() == [0, 8 * 6 * SBH]
-
-
-def test_the_larger_of_working_set_and_loss_is_alive():
-    """A vocabulary of 65,536: 4 x 64 s b h of the loss, or 2 x 32 s b h of a layer."""
-    small = costs_of(task(), "recompute=full").memory["buffers"]
-    large = costs_of(task(model=replace(MODEL, vocabulary=65536)), "recompute=full")
-    assert small == 2 * 32 * SBH
-    assert large.memory["buffers"] == 4 * 64 * SBH
-
-
-@pytest.mark.parametrize(
-    ("text", "gpus", "kinds"),
-    [("tp=1", 1, 0), ("dp=2", 2, 1), ("cp=2", 2, 2), ("tp=2 pp=2 dp=2", 8, 3)],
-)
-def test_reserve_is_a_context_and_a_buffer_a_kind_of_group(text, gpus, kinds):
-    """1 GB and 100 MB each; cp also shares gradients."""
-    assert costs_of(task(gpus, 8), text).memory["reserve"] == 1e9 + kinds * 100e6
-
-
-def test_the_allocator_reserves_a_share_of_everything_else():
-    costs = costs_of(task(software=stack(allocator_slack=0.06)), "tp=1")
-    parts = dict(costs.memory)
-    reserve = parts.pop("reserve")
-    assert reserve == pytest.approx(1e9 + 0.06 * sum(parts.values()))
-    assert costs.memory_bytes == pytest.approx(reserve + sum(parts.values()))
-
-
-def test_every_byte_of_a_plan():
-    """tp 2, pp 2, dp 2, ZeRO 1, two sequences a micro-batch. The first rank is the fullest: two
-    layers and the embedding, two micro-batches, their boundary tensors and gathered inputs."""
-    n = 2 * (12 * 1024**2 / 2 + 2 * 1024) + 1024**2 / 2
-    costs = costs_of(task(8, 16), "tp=2 pp=2 dp=2 micro_batch=2 zero=1")
-    assert costs.worst_rank == 0
-    assert costs.memory_bytes == sum(costs.memory.values())
-    assert costs.memory == {
-        "weights": 2 * n,
-        "gradients": 4 * n,
-        "optimizer": 12 * n / 2,
-        "activations": 2 * 2 * 32 * 2 * SBH / 2,
-        "logits": 0,
-        "buffers": 3 * 2 * 2 * SBH + 2 * 2 * 2 * 2 * SBH / 2,
-        "reserve": 1e9 + 3 * 100e6,
-    }
+def test_weight_gradients_of_experts_need_every_copy():
+    """Inputs and outputs of q, k, v (h, 3 h), attention's output (h, h) and the router (h, 8); gate
+    and up (h, 8 h) and down (4 h, h) of two copies a token."""
+    model = experts()
+    seen, one = local(task(model=model), "tp=1"), kind(model, "block 0")
+    found = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    assert found == 2 * (4 + 2 + 1 + 8 / 1024 + 2 * (9 + 5)) * SBH

@@ -122,6 +122,9 @@ def test_a_table_may_mix_ways_to_exchange():
     exchanged = 2 * 4 * exchange(1024 * 1024 * 2, 4)
     found = costs.seconds["context_comm"]
     assert found == pytest.approx([4 * gathered, 4 * exchanged])
+    sizes = {"cp": np.array([1, 4]), "dp": np.array([4, 1])}
+    costs = evaluate(task(4, 4, sequence=4096), Plan(**sizes, cp_comm=np.array([0, 1]), zero=1))
+    assert costs.seconds["context_comm"] == pytest.approx([0, 4 * 4 * gathered])
 
 
 def test_the_attention_of_a_rank_is_what_a_ring_hides_behind():

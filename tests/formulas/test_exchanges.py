@@ -7,7 +7,16 @@ and Li et al. 2014 (parameter servers); Ying et al. 2021 (BlueFog), section 3.
 
 import numpy as np
 import pytest
-from round_numbers import cluster, costs_of, exchange, gather, reduce, stack, task
+from round_numbers import (
+    PARAMETERS,
+    cluster,
+    costs_of,
+    exchange,
+    gather,
+    reduce,
+    stack,
+    task,
+)
 
 from plan3d.simulator.collectives import place
 from plan3d.simulator.compression import Compression
@@ -134,7 +143,7 @@ def test_the_larger_of_a_bucket_and_a_share_a_rank(ranks, expected):
 
 def test_a_compressed_plan_exchanges_and_compresses_once_a_step():
     """Two replicas of 52,438,016 parameters, all of them in one piece; no overlap."""
-    n = 4 * (12 * 1024**2 + 2048) + 2 * 1024**2 + 1024
+    n = PARAMETERS
     costs = costs_of(task(2), "dp=2 compression=one-bit overlap_grad_reduce=0")
     compressing = 2 * 4 * n * 2 / 1e12
     expected = exchange(n / 8, 2) + gather(4 * n, 2) + compressing

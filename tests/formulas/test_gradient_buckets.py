@@ -9,7 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import costs_of, gather, group_of, reduce, scatter, sparse, stack, task
+from round_numbers import (
+    PARAMETERS,
+    costs_of,
+    gather,
+    group_of,
+    reduce,
+    scatter,
+    sparse,
+    stack,
+    task,
+)
 
 from plan3d.simulator.data_parallel import synchronisation
 from plan3d.simulator.exchanges import PLAIN, Policy
@@ -86,7 +96,7 @@ def test_slices_are_taken_apart_rank_by_rank_unless_layer_by_layer():
 
 def test_zero_1_of_a_plan():
     """Four replicas of 52,438,016 parameters, each reduced and gathered at once."""
-    n = 4 * (12 * 1024**2 + 2048) + 2 * 1024**2 + 1024
+    n = PARAMETERS
     off = "overlap_grad_reduce=0 overlap_param_gather=0"
     costs = costs_of(task(4, 16), f"dp=4 zero=1 {off}")
     assert costs.seconds["data_comm"] == pytest.approx(scatter(4 * n, 4) + gather(2 * n, 4))
@@ -96,7 +106,7 @@ def test_zero_1_of_a_plan():
 
 def test_zero_3_of_a_plan():
     """Six layers (four blocks and the ends) cut alike, four micro-batches, nothing overlapped."""
-    n = 4 * (12 * 1024**2 + 2048) + 2 * 1024**2 + 1024
+    n = PARAMETERS
     costs = costs_of(task(4, 16), "dp=4 zero=3 overlap_grad_reduce=0 overlap_param_gather=0")
     each = 2 * 6 * gather(2 * n / 6, 4) + 6 * scatter(4 * n / 6, 4)
     assert costs.seconds["data_comm"] == pytest.approx(4 * each)

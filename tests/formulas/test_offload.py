@@ -9,7 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import HOST, cluster, costs_of, group_of, stack, task
+from round_numbers import (
+    EMBEDDING,
+    FORWARD,
+    HEAD,
+    HOST,
+    LAYER,
+    PARAMETERS,
+    TABLE,
+    cluster,
+    costs_of,
+    group_of,
+    sparse,
+    stack,
+    task,
+)
 
 from plan3d.simulator.exchanges import Policy
 from plan3d.simulator.host import copy_rate, outlasting, update_rate
@@ -19,10 +33,6 @@ from plan3d.simulator.plan_names import Optimizer, Precision
 from plan3d.simulator.precision import RECIPES
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
-LAYER, TABLE = 12 * 1024**2 + 2 * 1024, 1024**2
-ALL = 4 * LAYER + 2 * TABLE + 1024
-FORWARD = (2 * 1024 * 12 * 1024**2 + 2 * 8 * 1024 * 512 * 256) / 100e12 + 62 * 1024**2 / 1e12
-"""Seconds of a layer's forward pass; see test_whole_steps."""
 
 
 # Rates
@@ -75,14 +85,22 @@ def test_a_rank_updates_all_its_weights_or_its_shard():
     assert found.tolist() == [[first, last], [first / 4, last / 4]]
 
 
+def test_a_rank_updates_its_experts_too():
+    """ep = 4 of eight: two of eight experts a layer, which two ranks hold."""
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * TABLE + 1024
+    experts = 4 * 2 * 2 * 1024 * 4096
+    found = owned(group_of(task(8, 8, sparse()), "dp=8 ep=4").stages.weights)
+    assert found.ravel().tolist() == [dense + experts, dense / 8 + experts / 2]
+
+
 @pytest.mark.parametrize("percent", [25, 100])
 def test_host_and_gpu_update_side_by_side(percent):
     """One GPU, Megatron-Core: a share at 184 GB/s beside the rest at 1 TB/s; gradients of four
     bytes go down and weights of two come up beside the longer, at 16 GB/s."""
     away = percent / 100
-    on_host = away * 30 * ALL / (0.46 * 400e9)
-    on_gpu = (1 - away) * 30 * ALL / 1e12
-    copies = away * 4 * ALL / (0.8 * 20e9)
+    on_host = away * 30 * PARAMETERS / (0.46 * 400e9)
+    on_gpu = (1 - away) * 30 * PARAMETERS / 1e12
+    copies = away * 4 * PARAMETERS / (0.8 * 20e9)
     assert on_host > on_gpu
     assert copies > on_host
     costs = costs_of(task(), f"offload_optimizer={percent}")
@@ -93,7 +111,7 @@ def test_host_and_gpu_update_side_by_side(percent):
 def test_a_small_share_leaves_the_gpu_the_longer():
     """One percent: 30 N / 1 TB/s of the other 99."""
     costs = costs_of(task(), "offload_optimizer=1")
-    assert costs.seconds["optimizer"] == pytest.approx(0.99 * 30 * ALL / 1e12)
+    assert costs.seconds["optimizer"] == pytest.approx(0.99 * 30 * PARAMETERS / 1e12)
     assert costs.seconds["host_comm"] == 0
 
 
@@ -103,9 +121,13 @@ def test_gradients_may_leave_behind_every_backward_pass():
     quick = replace(HOST, memory_bandwidth=4000e9)
     question = task(cluster=cluster(1, host=quick), software=stack(offloads_gradients=True))
     stages = group_of(question, "offload_optimizer=100").stages
-    backward = 2 * (4 * FORWARD + (2 * 1024**3 / 100e12 + 12 * 1024**2 / 1e12) + 4 * 1024**2 / 1e12)
+    backward = 2 * (4 * FORWARD + HEAD + EMBEDDING)
     assert stages.backward[0, 0] == pytest.approx(backward)
-    down, up, update = 4 * ALL / 16e9, 2 * ALL / 16e9, 30 * ALL / (0.46 * 4000e9)
+    down, up, update = (
+        4 * PARAMETERS / 16e9,
+        2 * PARAMETERS / 16e9,
+        30 * PARAMETERS / (0.46 * 4000e9),
+    )
     costs = costs_of(question, "offload_optimizer=100")
     shown = 4 * (down - backward) + (up - update)
     assert costs.seconds["host_comm"] == pytest.approx(shown)
@@ -116,9 +138,9 @@ def test_ranks_update_their_shards():
     copied through links of 10 GB/s that two share."""
     slow = cluster(4, host=replace(HOST, link_bandwidth=10e9))
     costs = costs_of(task(4, cluster=slow), "dp=4 zero=1 offload_optimizer=100")
-    update = ALL / 4 * 30 / (0.46 * 400e9 / 4)
+    update = PARAMETERS / 4 * 30 / (0.46 * 400e9 / 4)
     assert costs.seconds["optimizer"] == pytest.approx(update)
-    assert costs.seconds["host_comm"] == pytest.approx(ALL / 4 * 4 / 4e9 - update)
+    assert costs.seconds["host_comm"] == pytest.approx(PARAMETERS / 4 * 4 / 4e9 - update)
 
 
 def test_the_slowest_rank_decides():
@@ -127,7 +149,9 @@ def test_the_slowest_rank_decides():
     stages = group_of(question, "pp=2").stages
     found = host_update(question, BF16, ADAM, 1.0, np.zeros((2, 2, 1)), stages)
     last = 2 * LAYER + TABLE + 1024
-    assert found.update[0, 0] == pytest.approx(30 * last / (0.46 * 400e9 / 2))
+    update = 30 * last / (0.46 * 400e9 / 2)
+    assert found.update[0, 0] == pytest.approx(update)
+    assert found.copies[0, 0] == pytest.approx(4 * last / 8e9 - update)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +170,7 @@ def test_gradients_that_leave_are_not_kept(zero, direct, gradients):
     question = task(4, software=stack(offloads_gradients=direct))
     each = bytes_of_states(question, BF16, ADAM, Policy(offload_optimizer=75))
     weights = group_of(question, "dp=4").stages.weights
-    assert state_bytes(each, zero, weights)["gradients"] == gradients * ALL
+    assert state_bytes(each, zero, weights)["gradients"] == gradients * PARAMETERS
 
 
 # Host memory
@@ -163,8 +187,8 @@ def test_the_host_keeps_state_and_a_gradient(changes, expected):
 def test_a_node_holds_what_its_ranks_own():
     """Eight replicas under ZeRO have 16 bytes of every parameter once."""
     costs = costs_of(task(8, 8), "dp=8 zero=1 offload_optimizer=100")
-    assert costs.node_bytes == pytest.approx(16 * ALL)
-    assert costs.host_share == pytest.approx(16 * ALL / 1e12)
+    assert costs.node_bytes == pytest.approx(16 * PARAMETERS)
+    assert costs.host_share == pytest.approx(16 * PARAMETERS / 1e12)
 
 
 def test_a_node_is_taken_to_hold_its_fullest_rank_eight_times():
@@ -175,7 +199,10 @@ def test_a_node_is_taken_to_hold_its_fullest_rank_eight_times():
     last = 2 * LAYER + TABLE + 1024
     assert found[1, 0] == pytest.approx(16 * 8 * last / 8)
     alone = node_bytes(task(2), BF16, ADAM, 1.0, group_of(task(2), "pp=2").stages)
-    assert alone[0, 0] == pytest.approx(16 * ALL)
+    assert alone[0, 0] == pytest.approx(16 * PARAMETERS)
+    # Of four stages the two in the middle are alike.
+    four = node_bytes(task(4), BF16, ADAM, 1.0, group_of(task(4), "pp=4").stages)
+    assert four[0, 0] == pytest.approx(16 * PARAMETERS)
 
 
 # Activations on the host
@@ -185,15 +212,17 @@ def test_activations_go_out_beside_forward_and_come_back_beside_backward():
     """Half of 32 s b h of a layer at 16 GB/s outlasts its forward and its backward pass; the head's
     4 s b h outlast its forward pass."""
     moved, head_moved = 16 * 1024**2 / 16e9, 2 * 1024**2 / 16e9
-    head = 2 * 1024**3 / 100e12 + 12 * 1024**2 / 1e12
     assert moved > 2 * FORWARD
-    assert 2 * head < head_moved
+    assert head_moved > 2 * HEAD
     layer = (moved - FORWARD) + (moved - 2 * FORWARD)
-    ends = (head_moved - head) + (head_moved - 2 * head)
+    ends = (head_moved - HEAD) + (head_moved - 2 * HEAD)
     costs = costs_of(task(), "offload_activations=50")
-    assert costs.seconds["host_comm"] == pytest.approx(4 * (4 * layer + ends))
+    shown = 4 * (4 * layer + ends)
+    assert costs.seconds["host_comm"] == pytest.approx(shown)
+    kernels = 4 * 3 * (4 * FORWARD + HEAD + EMBEDDING)
+    assert costs.step_seconds == pytest.approx(kernels + shown + 30 * PARAMETERS / 1e12)
     stages = costs.groups[0].stages
-    assert stages.forward[0, 0] == pytest.approx(4 * moved + head_moved + 4 * 1024**2 / 1e12)
+    assert stages.forward[0, 0] == pytest.approx(4 * moved + head_moved + EMBEDDING)
 
 
 def test_activations_leave_the_gpu_but_for_two_copies_under_way():
@@ -204,6 +233,12 @@ def test_activations_leave_the_gpu_but_for_two_copies_under_way():
     assert half.memory["activations"] == (4 * layer + head) / 2
     assert half.memory["buffers"] == 2 * layer / 2
     assert half.node_bytes == (4 * layer + head) / 2
+
+
+def test_copies_under_way_are_kept_beside_gathered_inputs():
+    """tp = 2: three gathered hidden states, and two copies of a quarter of half a layer."""
+    costs = costs_of(task(2), "tp=2 offload_activations=25")
+    assert costs.memory["buffers"] == 3 * 2 * 1024**2 + 2 * 0.25 * 32 * 1024**2 / 2
 
 
 def test_micro_batches_in_flight_wait_on_the_host_too():

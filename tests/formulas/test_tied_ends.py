@@ -8,12 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import MODEL, costs_of, group_of, kind, local, reduce, stack, task
+from round_numbers import (
+    LAYER,
+    MODEL,
+    TABLE,
+    costs_of,
+    group_of,
+    kind,
+    local,
+    reduce,
+    stack,
+    task,
+)
 
 from plan3d.simulator.footprint import stored_parameters
 
-TABLE = 1024 * 1024
-BLOCK = 12 * 1024**2 + 2 * 1024
 TIED = replace(MODEL, tied=True)
 PREDICTS = replace(MODEL, mtp_layers=1)
 IN_A_V = "pp=2 virtual_stages=2 schedule=zb-v"
@@ -66,7 +75,7 @@ def test_a_tied_head_on_the_embeddings_rank_has_only_its_norm():
 def test_multi_token_prediction_brings_what_its_rank_lacks(name, copies):
     """A block, a projection of 2 h to h and three norms; of embedding and head, what is not there:
     section 2.2 shares both with the main model."""
-    expected = BLOCK - 6 * 1024**2 + TABLE * copies / 2 + 2 * 1024**2 / 2 + 3 * 1024
+    expected = LAYER - 6 * 1024**2 + TABLE * copies / 2 + 2 * 1024**2 / 2 + 3 * 1024
     assert stored(name, PREDICTS, "tp=2") == expected
 
 
@@ -79,33 +88,33 @@ def held(model, text, gpus):
 @pytest.mark.parametrize(
     ("model", "text", "gpus", "expected"),
     [
-        (MODEL, "pp=1", 1, [4 * BLOCK + 2 * TABLE + 1024]),
-        (TIED, "pp=1", 1, [4 * BLOCK + TABLE + 1024]),
-        (MODEL, "pp=2", 2, [2 * BLOCK + TABLE, 2 * BLOCK + TABLE + 1024]),
-        (TIED, "pp=2", 2, [2 * BLOCK + TABLE, 2 * BLOCK + TABLE + 1024]),
+        (MODEL, "pp=1", 1, [4 * LAYER + 2 * TABLE + 1024]),
+        (TIED, "pp=1", 1, [4 * LAYER + TABLE + 1024]),
+        (MODEL, "pp=2", 2, [2 * LAYER + TABLE, 2 * LAYER + TABLE + 1024]),
+        (TIED, "pp=2", 2, [2 * LAYER + TABLE, 2 * LAYER + TABLE + 1024]),
         # In a V both ends are on the first rank, and a tied table is there once.
-        (MODEL, IN_A_V, 2, [2 * BLOCK + 2 * TABLE + 1024, 2 * BLOCK]),
-        (TIED, IN_A_V, 2, [2 * BLOCK + TABLE + 1024, 2 * BLOCK]),
+        (MODEL, IN_A_V, 2, [2 * LAYER + 2 * TABLE + 1024, 2 * LAYER]),
+        (TIED, IN_A_V, 2, [2 * LAYER + TABLE + 1024, 2 * LAYER]),
         # Both copies of DualPipe: every rank has a pair of stages, and so both ends.
-        (TIED, "pp=2 schedule=dualpipe", 2, [4 * BLOCK + TABLE + 1024]),
+        (TIED, "pp=2 schedule=dualpipe", 2, [4 * LAYER + TABLE + 1024]),
     ],
 )
 def test_parameters_of_the_ranks(model, text, gpus, expected):
     assert held(model, text, gpus) == expected
 
 
-MTP = BLOCK + 2 * 1024**2 + 3 * 1024
+MTP = LAYER + 2 * 1024**2 + 3 * 1024
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         # Alone it finds both ends; with the head it lacks the embedding; between, both.
-        ("pp=1", [4 * BLOCK + 2 * TABLE + 1024 + MTP]),
-        ("pp=2", [2 * BLOCK + TABLE, 2 * BLOCK + TABLE + 1024 + MTP + TABLE]),
+        ("pp=1", [4 * LAYER + 2 * TABLE + 1024 + MTP]),
+        ("pp=2", [2 * LAYER + TABLE, 2 * LAYER + TABLE + 1024 + MTP + TABLE]),
         (
             "pp=4 layers_per_stage=Ett|tt|m|L",
-            [2 * BLOCK + TABLE, 2 * BLOCK, MTP + 2 * TABLE, TABLE + 1024],
+            [2 * LAYER + TABLE, 2 * LAYER, MTP + 2 * TABLE, TABLE + 1024],
         ),
     ],
 )
@@ -177,6 +186,6 @@ def test_tied_ends_reduce_the_gradients_of_their_recipe():
 def test_memory_of_a_tied_plan(model, tables):
     """2 + 4 + 12 bytes of each parameter, the table once."""
     costs = costs_of(task(1, 4, model), "pp=1")
-    n = 4 * BLOCK + tables * TABLE + 1024
+    n = 4 * LAYER + tables * TABLE + 1024
     found = [costs.memory[part] for part in ("weights", "gradients", "optimizer")]
     assert found == [2 * n, 4 * n, 12 * n]

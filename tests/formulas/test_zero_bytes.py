@@ -8,7 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import MODEL, costs_of, group_of, sparse, stack, task
+from round_numbers import (
+    LAYER,
+    MODEL,
+    PARAMETERS,
+    costs_of,
+    group_of,
+    sparse,
+    stack,
+    task,
+)
 
 from plan3d.simulator.collectives import Group
 from plan3d.simulator.compression import Compression
@@ -21,9 +30,6 @@ from plan3d.simulator.ranks import Weights
 from plan3d.simulator.step import evaluate
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
-BLOCK = 12 * 1024**2 + 2 * 1024
-PARAMETERS = 4 * BLOCK + 2 * 1024**2 + 1024
-"""Four layers, embedding, head and the last norm."""
 BYTES = [
     # Recipe, optimizer; bytes of a weight, of a gradient, of optimizer state.
     ("bf16", "adam", 2, 4, 4 + 4 + 4),
@@ -160,7 +166,7 @@ def test_the_other_copy_is_a_pipeline_away(text, gpus, group):
 def test_a_table_may_mix_schedules_with_one_copy_and_with_two():
     both = np.array([Schedule.ONE_F_ONE_B, Schedule.DUALPIPE])
     costs = evaluate(task(4, 8), Plan(pp=2, dp=2, zero=1, schedule=both))
-    first = 2 * BLOCK + 1024**2
+    first = 2 * LAYER + 1024**2
     assert costs.memory["optimizer"].tolist() == [12 * first / 2, 12 * PARAMETERS / 4]
 
 
@@ -191,14 +197,21 @@ def test_zero_3_keeps_two_gathered_layers_and_gradients_of_one():
     assert sharding_buffers(task(), BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 4)
     assert sharding_buffers(task(), BF16, weights(5000.0), 1) == 0
     costs = costs_of(task(4), "dp=4 zero=3")
-    assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + BLOCK * (2 * 2 + 4)
+    assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + LAYER * (2 * 2 + 4)
+
+
+def test_gathered_experts_are_part_of_a_layer():
+    """ep = 2: four of eight experts beside attention, norms and the router."""
+    weights = group_of(task(4, 4, sparse()), "dp=4 ep=2 zero=3").stages.weights
+    layer = 4 * 1024**2 + 2 * 1024 + 8 * 1024 + 4 * 2 * 1024 * 4096
+    assert weights.unit_parameters.ravel().tolist() == [layer]
 
 
 def test_the_gathered_layer_is_the_largest_of_a_rank():
     """A vocabulary of 65,536 makes the ends larger than a layer, on the ranks that hold them."""
     question = task(8, 8, replace(MODEL, vocabulary=65536))
     found = group_of(question, "pp=4 dp=2 zero=3").stages.weights.unit_parameters
-    assert found.ravel().tolist() == [65536 * 1024, BLOCK, 65536 * 1024 + 1024]
+    assert found.ravel().tolist() == [65536 * 1024, LAYER, 65536 * 1024 + 1024]
 
 
 # What a stack or a way to synchronise keeps besides
@@ -214,7 +227,7 @@ def test_a_stack_may_keep_more_bytes_a_parameter():
 def test_buckets_of_ddp_are_kept_in_a_pipeline_of_replicas():
     """nanotron: 2 bytes a parameter; only with stages and with more than one replica."""
     kept = task(4, software=stack(bucket_memory=2.0))
-    first = 2 * BLOCK + 1024**2
+    first = 2 * LAYER + 1024**2
     for text, more in (("pp=2 dp=2", 2 * first), ("pp=4", 0), ("dp=4", 0)):
         with_, without = (group_of(q, text).stages.buffers[0, 0] for q in (kept, task(4)))
         assert with_ - without == more
