@@ -1,4 +1,4 @@
-"""Bytes of activations, logits, buffers and reserve.
+"""Bytes of activations that a layer keeps.
 
 Sources: Korthikanti et al. 2022, equations 1 to 6 and table 2 (legend there: s sequence, b
 micro-batch, h hidden, a heads, t tensor ranks); Qi et al. 2024, section 2 (weight gradients).
@@ -34,16 +34,10 @@ PAPER = stack(flash_attention=False, dropout=True, selective=("core_attn",))
 """Materialised scores and dropout masks, 16 bits: the layer of the paper."""
 
 
-def kept(text, model=MODEL, name="block 0", software=None, gpus=4):
-    """Bytes a layer keeps, gathered buffers, and those alive while it is run again."""
-    question = task(gpus, model=model, software=software or stack())
-    seen = local(question, text)
-    return [float(np.ravel(part)[0]) for part in kept_activations(kind(model, name), seen)]
-
-
-def in_sbh(text, **changes):
+def in_sbh(text, model=MODEL, name="block 0", software=None):
     """What a layer keeps, over s b h."""
-    return kept(text, **changes)[0] / SBH
+    seen = local(task(4, model=model, software=software or stack()), text)
+    return float(kept_activations(kind(model, name), seen)[0][0]) / SBH
 
 
 # The layer of Korthikanti et al.

@@ -13,6 +13,7 @@ from round_numbers import (
     BLOCK,
     LOGITS,
     MODEL,
+    cluster,
     costs_of,
     gather,
     kind,
@@ -75,13 +76,9 @@ def test_activations_of_a_layer_on_a_grid(text, tokens, hidden, features):
 def test_ranks_along_an_axis_lie_apart():
     """Columns are neighbours, rows a row of columns apart, depth a plane: of 64 ranks in domains
     of eight, columns and rows are inside, depth has a rank in each."""
-    question = task(64, 64)
-    found = {
-        axis: group(Grid(Kind.THREE_D, 2, 4, 8), axis, question.cluster)
-        for axis in ("columns", "rows", "depth")
-    }
-    places = {axis: [float(part) for part in one] for axis, one in found.items()}
-    assert places == {"columns": [4, 4, 1], "rows": [2, 2, 1], "depth": [8, 1, 8]}
+    cube = Grid(Kind.THREE_D, 2, 4, 8)
+    found = [group(cube, axis, cluster(64)) for axis in ("columns", "rows", "depth")]
+    assert [[float(part) for part in one] for one in found] == [[4, 4, 1], [2, 2, 1], [8, 1, 8]]
 
 
 def seconds_of_products(passes):

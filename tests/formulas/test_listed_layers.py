@@ -7,7 +7,17 @@ and backward cost, activations and parameters are all that a pipeline needs to k
 from dataclasses import replace
 
 import pytest
-from round_numbers import ACCELERATOR, cluster, costs_of, group_of, send, stack, task
+from round_numbers import (
+    ACCELERATOR,
+    cluster,
+    costs_of,
+    gather,
+    group_of,
+    scatter,
+    send,
+    stack,
+    task,
+)
 
 from plan3d.simulator.network import ListedLayer, network
 
@@ -82,13 +92,20 @@ def test_fp32_activations_are_twice_as_large():
     costs = costs_of(listed(), "precision=fp32")
     assert costs.memory["activations"] == 2 * 22e6
     assert costs.memory["weights"] == 4 * 11e6
+    again = costs_of(listed(), "precision=fp32 recompute=full")
+    assert again.memory["buffers"] == 2 * 8e6
+    stages = group_of(listed(3), "pp=3 precision=fp32").stages
+    assert stages.hop[0] == pytest.approx(send(2 * 2e6))
 
 
 def test_layers_are_sharded_one_by_one():
     """ZeRO 3: the largest of three is gathered twice over, with gradients of one."""
-    costs = costs_of(listed(4), "dp=4 zero=3")
+    costs = costs_of(listed(4), "dp=4 zero=3 overlap_grad_reduce=0 overlap_param_gather=0")
     assert costs.memory["weights"] == 2 * 11e6 / 4
     assert costs.memory["buffers"] == 5e6 * (2 * 2 + 4)
+    # Three layers of eleven thirds, two micro-batches.
+    each = 2 * 3 * gather(2 * 11e6 / 3, 4) + 3 * scatter(4 * 11e6 / 3, 4)
+    assert costs.seconds["data_comm"] == pytest.approx(2 * each)
 
 
 @pytest.mark.parametrize(
@@ -114,4 +131,5 @@ def test_activations_of_a_listed_layer_go_to_the_host():
     shown = (500e-6 - 40e-6) + (500e-6 - 80e-6)
     assert costs.seconds["host_comm"] == pytest.approx(8 * shown)
     assert costs.memory["activations"] == 0
+    assert costs.memory["buffers"] == 2 * 8e6
     assert costs.node_bytes == 8e6
