@@ -8,12 +8,15 @@ and Li et al. 2014 (parameter servers); Ying et al. 2021 (BlueFog), section 3.
 import numpy as np
 import pytest
 from round_numbers import (
+    LAYER,
     PARAMETERS,
+    TABLE,
     cluster,
     costs_of,
     exchange,
     gather,
     reduce,
+    sparse,
     stack,
     task,
 )
@@ -139,6 +142,25 @@ def test_the_larger_of_a_bucket_and_a_share_a_rank(ranks, expected):
     """Megatron-Core: max(40 M, 1 M dp) parameters."""
     question = task(software=stack(bucket_parameters=40e6, bucket_parameters_per_rank=1e6))
     assert bucket_size(question, np.array(float(ranks))) == expected
+
+
+def test_the_fullest_rank_compresses_longest():
+    """Two stages: the first exchanges after the other; the last, with the norm, compresses most."""
+    costs = costs_of(task(4), "dp=2 pp=2 compression=one-bit overlap_grad_reduce=0")
+    first = 2 * LAYER + TABLE
+    moved = exchange(first / 8, 2) + gather(4 * first, 2)
+    compressing = 2 * 4 * (first + 1024) * 2 / 1e12
+    assert costs.seconds["data_comm"] == pytest.approx(moved + compressing)
+
+
+def test_experts_are_compressed_too():
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * 1024**2 + 1024
+    experts = 4 * 8 * 2 * 1024 * 4096
+    costs = costs_of(task(2, 4, sparse()), "dp=2 compression=one-bit overlap_grad_reduce=0")
+    moved = exchange(dense / 8, 2) + gather(4 * dense, 2)
+    moved += exchange(experts / 8, 2) + gather(4 * experts, 2)
+    compressing = 2 * 4 * (dense + experts) * 2 / 1e12
+    assert costs.seconds["data_comm"] == pytest.approx(moved + compressing)
 
 
 def test_a_compressed_plan_exchanges_and_compresses_once_a_step():

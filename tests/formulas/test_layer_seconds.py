@@ -114,14 +114,20 @@ def test_measured_launches_are_a_lower_bound_of_the_stacks():
 @pytest.mark.parametrize(("gpus", "shown"), [(16, True), (8, False)])
 def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
     """nanotron: 2 ms a layer and further tensor rank; the last of two ranks has two blocks and the
-    head, three layers of 2.5 x 1 + 2 ms."""
+    head, three layers of 2.5 x 1 + 3 x 2 ms."""
     question = task(gpus, 16, software=stack(pipeline_floor=2e-3, layer_floor=1e-3))
-    with_ = group_of(question, "tp=2 pp=2").stages
+    with_ = group_of(question, "tp=4 pp=2").stages
     bare = replace(question, software=replace(question.software, pipeline_floor=0.0))
-    without = group_of(bare, "tp=2 pp=2").stages
-    added = floored(without.slowest[0], 3 * (2.5e-3 + 2e-3))
+    without = group_of(bare, "tp=4 pp=2").stages
+    added = floored(without.slowest[0], 3 * (2.5e-3 + 3 * 2e-3))
     assert with_.slowest[0] - without.slowest[0] == pytest.approx(added * shown)
     assert (with_.forward - without.forward)[1, 0] == pytest.approx(added * shown / 2.5)
+    both = (costs_of(q, "tp=4 pp=2").seconds["launch"] for q in (question, bare))
+    assert next(both) - next(both) == pytest.approx(8 * added * shown)
+    # The last rank idles while the first, two blocks and the embedding, runs one micro-batch.
+    first = (without.forward + without.backward)[0, 0]
+    added = floored(first, 3 * (2.5e-3 + 3 * 2e-3))
+    assert with_.idle[0] - without.idle[0] == pytest.approx(added * shown)
 
 
 # Tables of whole layers
@@ -152,6 +158,19 @@ def test_a_table_of_another_stack_is_not_used():
     machine = cluster(1, accelerator=replace(ACCELERATOR, layer_tables={"other": table}))
     costs = costs_of(task(cluster=machine), "tp=1")
     assert costs.seconds["compute"] == pytest.approx(4 * 3 * (4 * FORWARD + HEAD + EMBEDDING))
+
+
+def test_a_middle_rank_adds_to_the_idle_time_as_often_as_it_is_there():
+    """Four stages of one layer, three of which the slowest waits for once; none without stages."""
+    slow, bare = (stack(pipeline_floor=floor, layer_floor=1e-3) for floor in (2e-3, 0.0))
+    with_, without = (group_of(task(16, 16, software=s), "tp=4 pp=4").stages for s in (slow, bare))
+    seconds = (without.forward + without.backward)[:, 0]
+    added = [floored(s, n * (2.5e-3 + 3 * 2e-3)) for s, n in zip(seconds, (2, 1, 2), strict=True)]
+    slowest = int(seconds.argmax())
+    others = added[0] + 2 * added[1] + added[2] - added[slowest]
+    assert with_.idle[0] - without.idle[0] == pytest.approx(others)
+    flat = [group_of(task(16, 16, software=s), "tp=4 dp=4").stages.slowest for s in (slow, bare)]
+    assert flat[0] == flat[1]
 
 
 # Accumulation, weight gradients and the optimizer

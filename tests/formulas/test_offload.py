@@ -106,6 +106,8 @@ def test_host_and_gpu_update_side_by_side(percent):
     costs = costs_of(task(), f"offload_optimizer={percent}")
     assert costs.seconds["optimizer"] == pytest.approx(on_host)
     assert costs.seconds["host_comm"] == pytest.approx(copies - on_host)
+    kernels = 4 * 3 * (4 * FORWARD + HEAD + EMBEDDING)
+    assert costs.step_seconds == pytest.approx(kernels + copies)
 
 
 def test_a_small_share_leaves_the_gpu_the_longer():
@@ -133,14 +135,16 @@ def test_gradients_may_leave_behind_every_backward_pass():
     assert costs.seconds["host_comm"] == pytest.approx(shown)
 
 
-def test_ranks_update_their_shards():
-    """ZeRO 1 over four ranks of a node: a quarter each, at a quarter of the host's rate, gradients
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_ranks_update_their_shards(zero):
+    """ZeRO over four ranks of a node: a quarter each, at a quarter of the host's rate, gradients
     copied through links of 10 GB/s that two share."""
     slow = cluster(4, host=replace(HOST, link_bandwidth=10e9))
-    costs = costs_of(task(4, cluster=slow), "dp=4 zero=1 offload_optimizer=100")
+    costs = costs_of(task(4, cluster=slow), f"dp=4 zero={zero} offload_optimizer=100")
     update = PARAMETERS / 4 * 30 / (0.46 * 400e9 / 4)
     assert costs.seconds["optimizer"] == pytest.approx(update)
     assert costs.seconds["host_comm"] == pytest.approx(PARAMETERS / 4 * 4 / 4e9 - update)
+    assert costs.node_bytes == pytest.approx(16 * PARAMETERS)
 
 
 def test_the_slowest_rank_decides():

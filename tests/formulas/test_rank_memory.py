@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import MODEL, costs_of, group_of, kind, local, stack, task
+from round_numbers import MODEL, costs_of, group_of, kind, local, sparse, stack, task
 
 from plan3d.simulator.footprint import gathered_inputs, kept_activations, loss_bytes
 
@@ -86,6 +86,15 @@ def test_the_first_rank_keeps_as_many_micro_batches_as_stages():
     assert stages.logits.ravel().tolist() == [0, 8 * 6 * SBH]
 
 
+def test_what_waits_for_weight_gradients_keeps_less():
+    """ZB-H1 (Qi et al. 2024, table 1): the last of two ranks has one micro-batch whole and one that
+    lacks its weight gradient, 32 of a layer's 34 + 40 s b h; mask and head keep what they do."""
+    paper = stack(flash_attention=False, dropout=True)
+    stages = group_of(task(2, 8, software=paper), "pp=2 schedule=zb-h1").stages
+    first, last = 2 * (2 * 74 + 1), (2 * 74 + 4) + (2 * 32 + 4)
+    assert stages.activations.ravel().tolist() == [first * SBH, last * SBH]
+
+
 @pytest.mark.parametrize(("text", "gpus", "more"), [("tp=2", 2, 2), ("tp=2 pp=2", 4, 0)])
 def test_gathered_inputs_are_kept_without_a_pipeline(text, gpus, more):
     """Two norms' outputs of 2 h, the half of the other rank, of each layer."""
@@ -104,11 +113,25 @@ def test_the_larger_of_working_set_and_loss_is_alive():
 
 @pytest.mark.parametrize(
     ("text", "gpus", "kinds"),
-    [("tp=1", 1, 0), ("dp=2", 2, 1), ("cp=2", 2, 2), ("tp=2 pp=2 dp=2", 8, 3)],
+    [
+        ("tp=1", 1, 0),
+        ("dp=2", 2, 1),
+        # Context ranks share gradients too.
+        ("cp=2", 2, 2),
+        ("tp=2 pp=2 dp=2", 8, 3),
+        # A group along every axis of a grid with several ranks.
+        ("tp=4 tp_grid=2x2 micro_batch=4 sequence_parallel=0", 4, 2),
+        ("tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0", 8, 3),
+    ],
 )
 def test_reserve_is_a_context_and_a_buffer_a_kind_of_group(text, gpus, kinds):
-    """1 GB and 100 MB each; cp also shares gradients."""
+    """1 GB and 100 MB each."""
     assert costs_of(task(gpus, 8), text).memory["reserve"] == 1e9 + kinds * 100e6
+
+
+@pytest.mark.parametrize(("text", "kinds"), [("dp=4", 1), ("dp=4 ep=2", 2), ("tp=4 etp=4", 1)])
+def test_experts_on_several_ranks_have_a_group_of_their_own(text, kinds):
+    assert costs_of(task(4, 8, sparse()), text).memory["reserve"] == 1e9 + kinds * 100e6
 
 
 def test_the_allocator_reserves_a_share_of_everything_else():

@@ -149,6 +149,13 @@ def test_a_rank_waits_for_one_chunk_of_every_earlier_rank(virtual):
     assert stages.backward_before[:, 0] == pytest.approx([2 * w / virtual for w in waits])
 
 
+def test_interleaved_sends_beside_compute():
+    """Two ranks, two chunks each, four micro-batches: the first and the last turn around the ranks
+    show, 2 (p - 1) + 2 (v - 1) p = 6 hops, and .25 of the 3 x 2 in between."""
+    costs = costs_of(task(2), "pp=2 virtual_stages=2")
+    assert costs.seconds["pipeline_comm"] == pytest.approx((6 + 0.25 * 6) * send(HIDDEN))
+
+
 def test_context_parallel_step():
     """Two ranks of 512 tokens each, keys and values gathered (2 x 1024 widths of 1024 tokens, two
     bytes), gradients reduced among both; kernels of half the sequence."""
