@@ -26,6 +26,7 @@ from plan3d.simulator.stages import strategy
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.task import Task
 
+# Memory never decides a product, so a GEMM takes its FLOPs over the peak.
 _AT_PEAK = GemmTime(efficiency=1.0, memory_efficiency=1e12, latency=0.0, sharpness=2.0)
 ACCELERATOR = Accelerator(
     name="round",

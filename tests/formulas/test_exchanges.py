@@ -16,6 +16,7 @@ from round_numbers import (
     exchange,
     gather,
     reduce,
+    scatter,
     sparse,
     stack,
     task,
@@ -44,7 +45,8 @@ BOTH_WAYS = TOP_K._replace(compression=Compression.DOUBLE_SQUEEZE)
 ROUNDS = TOP_K._replace(compression=Compression.NEOLITHIC)
 
 
-def four_ranks(policy, size=1e6, element=4.0, gpus=4):
+def seconds_of(policy, size=1e6, element=4.0, gpus=4):
+    """Seconds in which all ranks synchronise a million parameters."""
     machine = cluster(gpus)
     group = place(np.array([float(gpus)]), 1.0, machine)
     return float(seconds(element, policy, size, group, machine)[0])
@@ -86,13 +88,13 @@ def test_bytes_of_a_compressed_entry(policy, up, down):
 
 
 def test_an_all_reduce_sends_the_gradients_twice():
-    assert four_ranks(Policy()) == pytest.approx(reduce(4e6, 4))
+    assert seconds_of(Policy()) == pytest.approx(reduce(4e6, 4))
 
 
 def test_compressed_shares_are_exchanged_and_gathered():
     """1-bit Adam, section 4: an all-to-all of compressed shares, then an all-gather of averages."""
-    assert four_ranks(TOP_K) == pytest.approx(exchange(0.08e6, 4) + gather(4e6, 4))
-    assert four_ranks(BOTH_WAYS) == pytest.approx(exchange(0.08e6, 4) + gather(0.08e6, 4))
+    assert seconds_of(TOP_K) == pytest.approx(exchange(0.08e6, 4) + gather(4e6, 4))
+    assert seconds_of(BOTH_WAYS) == pytest.approx(exchange(0.08e6, 4) + gather(0.08e6, 4))
 
 
 @pytest.mark.parametrize(
@@ -101,15 +103,23 @@ def test_compressed_shares_are_exchanged_and_gathered():
 def test_servers_receive_and_send_what_every_rank_has(sync, load):
     """Sixteen GPUs push 4 MB each through the eight NICs of one node, or of both; and pull."""
     one_way = 100e-6 + load * 4e6 / 10e9
-    assert four_ranks(Policy(sync=sync), gpus=16) == pytest.approx(2 * one_way)
+    assert seconds_of(Policy(sync=sync), gpus=16) == pytest.approx(2 * one_way)
 
 
 def test_gossip_on_a_ring_sends_to_two_neighbours():
     """BlueFog, section 3: degree x size, however many ranks there are; no ring through all."""
     policy = Policy(sync=Sync.GOSSIP, topology=Topology.RING)
     for gpus in (4, 8):
-        found = four_ranks(policy, element=2.0, gpus=gpus)
+        found = seconds_of(policy, element=2.0, gpus=gpus)
         assert found == pytest.approx(5e-6 + 2 * 2e6 / 20e9)
+
+
+def test_hierarchical_gossip_averages_a_domain_and_sends_shares():
+    """Sixteen ranks: 2 MB scattered in a domain of eight, an eighth sent to the one in the other
+    domain by every rank's own NIC, and gathered."""
+    policy = Policy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.EXPONENTIAL)
+    expected = scatter(2e6, 8) + (100e-6 + 2e6 / 8 / 10e9) + gather(2e6, 8)
+    assert seconds_of(policy, element=2.0, gpus=16) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

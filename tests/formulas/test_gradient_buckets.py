@@ -66,6 +66,8 @@ def test_buckets_of_megatron_grow_with_the_group(ranks, pieces):
     question = task(ranks, ranks, software=software_profile("megatron-core"))
     found = parts_of(f"dp={ranks}", question, dense=2e9)
     assert found.pieces[1].item() == pieces
+    mixture = replace(question, model=sparse())
+    assert parts_of(f"dp={ranks} ep=2", mixture, dense=2e9).pieces[1].item() == pieces
 
 
 @pytest.mark.parametrize(("size", "pieces"), [(5e5, 5), (1, 60), (1e9, 1)])
@@ -86,7 +88,10 @@ def test_hybrid_sharding_scatters_inside_and_adds_shards_up_beyond():
 
 def test_slices_are_taken_apart_rank_by_rank_unless_layer_by_layer():
     """nanotron: 80 us for each of five layers and four ranks; ZeRO 3 gathers whole layers."""
-    plain, slow = parts_of(), parts_of(question=task(4, software=stack(slice_seconds=80e-6)))
+    plain, slow = (
+        parts_of("dp=4 ep=2", task(4, model=sparse(), software=stack(slice_seconds=s)))
+        for s in (0.0, 80e-6)
+    )
     more = (slow.all_gather - plain.all_gather).ravel()
     assert more == pytest.approx([5 * 4 * 80e-6, 5 * 4 * 80e-6, 0], abs=1e-15)
 

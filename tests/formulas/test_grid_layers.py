@@ -25,13 +25,14 @@ from round_numbers import (
 )
 
 from plan3d.simulator.footprint import kept_activations, pending_activations, stored_parameters
-from plan3d.simulator.grid_communication import exposed, group, kept_bytes
+from plan3d.simulator.grid_communication import exposed, group, kept_bytes, passes
 from plan3d.simulator.layer_kinds import work_of
+from plan3d.simulator.model import Mlp
 from plan3d.simulator.plan import Plan
 from plan3d.simulator.step import evaluate
 from plan3d.simulator.tensor_grid import Grid, Kind, read
 
-GRIDS = {"2x2": 4, "2.5d:2x2x2": 8, "2x2x2": 8}
+GRIDS = {"2x2": 4, "2x4": 8, "2.5d:2x2x2": 8, "2x2x2": 8}
 
 
 def on(text, gpus=8, model=MODEL):
@@ -71,6 +72,17 @@ def test_activations_of_a_layer_on_a_grid(text, tokens, hidden, features):
     # Inputs and outputs of four products: h + 3 h, h + h, h + 4 h, 4 h + h, split in two.
     pending = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
     assert pending == kept_bytes(one, seen) == 2 * tokens * 1024 * 16 / 2
+
+
+@pytest.mark.parametrize(("gated", "up"), [(False, 4096), (True, 2 * 4096)])
+def test_a_rectangle_gathers_whole_rows_of_tokens(gated, up):
+    """Two rows share 4096 tokens, four columns the widths: x of 2048 tokens along columns, w of a
+    quarter of its outputs along rows, for each of four products."""
+    model = of_blocks(replace(BLOCK, mlp=Mlp(ffn=4096, gated=gated)))
+    ahead, _ = passes(kind(model, "block 0"), on("2x4", model=model))
+    widths = ((1024, 3072), (1024, 1024), (1024, up), (4096, 1024))
+    assert [[c.size for c in one.waited_for] for one in ahead] == [[2048 * a] for a, _ in widths]
+    assert [[c.size for c in one.weights] for one in ahead] == [[a * b / 4] for a, b in widths]
 
 
 def test_ranks_along_an_axis_lie_apart():
@@ -153,6 +165,10 @@ def test_a_plan_on_a_grid_sends_in_every_layer():
     text = "tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0"
     found = costs_of(task(8, 8), text).seconds["tensor_comm"]
     assert found == pytest.approx(plan_on_a_cube())
+    # Layers that run again send their outputs again; their weights are gathered no more often.
+    outputs = sum(reduce(2 * 2048 * b / 2, 2) for b in (3072, 1024, 4096, 1024))
+    again = costs_of(task(8, 8), f"{text} recompute=full").seconds["tensor_comm"]
+    assert again == pytest.approx(plan_on_a_cube() + 2 * 4 * outputs)
 
 
 def test_a_table_may_mix_grids():

@@ -110,6 +110,7 @@ def test_a_table_is_looked_up_without_a_gradient_of_its_tokens():
     table = Matrix("embedding", K, N, down=True, lookup=True)
     assert calls(backward(table, T, CUBE)) == [("reduce_scatter", "depth", K * N / 8)]
     assert calls(forward(table, T, FLAT)) == [("all_gather", "rows", K * N / 4)]
+    assert gathered(table, T, FLAT) == 2 * (K * N / 4 - K * N / 8)
 
 
 # Shares of a rank

@@ -133,14 +133,19 @@ def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
 # Tables of whole layers
 
 
+def with_table(stack_name):
+    """One GPU whose layers of 1024 widths and tokens were measured with a stack."""
+    sizes = np.array([[1024.0], [1.0], [1.0], [1024.0]])
+    table = build(sizes, np.array([[1.5], [3.0]]))
+    return cluster(1, accelerator=replace(ACCELERATOR, layer_tables={stack_name: table}))
+
+
 def test_measured_layers_stretch_kernels_and_launches():
     """Layers measured 1.5 times as long forward and 3 times backward; the ends, accumulation and
     collectives as predicted, what selective recompute runs again as the forward pass."""
-    sizes = np.array([[1024.0], [1.0], [1.0], [1024.0]])
-    table = build(sizes, np.array([[1.5], [3.0]]))
-    machine = cluster(1, accelerator=replace(ACCELERATOR, layer_tables={"round": table}))
     software = stack(layer_floor=1e-3, accumulation_bytes=10.0, selective=("layernorm",))
-    costs = costs_of(task(cluster=machine, software=software), "recompute=selective")
+    question = task(cluster=with_table("round"), software=software)
+    costs = costs_of(question, "recompute=selective")
     forward, backward = 1.5 * FORWARD, 3.0 * 2 * FORWARD
     adding = 10 * LAYER / 1e12
     launches = floored(forward, 1.5e-3) + floored(backward + adding, 3 * 1.5e-3)
@@ -152,11 +157,14 @@ def test_measured_layers_stretch_kernels_and_launches():
     assert costs.seconds["launch"] == pytest.approx(4 * 4 * launches)
 
 
+def test_a_table_of_dense_layers_says_nothing_of_experts():
+    question = task(model=sparse(), software=stack(layer_floor=1e-3, selective=("layernorm",)))
+    tabled = costs_of(replace(question, cluster=with_table("round")), "recompute=selective")
+    assert tabled.step_seconds == costs_of(question, "recompute=selective").step_seconds
+
+
 def test_a_table_of_another_stack_is_not_used():
-    sizes = np.array([[1024.0], [1.0], [1.0], [1024.0]])
-    table = build(sizes, np.array([[1.5], [3.0]]))
-    machine = cluster(1, accelerator=replace(ACCELERATOR, layer_tables={"other": table}))
-    costs = costs_of(task(cluster=machine), "tp=1")
+    costs = costs_of(task(cluster=with_table("other")), "tp=1")
     assert costs.seconds["compute"] == pytest.approx(4 * 3 * (4 * FORWARD + HEAD + EMBEDDING))
 
 
