@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.grid_products import Matrix, backward, forward, gathered, gemm, kept
+from plan3d.simulator.mesh import elements_sent
 from plan3d.simulator.tensor_grid import Grid, Kind
 
 T, K, N = 4096, 1024, 2048
@@ -111,6 +112,15 @@ def test_a_table_is_looked_up_without_a_gradient_of_its_tokens():
     assert calls(backward(table, T, CUBE)) == [("reduce_scatter", "depth", K * N / 8)]
     assert calls(forward(table, T, FLAT)) == [("all_gather", "rows", K * N / 4)]
     assert gathered(table, T, FLAT) == 2 * (K * N / 4 - K * N / 8)
+
+
+def test_elements_that_a_rank_sends():
+    """Rings send (n - 1) / n of a buffer, twice that to reduce it (nccl-tests): eight ranks along
+    depth, four along columns."""
+    found = forward(UP, T, CUBE)
+    every = [*found.weights, *found.waited_for]
+    gathering, summing = 7 / 8 * K * N / 8, 2 * 3 / 4 * T / 8 * N / 2
+    assert elements_sent(every, CUBE.mesh) == gathering + summing
 
 
 # Shares of a rank

@@ -50,6 +50,12 @@ def test_a_step_of_kernels_by_kind():
     assert found["memory_bound"] == pytest.approx(4 * 3 * (4 * MOVED + EMBEDDING + HEAD - LOGITS))
 
 
+def test_fp8_leaves_the_head_in_16_bits():
+    """Transformer Engine: layers at the peak of 200 TFLOP/s, logits at 100."""
+    found = costs_of(task(), "precision=fp8").compute_seconds["matmul"]
+    assert found == pytest.approx(4 * 3 * (4 * MATMUL / 2 + LOGITS))
+
+
 @pytest.mark.parametrize(("rate", "ratio"), [(1.0, 2.0), (0.5, 1.5)])
 def test_a_stack_has_a_rate_and_a_backward_of_its_own(rate, ratio):
     software = stack(memory_bound_rate=rate, backward_bytes_ratio=ratio)
