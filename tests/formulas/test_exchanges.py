@@ -92,7 +92,7 @@ def test_an_all_reduce_sends_the_gradients_twice():
 
 
 def test_compressed_shares_are_exchanged_and_gathered():
-    """1-bit Adam, section 4: an all-to-all of compressed shares, then an all-gather of averages."""
+    """1-bit Adam: an all-to-all of compressed shares, then an all-gather of averages."""
     assert seconds_of(TOP_K) == pytest.approx(exchange(0.08e6, 4) + gather(4e6, 4))
     assert seconds_of(BOTH_WAYS) == pytest.approx(exchange(0.08e6, 4) + gather(0.08e6, 4))
 

@@ -2,7 +2,7 @@
 
 Sources: Rajbhandari et al. 2020 (ZeRO), section 5.1 (updates of a shard); what a hardware profile
 holds of a measured training step ([kernels.training]) and of whole layers (Bang et al. 2024,
-vTrain, section 4).
+vTrain).
 """
 
 from dataclasses import replace

@@ -78,7 +78,7 @@ def test_states_of_every_recipe_and_stage(precision, optimizer, weight, gradient
 
 @pytest.mark.parametrize(("optimizer", "state"), [("adam", 12), ("sgd", 8)])
 def test_fp8_keeps_the_optimizer_state_of_bf16(optimizer, state):
-    """Micikevicius et al. 2022, section 4: master weights and moments stay in fp32."""
+    """Transformer Engine's recipe: master weights and moments stay in fp32."""
     costs = costs_of(task(4), f"dp=4 precision=fp8 optimizer={optimizer} zero=1")
     assert costs.memory["optimizer"] == state * PARAMETERS / 4
 
