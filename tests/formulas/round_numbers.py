@@ -8,23 +8,29 @@ end are those times as a person computes them, without plan3d's code.
 
 from dataclasses import replace
 
-from plan3d.simulator.accelerator import (
+from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
     GemmTime,
     MemoryBoundTime,
     TrainingTime,
 )
-from plan3d.simulator.hardware import Cluster, CollectiveTime, FastDomain, Host, Network
-from plan3d.simulator.layer_kinds import Kind, Local, layer_kinds, local_strategies
-from plan3d.simulator.model import Attention, Block, Experts, Mlp, Model
-from plan3d.simulator.plan import Plan, resolve
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
-from plan3d.simulator.software import Software
-from plan3d.simulator.stages import strategy
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.hardware.cluster import (
+    Cluster,
+    CollectiveTime,
+    FastDomain,
+    Host,
+    InterNodeNetwork,
+)
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import Software
+from plan3d.simulator.layers.layer_kinds import LayerKind, Local, layer_kinds, local_strategies
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.stages import strategy
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
+from plan3d.simulator.workload.model import Model
 
 # Memory never decides a product, so a GEMM takes its FLOPs over the peak.
 _AT_PEAK = GemmTime(efficiency=1.0, memory_efficiency=1e12, latency=0.0, sharpness=2.0)
@@ -56,7 +62,7 @@ FAST = FastDomain(
     all_to_all=_link(0.0, 40e9),
     send=_link(5e-6, 20e9),
 )
-NETWORK = Network(
+NETWORK = InterNodeNetwork(
     name="round network",
     bandwidth=10e9,
     efficiency=1.0,
@@ -151,7 +157,7 @@ def local(question: Task, text: str = "tp=1") -> Local:
     return local_strategies(question, RECIPES[Precision(int(plan.precision[0]))], strategy(plan))
 
 
-def kind(model: Model, name: str) -> Kind:
+def kind(model: Model, name: str) -> LayerKind:
     """A layer kind by name: block 0, embedding, head, mtp ..."""
     return next(one for one in layer_kinds(model) if one.name == name)
 

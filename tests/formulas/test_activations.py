@@ -19,12 +19,9 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.footprint import (
-    kept_activations,
-    pending_activations,
-)
-from plan3d.simulator.layer_kinds import work_of
-from plan3d.simulator.model import Attention, Block, Experts, Mlp
+from plan3d.simulator.layers.layer_kinds import work_of
+from plan3d.simulator.layers.memory_footprint import kept_activations, pending_activations
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 SBH = 1024 * 1 * 1024
 """s b h of one micro-batch."""

@@ -22,10 +22,10 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layer_communication import context_exposed
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import ContextComm
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.layers.communication import context_exposed
+from plan3d.simulator.plan.codes import ContextComm
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 
 US = 1e-6
 FOUR = task(8, 8, sequence=4096)

@@ -22,10 +22,13 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.collectives import place
-from plan3d.simulator.compression import Compression
-from plan3d.simulator.exchanges import (
-    Policy,
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.operators.collectives import place
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.compressors import Compression
+from plan3d.simulator.plan.gossip_graphs import Topology
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.gradient_exchange import (
     bucket_size,
     compress_seconds,
     element_bytes,
@@ -33,14 +36,11 @@ from plan3d.simulator.exchanges import (
     seconds,
     wire_bytes,
 )
-from plan3d.simulator.plan_names import Precision, Sync
-from plan3d.simulator.precision import RECIPES
-from plan3d.simulator.topologies import Topology
 
 BF16, FP16 = RECIPES[Precision.BF16], RECIPES[Precision.FP16]
-QSGD = Policy(compression=Compression.QSGD, levels=16)
-ONE_BIT = Policy(compression=Compression.ONE_BIT)
-TOP_K = Policy(compression=Compression.MEM_SGD, kept_per_thousand=10)
+QSGD = SyncPolicy(compression=Compression.QSGD, levels=16)
+ONE_BIT = SyncPolicy(compression=Compression.ONE_BIT)
+TOP_K = SyncPolicy(compression=Compression.MEM_SGD, kept_per_thousand=10)
 BOTH_WAYS = TOP_K._replace(compression=Compression.DOUBLE_SQUEEZE)
 ROUNDS = TOP_K._replace(compression=Compression.NEOLITHIC)
 
@@ -55,10 +55,10 @@ def seconds_of(policy, size=1e6, element=4.0, gpus=4):
 @pytest.mark.parametrize(
     ("policy", "recipe", "expected"),
     [
-        (Policy(), BF16, 4),
-        (Policy(), FP16, 2),
-        (Policy(sync=Sync.GOSSIP), BF16, 2),
-        (Policy(period=4), BF16, 2),
+        (SyncPolicy(), BF16, 4),
+        (SyncPolicy(), FP16, 2),
+        (SyncPolicy(sync=Sync.GOSSIP), BF16, 2),
+        (SyncPolicy(period=4), BF16, 2),
     ],
 )
 def test_gradients_are_reduced_and_weights_averaged(policy, recipe, expected):
@@ -67,13 +67,13 @@ def test_gradients_are_reduced_and_weights_averaged(policy, recipe, expected):
 
 
 def test_a_stack_may_reduce_another_format():
-    assert element_bytes(task(software=stack(reduce_bytes=2.0)), BF16, Policy()) == 2
+    assert element_bytes(task(software=stack(reduce_bytes=2.0)), BF16, SyncPolicy()) == 2
 
 
 @pytest.mark.parametrize(
     ("policy", "up", "down"),
     [
-        (Policy(), 4, 4),
+        (SyncPolicy(), 4, 4),
         # 31 signed levels in 5 bits and an fp32 norm for 512 entries.
         (QSGD, 5 / 8 + 4 / 512, 4),
         (ONE_BIT, 1 / 8, 4),
@@ -88,7 +88,7 @@ def test_bytes_of_a_compressed_entry(policy, up, down):
 
 
 def test_an_all_reduce_sends_the_gradients_twice():
-    assert seconds_of(Policy()) == pytest.approx(reduce(4e6, 4))
+    assert seconds_of(SyncPolicy()) == pytest.approx(reduce(4e6, 4))
 
 
 def test_compressed_shares_are_exchanged_and_gathered():
@@ -103,12 +103,12 @@ def test_compressed_shares_are_exchanged_and_gathered():
 def test_servers_receive_and_send_what_every_rank_has(sync, load):
     """Sixteen GPUs push 4 MB each through the eight NICs of one node, or of both; and pull."""
     one_way = 100e-6 + load * 4e6 / 10e9
-    assert seconds_of(Policy(sync=sync), gpus=16) == pytest.approx(2 * one_way)
+    assert seconds_of(SyncPolicy(sync=sync), gpus=16) == pytest.approx(2 * one_way)
 
 
 def test_gossip_on_a_ring_sends_to_two_neighbours():
     """BlueFog, section 3: degree x size, however many ranks there are; no ring through all."""
-    policy = Policy(sync=Sync.GOSSIP, topology=Topology.RING)
+    policy = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
     for gpus in (4, 8):
         found = seconds_of(policy, element=2.0, gpus=gpus)
         assert found == pytest.approx(5e-6 + 2 * 2e6 / 20e9)
@@ -117,14 +117,14 @@ def test_gossip_on_a_ring_sends_to_two_neighbours():
 def test_hierarchical_gossip_averages_a_domain_and_sends_shares():
     """Sixteen ranks: 2 MB scattered in a domain of eight, an eighth sent to the one in the other
     domain by every rank's own NIC, and gathered."""
-    policy = Policy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.EXPONENTIAL)
+    policy = SyncPolicy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.EXPONENTIAL)
     expected = scatter(2e6, 8) + (100e-6 + 2e6 / 8 / 10e9) + gather(2e6, 8)
     assert seconds_of(policy, element=2.0, gpus=16) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("policy", "vectors"),
-    [(Policy(), 0), (QSGD, 1), (ONE_BIT, 2), (TOP_K, 2), (BOTH_WAYS, 2), (ROUNDS, 4)],
+    [(SyncPolicy(), 0), (QSGD, 1), (ONE_BIT, 2), (TOP_K, 2), (BOTH_WAYS, 2), (ROUNDS, 4)],
 )
 def test_compressing_reads_and_writes_the_vector_and_its_memory(policy, vectors):
     """The gradient, and the error that is fed back; NEOLITHIC twice."""
@@ -144,7 +144,7 @@ def test_compressing_reads_and_writes_the_vector_and_its_memory(policy, vectors)
 )
 def test_messages_of_eight_replicas(sync, expected):
     """A ring passes 2 (n - 1) shares, a tree 2 log2 n; a rank with five neighbours sends five."""
-    assert messages(Policy(sync=sync), 8, 5) == expected
+    assert messages(SyncPolicy(sync=sync), 8, 5) == expected
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(8, 40e6), (40, 40e6), (64, 64e6)])

@@ -22,7 +22,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layer_communication import expert_exchange, expert_exposed, nodes_reached
+from plan3d.simulator.layers.communication import expert_exchange, expert_exposed, nodes_reached
 
 TOKENS = 1024 * 1024 * 2
 """Bytes of a micro-batch's tokens."""

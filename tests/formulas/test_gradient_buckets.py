@@ -21,11 +21,10 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.data_parallel import synchronisation
-from plan3d.simulator.exchanges import PLAIN, Policy
-from plan3d.simulator.plan_names import Precision
-from plan3d.simulator.precision import RECIPES
-from plan3d.simulator.software import software_profile
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.step.data_parallel import synchronisation
 
 
 def parts_of(text="dp=4 zero=1", question=None, policy=PLAIN, dense=2.5e6, expert=0.0):
@@ -73,7 +72,7 @@ def test_buckets_of_megatron_grow_with_the_group(ranks, pieces):
 @pytest.mark.parametrize(("size", "pieces"), [(5e5, 5), (1, 60), (1e9, 1)])
 def test_buckets_of_a_plan_hold_a_tensor_at_least(size, pieces):
     """2.5 M parameters; five layers have 60 tensors."""
-    assert parts_of(policy=Policy(bucket_parameters=int(size))).pieces[1].item() == pieces
+    assert parts_of(policy=SyncPolicy(bucket_parameters=int(size))).pieces[1].item() == pieces
 
 
 def test_hybrid_sharding_scatters_inside_and_adds_shards_up_beyond():

@@ -24,13 +24,17 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.footprint import kept_activations, pending_activations, stored_parameters
-from plan3d.simulator.grid_communication import exposed, group, kept_bytes, passes
-from plan3d.simulator.layer_kinds import work_of
-from plan3d.simulator.model import Mlp
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.step import evaluate
-from plan3d.simulator.tensor_grid import Grid, Kind, read
+from plan3d.simulator.layers.grid_communication import exposed, group, kept_bytes, passes
+from plan3d.simulator.layers.layer_kinds import work_of
+from plan3d.simulator.layers.memory_footprint import (
+    kept_activations,
+    pending_activations,
+    stored_parameters,
+)
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind, read
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.workload.blocks import Mlp
 
 GRIDS = {"2x2": 4, "2x4": 8, "2.5d:2x2x2": 8, "2x2x2": 8}
 
@@ -88,7 +92,7 @@ def test_a_rectangle_gathers_whole_rows_of_tokens(gated, up):
 def test_ranks_along_an_axis_lie_apart():
     """Columns are neighbours, rows a row of columns apart, depth a plane: of 64 ranks in domains
     of eight, columns and rows are inside, depth has a rank in each."""
-    cube = Grid(Kind.THREE_D, 2, 4, 8)
+    cube = Grid(GridKind.THREE_D, 2, 4, 8)
     found = [group(cube, axis, cluster(64)) for axis in ("columns", "rows", "depth")]
     assert [[float(part) for part in one] for one in found] == [[4, 4, 1], [2, 2, 1], [8, 1, 8]]
 

@@ -8,18 +8,18 @@ Sources: Xu et al. 2021 (Optimus, SUMMA in two dimensions), section 3.1; Wang et
 import numpy as np
 import pytest
 
-from plan3d.simulator.grid_products import Matrix, backward, forward, gathered, gemm, kept
-from plan3d.simulator.mesh import elements_sent
-from plan3d.simulator.tensor_grid import Grid, Kind
+from plan3d.simulator.operators.grid_gemms import Matrix, backward, forward, gathered, gemm, kept
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind
+from plan3d.simulator.plan.tensor_mesh import elements_sent
 
 T, K, N = 4096, 1024, 2048
 """Tokens of a micro-batch; inputs and outputs of a weight matrix."""
 UP = Matrix("up", K, N, down=False)
 DOWN = Matrix("down", K, N, down=True)
-FLAT = Grid(Kind.TWO_D, 2, 4, 1)
-DEEP = Grid(Kind.TWO_HALF_D, 2, 4, 8)
-CUBE = Grid(Kind.THREE_D, 2, 4, 8)
-LINE = Grid(Kind.ONE_D, 8, 1, 1)
+FLAT = Grid(GridKind.TWO_D, 2, 4, 1)
+DEEP = Grid(GridKind.TWO_HALF_D, 2, 4, 8)
+CUBE = Grid(GridKind.THREE_D, 2, 4, 8)
+LINE = Grid(GridKind.ONE_D, 8, 1, 1)
 
 
 def calls(found):

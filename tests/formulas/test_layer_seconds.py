@@ -29,8 +29,8 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layer_tables import build
-from plan3d.simulator.stages import weight_seconds
+from plan3d.simulator.hardware.layer_tables import build
+from plan3d.simulator.step.stages import weight_seconds
 
 
 def measured(**training):

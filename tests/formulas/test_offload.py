@@ -25,12 +25,11 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.exchanges import Policy
-from plan3d.simulator.host import copy_rate, outlasting, update_rate
-from plan3d.simulator.memory import bytes_of_states, host_bytes, state_bytes
-from plan3d.simulator.offload import host_update, moved_bytes, node_bytes, owned
-from plan3d.simulator.plan_names import Optimizer, Precision
-from plan3d.simulator.precision import RECIPES
+from plan3d.simulator.hardware.host import copy_rate, outlasting, update_rate
+from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
+from plan3d.simulator.step.offload import host_update, moved_bytes, node_bytes, owned
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 
@@ -172,7 +171,7 @@ def test_the_slowest_rank_decides():
 )
 def test_gradients_that_leave_are_not_kept(zero, direct, gradients):
     question = task(4, software=stack(offloads_gradients=direct))
-    each = bytes_of_states(question, BF16, ADAM, Policy(offload_optimizer=75))
+    each = bytes_of_states(question, BF16, ADAM, SyncPolicy(offload_optimizer=75))
     weights = group_of(question, "dp=4").stages.weights
     assert state_bytes(each, zero, weights)["gradients"] == gradients * PARAMETERS
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from round_numbers import MODEL, costs_of, group_of, kind, local, sparse, stack, task
 
-from plan3d.simulator.footprint import gathered_inputs, kept_activations, loss_bytes
+from plan3d.simulator.layers.memory_footprint import gathered_inputs, kept_activations, loss_bytes
 
 SBH = 1024 * 1 * 1024
 

@@ -24,9 +24,9 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.model import Attention, Block
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.workload.blocks import Attention, Block
 
 
 def again(text, question=None):

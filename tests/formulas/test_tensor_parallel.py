@@ -29,10 +29,10 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.footprint import stored_parameters
-from plan3d.simulator.hardware import CollectiveTime
-from plan3d.simulator.layer_communication import tensor_exposed
-from plan3d.simulator.model import Attention, Block, Experts, Mlp
+from plan3d.simulator.hardware.cluster import CollectiveTime
+from plan3d.simulator.layers.communication import tensor_exposed
+from plan3d.simulator.layers.memory_footprint import stored_parameters
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 HIDDEN = 1024 * 1024 * 2
 """Bytes of a micro-batch's hidden states: tokens, width, two bytes."""

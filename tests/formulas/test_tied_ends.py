@@ -21,7 +21,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.footprint import stored_parameters
+from plan3d.simulator.layers.memory_footprint import stored_parameters
 
 TIED = replace(MODEL, tied=True)
 PREDICTS = replace(MODEL, mtp_layers=1)

@@ -19,15 +19,16 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.collectives import Group
-from plan3d.simulator.compression import Compression
-from plan3d.simulator.exchanges import Policy
-from plan3d.simulator.memory import bytes_of_states, sharding_buffers, state_bytes
-from plan3d.simulator.plan import Plan
-from plan3d.simulator.plan_names import Optimizer, Precision, Schedule, Sync
-from plan3d.simulator.precision import RECIPES
-from plan3d.simulator.ranks import Weights
-from plan3d.simulator.step import evaluate
+from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.operators.collectives import ProcessGroup
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.compressors import Compression
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.memory import bytes_of_states, sharding_buffers, state_bytes
+from plan3d.simulator.step.ranks import Weights
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 BYTES = [
@@ -55,7 +56,7 @@ def weights(dense, expert=0.0, ranks=4.0, expert_ranks=2.0):
     """Parameters of a rank, and groups that share them inside one domain."""
 
     def group(n):
-        return Group(np.array([n]), np.array([n]), np.ones(1))
+        return ProcessGroup(np.array([n]), np.array([n]), np.ones(1))
 
     return Weights(
         dense=np.array([[dense]]),
@@ -236,12 +237,12 @@ def test_buckets_of_ddp_are_kept_in_a_pipeline_of_replicas():
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (Policy(sync=Sync.PARAMETER_SERVER), (2, 4, 0)),
-        (Policy(sync=Sync.SHARDED_PARAMETER_SERVER), (2, 4, 0)),
-        (Policy(sync=Sync.GOSSIP), (4, 4, 12)),
-        (Policy(compression=Compression.MEM_SGD), (2, 4 + 4, 12)),
-        (Policy(compression=Compression.QSGD), (2, 4, 12)),
-        (Policy(offload_optimizer=25), (2, 4, 9)),
+        (SyncPolicy(sync=Sync.PARAMETER_SERVER), (2, 4, 0)),
+        (SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), (2, 4, 0)),
+        (SyncPolicy(sync=Sync.GOSSIP), (4, 4, 12)),
+        (SyncPolicy(compression=Compression.MEM_SGD), (2, 4 + 4, 12)),
+        (SyncPolicy(compression=Compression.QSGD), (2, 4, 12)),
+        (SyncPolicy(offload_optimizer=25), (2, 4, 9)),
     ],
 )
 def test_servers_gossip_and_hosts_keep_other_bytes(policy, expected):

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from round_numbers import group_of, stack, task
 
-from plan3d.simulator.data_parallel import (
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.step.data_parallel import (
     Synchronisation,
     every_slot,
     exposed,
     mixed_seconds,
     seconds,
 )
-from plan3d.simulator.exchanges import PLAIN, Policy
-from plan3d.simulator.plan_names import Sync
 
 MS = 1e-3
 SYNC = Synchronisation(
@@ -175,12 +175,12 @@ def test_another_rank_may_become_the_slowest():
 
 def test_local_sgd_averages_once_a_period():
     """Stich 2019: 8 ms every fourth step, after it; a rank that waits 3 ms shows 5 of them."""
-    assert milliseconds(0, policy=Policy(period=4))[0] == [8 / 4, 8 / 4]
+    assert milliseconds(0, policy=SyncPolicy(period=4))[0] == [8 / 4, 8 / 4]
     late = stages([2.5], [8], 10.5, backward_before=[3], end_sync=1)
-    assert milliseconds(0, late, Policy(period=4))[0] == [5 / 4 + 1] * 2
+    assert milliseconds(0, late, SyncPolicy(period=4))[0] == [5 / 4 + 1] * 2
     two = stages([2, 2], [8, 8], 10, alike=[1, 1], backward_before=[0, 3])
     sync = SYNC._replace(all_reduce=np.tile([[6.0], [10.0]], (3, 1, 1)) * MS)
-    assert milliseconds(0, two, Policy(period=2), sync)[0] == [7 / 2] * 2
+    assert milliseconds(0, two, SyncPolicy(period=2), sync)[0] == [7 / 2] * 2
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_local_sgd_averages_once_a_period():
 def test_gossip_hides_behind_all_compute_of_a_step(passes, shown):
     """Lian et al. 2017, section 3: 8 ms behind both passes of four micro-batches."""
     one = stages([passes[0]], [passes[1]], sum(passes))
-    assert milliseconds(0, one, Policy(sync=Sync.GOSSIP))[1] == [shown, shown]
+    assert milliseconds(0, one, SyncPolicy(sync=Sync.GOSSIP))[1] == [shown, shown]
 
 
 # Weights of one stage in different ZeRO stages
