@@ -127,7 +127,7 @@ def put_inputs(folder: Path, commands: list[str]) -> set[str]:
         (folder / name).symlink_to(REPOSITORY / inputs[name])
     for name in words & files.keys():
         (folder / name).write_text(files[name], encoding="utf-8")
-    return words & (inputs.keys() | files.keys())
+    return {name for name in words if name in inputs or name in files}
 
 
 def run(command: str) -> dict[str, Any]:
