@@ -86,6 +86,11 @@ def test_what_varies_is_masked() -> None:
     beside = "random                  0.5026      1.53            60  {}       -            0 of 1"
     for text in (searched, beside, '{{"seconds_searching": {}, "best": [1.5]}}'):
         assert asking.content(text.format("0.17")) == asking.content(text.format("9.02"))
+    points = "key,gpus,step_seconds\n{},8,0.76\n"
+    assert asking.content(points.format("b307ecc0f9198ad0")) == [
+        "key,gpus,step_seconds",
+        "KEY,8,0.76",
+    ]
     assert asking.content('{"seconds": {"compute": 1.5}}') == {"seconds": {"compute": 1.5}}
 
 

@@ -41,9 +41,11 @@ VARYING_TEXT = (
     (re.compile(r"((?:step-time|memory|cost|time-to-accuracy),\s+)\d\.\d\d s"), r"\1_.__ s"),
     (re.compile(rf"(?m)^((?:{'|'.join(BACKENDS)})(?: +\S+){{3}} +)\d\.\d\d "), r"\1_.__ "),
     (re.compile(r"\d{4}-\d\d-\d\d( by plan3d)"), r"DATE\1"),
+    (re.compile(r"(?m)^[0-9a-f]{16},"), "KEY,"),
     (re.compile(r"(plan3d calibrate fit, )\d{4}-\d\d-\d\d"), r"\1DATE"),
 )
-"""The same in text: seconds of a search, those of a table of backends, the day of a fit."""
+"""The same in text: seconds of a search, those of a table of backends, the day of a fit; and the keys
+of a sweep's points, which are hashes of how objects are written and so of the names of classes."""
 
 
 def main(words: list[str]) -> int:
