@@ -44,8 +44,8 @@ VARYING_TEXT = (
     (re.compile(r"(?m)^[0-9a-f]{16},"), "KEY,"),
     (re.compile(r"(plan3d calibrate fit, )\d{4}-\d\d-\d\d"), r"\1DATE"),
 )
-"""The same in text: seconds of a search, those of a table of backends, the day of a fit; and the keys
-of a sweep's points, which are hashes of how objects are written and so of the names of classes."""
+"""The same in text: seconds of a search, those of a table of backends, keys of a sweep's points
+(hashes that change with the name of a class), the day of a fit."""
 
 
 def main(words: list[str]) -> int:
