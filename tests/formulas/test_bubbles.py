@@ -1,0 +1,157 @@
+"""Idle seconds of every pipeline schedule, worked out by hand.
+
+f, i, w are seconds per micro-batch of a rank's forward pass, input gradient and weight gradient,
+p ranks, m micro-batches. Idle seconds are what a rank does not compute between two steps.
+"""
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.pipeline.idle_time import Passes, deferred, idle_seconds
+from plan3d.simulator.pipeline.schedule_names import Schedule
+
+S = Schedule
+USUAL = 77.0
+"""What 1F1B makes of it: handed through by the schedules that idle as it does."""
+
+
+def column(*values):
+    return np.array(values, float)
+
+
+def passes(f, i, w):
+    return Passes(column(f), column(i), column(w))
+
+
+def idle(schedule, p, m, slowest, others):
+    """Idle seconds of a rank with passes `slowest`; `others` are those of all other ranks."""
+    code = np.array([int(schedule)])
+    sizes = (column(p), column(m))
+    (out,) = idle_seconds(code, *sizes, passes(*slowest), passes(*others), column(USUAL))
+    return out
+
+
+def uniform(schedule, p, m, f, i, w):
+    return idle(schedule, p, m, (f, i, w), ((p - 1) * f, (p - 1) * i, (p - 1) * w))
+
+
+def test_a_rank_alone_waits_for_every_pass_of_all_others():
+    """Naive model parallelism, m (p-1)(f+i+w): Huang et al. 2019 (GPipe), figure 2b."""
+    assert uniform(S.NAIVE, 4, 5, 2, 3, 1) == 5 * 3 * (2 + 3 + 1)
+    assert idle(S.NAIVE, 3, 2, (9, 9, 9), (1, 2, 4)) == 2 * (1 + 2 + 4)
+
+
+@pytest.mark.parametrize("schedule", [S.ONE_F_ONE_B, S.INTERLEAVED, S.GPIPE, S.BREADTH_FIRST])
+def test_schedules_that_split_no_backward_pass_idle_as_1f1b_does(schedule):
+    """(p-1)(f+i+w), over v with v chunks a rank: Narayanan et al. 2021, section 2.2; the caller
+    knows v (test_step_composition has the numbers)."""
+    assert uniform(schedule, 4, 8, 1, 1, 1) == USUAL
+
+
+@pytest.mark.parametrize(
+    ("f", "i", "w", "seconds"),
+    [
+        (1, 1, 1, 3 * (1 + 1 - 1)),
+        (2, 3, 1, 3 * (2 + 3 - 1)),
+        # Weight gradients longer than input gradients cannot fill more than those leave.
+        (2, 1, 3, 3 * 2),
+        # Input gradients follow one another down the pipeline whatever else is done.
+        (1, 5, 5, 3 * 5),
+    ],
+)
+def test_zb_h1(f, i, w, seconds):
+    """(p-1)(f+i-w): Qi et al. 2024 (zero bubble), table 1."""
+    assert uniform(S.ZB_H1, 4, 4, f, i, w) == seconds
+    assert uniform(S.ZB_H1, 4, 40, f, i, w) == seconds
+
+
+def test_zb_h1_with_fewer_micro_batches_than_ranks():
+    """Four ranks, two micro-batches, passes of a second. The last rank runs F0 at 3, I0 at 4, F1
+    and I1 until 7, W0 and W1 until 9; I1 comes up to the first rank at 9, W1 ends at 11. A rank
+    works for 6 of 11 seconds."""
+    assert uniform(S.ZB_H1, 4, 2, 1, 1, 1) == pytest.approx(11 - 6)
+
+
+def test_zb_h2():
+    """Nothing for equal passes and 2p - 1 micro-batches: (p-1)(f+i-2w), Qi et al. 2024, table 1.
+
+    What is left is the fill less the n - 1 = 2(p-1) forward passes run meanwhile, or the drain
+    less the m - 1 weight gradients there are to fill it."""
+    assert uniform(S.ZB_H2, 4, 7, 1, 1, 1) == 0
+    assert uniform(S.ZB_H2, 4, 12, 2, 3, 1) == 3 * (2 + 3) - (12 - 1) * 1
+    assert uniform(S.ZB_H2, 4, 40, 2, 3, 1) == 3 * (2 + 3) - 6 * 2
+    # Four micro-batches: three forward passes, three weight gradients.
+    assert uniform(S.ZB_H2, 4, 4, 1, 1, 1) == 3 * (1 + 1) - 3
+
+
+def test_zb_h2_with_one_optimizer_step_for_all():
+    """(p-1) f more than without post-validation for equal passes, for the last rank begins that
+    much later; with the two deferred weight gradients a rank of table 1, (p-1)(f+i-2w)."""
+    assert uniform(S.ZB_H2_SYNC, 4, 12, 1, 1, 1) == 3 * 1
+    assert uniform(S.ZB_H2_SYNC, 4, 12, 2, 3, 1) == 3 * (2 + 3 - 2 * 1)
+    # Three micro-batches on four ranks: 9 seconds of work, and the Gantt chart ends at 14.
+    assert uniform(S.ZB_H2_SYNC, 4, 3, 1, 1, 1) == pytest.approx(14 - 9)
+
+
+@pytest.mark.parametrize(
+    ("f", "i", "w", "seconds"),
+    [
+        (1, 1, 1, 0),
+        (1, 2, 1, 2 * 3 * (2 - 1)),
+        (2, 1, 1, 3 * (2 * 2 - 1 - 1)),
+        (4, 2, 1, 2 * 3 * 4 - 7 * 1),
+        (4, 3, 2, 5 * 4 + 3 - 2 * 3 * 2),
+        (1, 2, 3, 2 + 2 * 3 - 3 * 1),
+        (2, 1, 4, 2 * (4 - 2)),
+        (3, 1, 4, 2 * (3 - 1)),
+        (1, 4, 3, 3 * (4 - 1)),
+    ],
+)
+def test_zb_v(f, i, w, seconds):
+    """Four ranks with two chunks each, f, i, w of one chunk: nothing when all are equal (Qi et al.
+    2024, controllable memory, section 3.2), else the longest of eight ways to wait."""
+    assert uniform(S.ZB_V, 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("f", "i", "w", "seconds"),
+    [
+        # (p/2 - 1)(F&B + B - 3W) with B both gradients, F&B a pair: (4 - 1)(3 + 2 - 3).
+        (1, 1, 1, (4 - 1) * (3 + 2 - 3)),
+        # 2nf + n (i - w) with n = 3.
+        (4, 3, 1, 6 * 4 + 3 * (3 - 1)),
+        # (n - 1) f + ni + n (i - w): input gradients are the longer passes.
+        (2, 3, 1, 2 * 2 + 3 * 3 + 3 * (3 - 1)),
+        # Weight gradients longer than input gradients bring nothing more.
+        (3, 1, 2, 6 * 3),
+    ],
+)
+def test_dualpipe(f, i, w, seconds):
+    """Eight ranks, or four with a V of eight stages: DeepSeek-AI 2024 (V3), table 2, and the
+    DualPipe repository's README (the same numbers for DualPipeV with twice the stages)."""
+    assert uniform(S.DUALPIPE, 8, 16, f, i, w) == pytest.approx(seconds)
+    assert uniform(S.DUALPIPE_V, 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
+
+
+def test_schedules_of_one_table_do_not_mix():
+    code = np.array([S.NAIVE, S.GPIPE, S.ZB_H1])
+    three = passes([1, 1, 1], [1, 1, 1], [1, 1, 1])
+    each = Passes(*(np.ravel(part) for part in three))
+    others = Passes(*(3 * part for part in each))
+    sizes = (column(4, 4, 4), column(8, 8, 8))
+    found = idle_seconds(code, *sizes, each, others, column(USUAL, USUAL, USUAL))
+    assert found.tolist() == [8 * 9, USUAL, 3]
+
+
+def test_weight_gradients_that_zb_h2_holds_back():
+    """As many a rank as fill the longest forward pass and input gradient, at least the two of Qi
+    et al. 2024, table 1; no more than a bound where weight gradients take no time."""
+    found = deferred(column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
+    assert found.tolist() == [5, 2, 3, 2, 1000]
+
+
+def test_passes_add_up_and_average():
+    three = passes(2, 4, 6)
+    assert three.total == 2 + 4 + 6
+    assert [float(part[0]) for part in three.over(column(2))] == [1, 2, 3]
+    assert [float(part[0]) for part in three.over(column(0))] == [2, 4, 6]

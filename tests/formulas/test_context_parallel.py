@@ -1,0 +1,136 @@
+"""Exchanging keys and values when a sequence is split over cp ranks.
+
+Sources: Liu et al. 2023 (Ring Attention), section 3; Llama 3 report, section 3.3.2 (all-gather);
+Jacobs et al. 2023 (DeepSpeed-Ulysses), section 3 (all-to-all).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    ATTENTION,
+    BLOCK,
+    costs_of,
+    exchange,
+    gather,
+    local,
+    of_blocks,
+    scatter,
+    send,
+    send_across,
+    task,
+)
+
+from plan3d.simulator.layers.communication import context_exposed
+from plan3d.simulator.plan.codes import ContextComm
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+
+US = 1e-6
+FOUR = task(8, 8, sequence=4096)
+"""1024 tokens a rank under cp = 4."""
+KEYS = 1024 * 8 * (128 + 128) * 2
+"""Bytes of a rank's keys and values: tokens, heads, widths, two bytes."""
+
+
+def exposed(text, question=FOUR, block=BLOCK, core=(400, 800)):
+    """Seconds forward and backward; `core` microseconds of attention over the whole sequence."""
+    both = tuple(np.array([one * US]) for one in core)
+    return [float(one[0]) for one in context_exposed(block, both, local(question, text))]
+
+
+def test_a_ring_passes_keys_and_values_cp_minus_1_times():
+    """Each of 3 steps shows what it takes longer than a quarter of the attention; backward the
+    gradients of keys and values go round with them."""
+    forward, backward = exposed("cp=4")
+    assert forward == pytest.approx(3 * (send(KEYS) - 400 * US / 4))
+    assert backward == pytest.approx(3 * (send(2 * KEYS) - 800 * US / 4))
+
+
+def test_a_ring_hides_behind_longer_attention():
+    assert exposed("cp=4", core=(4000, 8000)) == [0, 0]
+
+
+def test_a_ring_of_one_sends_nothing():
+    assert exposed("cp=1", core=(0, 0)) == [0, 0]
+
+
+@pytest.mark.parametrize(("text", "crosses"), [("cp=8", False), ("tp=2 cp=8", True)])
+def test_a_ring_longer_than_a_domain_goes_through_the_network(text, crosses):
+    """tp x cp ranks of eight a domain; tp = 2 halves the heads of a rank."""
+    size = 1024 * 256 * 2 * (4 if crosses else 8)
+    one = send_across(size) if crosses else send(size)
+    question = task(16, 16, sequence=8192)
+    assert exposed(text, question, core=(0, 0))[0] == pytest.approx(7 * one)
+
+
+@pytest.mark.parametrize(("tp", "kv", "heads"), [(2, 8, 4), (2, 2, 1), (4, 2, 1)])
+def test_tensor_ranks_pass_their_own_heads(tp, kv, heads):
+    """Key/value heads are split over tp and repeated where there are fewer (GQA)."""
+    block = replace(BLOCK, attention=replace(ATTENTION, kv_heads=kv))
+    model = of_blocks(block)
+    question = task(8, 8, model, sequence=2048)
+    forward, _ = exposed(f"tp={tp} cp=2", question, block, core=(0, 0))
+    assert forward == pytest.approx(send(1024 * heads * 256 * 2))
+
+
+def test_widths_of_keys_and_values_may_differ():
+    block = replace(BLOCK, attention=replace(ATTENTION, head_dim=192))
+    forward, _ = exposed("cp=4", block=block, core=(0, 0))
+    assert forward == pytest.approx(3 * send(1024 * 8 * (192 + 128) * 2))
+
+
+def test_llama_gathers_keys_and_values_in_both_passes_and_scatters_their_gradients():
+    """Section 3.3.2: before attention, so nothing hides however long attention is."""
+    forward, backward = exposed("cp=4 cp_comm=all-gather", core=(9e6, 9e6))
+    assert forward == pytest.approx(gather(4 * KEYS, 4))
+    assert backward == pytest.approx(gather(4 * KEYS, 4) + scatter(4 * KEYS, 4))
+
+
+def test_ulysses_exchanges_queries_keys_values_and_outputs_in_either_pass():
+    """Section 3: an all-to-all of 3 h a token, and one of h."""
+    token = 1024 * 2
+    expected = exchange(1024 * 3 * token, 4) + exchange(1024 * token, 4)
+    assert exposed("cp=4 cp_comm=a2a") == pytest.approx([expected, expected])
+
+
+def test_ulysses_exchanges_the_heads_of_a_tensor_rank():
+    """GQA with 4 key/value heads under tp = 2: 4 + 2 + 2 heads in, 4 out."""
+    block = replace(BLOCK, attention=replace(ATTENTION, kv_heads=4))
+    question = task(8, 8, of_blocks(block), sequence=2048)
+    head = 1024 * 128 * 2
+    expected = exchange(8 * head, 2) + exchange(4 * head, 2)
+    assert exposed("tp=2 cp=2 cp_comm=a2a", question, block)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("recompute", "forwards"), [("none", 1), ("full", 2)])
+def test_a_plan_communicates_in_every_layer_and_micro_batch(recompute, forwards):
+    """Four layers, two micro-batches; full recompute runs the forward pass's gather again."""
+    costs = costs_of(
+        task(4, 2, sequence=4096), f"cp=4 cp_comm=all-gather recompute={recompute} zero=1"
+    )
+    each = (forwards + 1) * gather(4 * KEYS, 4) + scatter(4 * KEYS, 4)
+    assert costs.seconds["context_comm"] == pytest.approx(2 * 4 * each)
+
+
+def test_a_table_may_mix_ways_to_exchange():
+    """A micro-batch of one layer forward and backward: three gathers' worth, four exchanges."""
+    ways = np.array([ContextComm.ALL_GATHER, ContextComm.A2A])
+    costs = evaluate(task(4, 1, sequence=4096), Plan(cp=4, zero=1, cp_comm=ways))
+    gathered = 2 * gather(4 * KEYS, 4) + scatter(4 * KEYS, 4)
+    exchanged = 2 * 4 * exchange(1024 * 1024 * 2, 4)
+    found = costs.seconds["context_comm"]
+    assert found == pytest.approx([4 * gathered, 4 * exchanged])
+    sizes = {"cp": np.array([1, 4]), "dp": np.array([4, 1])}
+    costs = evaluate(task(4, 4, sequence=4096), Plan(**sizes, cp_comm=np.array([0, 1]), zero=1))
+    assert costs.seconds["context_comm"] == pytest.approx([0, 4 * 4 * gathered])
+
+
+def test_the_attention_of_a_rank_is_what_a_ring_hides_behind():
+    """1024 queries of 8 heads against 2048 of 4096 keys on average: 2 x 1024 x 8 x 256 x 2048
+    FLOPs at 100 TFLOP/s forward, twice that backward; a step hides behind a quarter of either."""
+    forward = 2 * 1024 * 8 * 256 * 2048 / 100e12
+    shown = 3 * (send(KEYS) - forward / 4) + 3 * (send(2 * KEYS) - 2 * forward / 4)
+    costs = costs_of(task(4, 2, sequence=4096), "cp=4 zero=1")
+    assert costs.seconds["context_comm"] == pytest.approx(2 * 4 * shown)

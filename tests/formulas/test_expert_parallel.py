@@ -1,0 +1,192 @@
+"""Dispatch and combine of experts, and the groups of ranks that hold the same weights.
+
+Sources: Lepikhin et al. 2020 (GShard), section 3.2 (two all-to-alls a direction); Megatron-Core MoE
+(etp x ep x edp = tp x cp x dp, ranks of an expert innermost); DeepSeek-V3 report, sections 2.1.2
+and 3.2 (node-limited routing, one copy a node, exchanges behind another micro-batch).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    EXPERTS,
+    costs_of,
+    exchange,
+    gather,
+    group_of,
+    local,
+    scatter,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.layers.communication import expert_exchange, expert_exposed, nodes_reached
+
+TOKENS = 1024 * 1024 * 2
+"""Bytes of a micro-batch's tokens."""
+
+
+def one_direction(text, gpus=8, experts=EXPERTS, question=None):
+    question = question or task(gpus, gpus, sparse())
+    return float(expert_exchange(experts, local(question, text))[0])
+
+
+# Exchanges inside a domain
+
+
+def test_a_direction_is_a_dispatch_and_a_combine_of_top_k_copies():
+    assert one_direction("ep=8") == pytest.approx(2 * exchange(2 * TOKENS, 8))
+    assert one_direction("ep=4") == pytest.approx(2 * exchange(2 * TOKENS, 4))
+
+
+def test_whole_experts_exchange_nothing():
+    assert one_direction("ep=1") == 0
+
+
+def test_the_busiest_rank_sends_its_imbalance():
+    loaded = replace(EXPERTS, imbalance=1.5)
+    assert one_direction("ep=8", experts=loaded) == pytest.approx(2 * exchange(1.5 * 2 * TOKENS, 8))
+
+
+def test_tensor_ranks_send_their_shards_of_the_sequence():
+    """tp = 2, whole experts: each rank dispatches half of the tokens."""
+    assert one_direction("tp=2 ep=4") == pytest.approx(2 * exchange(2 * TOKENS / 2, 4))
+
+
+def test_a_split_expert_gathers_its_tokens_and_scatters_its_sums():
+    """etp = 2: the halves that two ranks dispatched are gathered before and scattered after."""
+    copies = 2 * TOKENS / 2
+    expected = 2 * exchange(copies, 4) + gather(2 * copies, 2) + scatter(2 * copies, 2)
+    assert one_direction("tp=2 ep=4 etp=2", 8) == pytest.approx(expected)
+
+
+def test_tensor_ranks_of_an_expert_are_neighbours():
+    """etp = 8 fills a domain: only gathers and scatters, inside."""
+    copies = 2 * TOKENS / 8
+    expected = gather(8 * copies, 8) + scatter(8 * copies, 8)
+    assert one_direction("tp=8 etp=8") == pytest.approx(expected)
+
+
+# Across domains
+
+
+def test_a_plain_exchange_leaves_through_the_ranks_own_nic():
+    """Sixteen ranks, eight in a domain: half of the copies cross at 10 GB/s."""
+    leaving = 100e-6 + 2 * TOKENS * 8 / 16 / 10e9
+    assert one_direction("ep=16", 16) == pytest.approx(2 * leaving)
+
+
+def test_ranks_of_a_split_expert_lie_between_those_of_an_exchange():
+    """etp = 2, ep = 8: neighbours are two apart, so a domain of eight has four of them."""
+    copies = 2 * TOKENS / 2
+    leaving = 100e-6 + copies * 4 / 8 / 10e9
+    expected = 2 * leaving + gather(2 * copies, 2) + scatter(2 * copies, 2)
+    assert one_direction("tp=2 ep=8 etp=2", 16) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "groups", "limit", "nodes", "reached"),
+    [
+        (1, 1, 1, 4, 1),
+        # Two choices of four nodes: 4 (1 - (3/4)^2).
+        (2, 1, 1, 4, 1.75),
+        # Eight choices of the four nodes that a token may use, of eight.
+        (8, 8, 4, 8, 4 * (1 - 0.75**8)),
+        # No fewer than one node.
+        (8, 8, 4, 1, 1),
+    ],
+)
+def test_nodes_that_hold_the_experts_of_a_token(top_k, groups, limit, nodes, reached):
+    """K' (1 - (1 - 1/K')^k): choices fall on nodes alike (section 2.1.2)."""
+    experts = replace(EXPERTS, top_k=top_k, groups=groups, group_limit=limit)
+    assert nodes_reached(experts, np.array(float(nodes))) == pytest.approx(reached)
+
+
+def test_one_copy_goes_to_each_node():
+    """Two choices of two nodes reach 1.5, half of it elsewhere; inside, two copies to eight."""
+    leaving = 100e-6 + 1.5 * 0.5 * TOKENS / 10e9
+    assert leaving > exchange(2 * TOKENS, 8)
+    found = one_direction("ep=16 expert_dispatch=hierarchical", 16)
+    assert found == pytest.approx(2 * leaving)
+
+
+def test_inside_a_node_all_copies_are_spread():
+    """In one domain a token is sent to each of its experts, as by a plain exchange."""
+    found = one_direction("ep=8 expert_dispatch=hierarchical")
+    assert found == pytest.approx(2 * exchange(2 * TOKENS, 8))
+
+
+# What shows
+
+
+@pytest.mark.parametrize(
+    ("overlapped", "window", "shown"),
+    [(0, 8, 6), (1, 8, 6 - 6 * 0.75), (1, 4, 6 - 4 * 0.75), (1, 0, 6)],
+)
+def test_an_exchange_hides_behind_another_micro_batch(overlapped, window, shown):
+    """6 ms behind `window` ms; a contention of .25 shows of what hides (section 3.2.1)."""
+    found = expert_exposed(np.array(6.0), np.array(float(window)), 0.25, np.array(overlapped))
+    assert found == shown
+
+
+@pytest.mark.parametrize(("recompute", "directions"), [("none", 2), ("full", 3)])
+def test_a_plan_exchanges_in_both_passes_of_every_layer(recompute, directions):
+    """Four layers, one micro-batch a rank; full recompute dispatches and combines again."""
+    costs = costs_of(task(8, 8, sparse()), f"ep=8 recompute={recompute}")
+    expected = 4 * directions * 2 * exchange(2 * TOKENS, 8)
+    assert costs.seconds["expert_comm"] == pytest.approx(expected)
+
+
+def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass():
+    """In both passes .25 of them show: the kernels take longer."""
+    question = task(8, 8, sparse())
+    alone, hidden = (costs_of(question, f"ep=8 overlap_ep={o}") for o in (0, 1))
+    assert alone.seconds["compute"] > 2 * alone.seconds["expert_comm"]
+    assert hidden.seconds["expert_comm"] == pytest.approx(
+        0.25 * 4 * 2 * 2 * exchange(2 * TOKENS, 8)
+    )
+    slower = stack(contention=0.75)
+    more = costs_of(replace(question, software=slower), "ep=8 overlap_ep=1")
+    assert more.seconds["expert_comm"] == pytest.approx(3 * hidden.seconds["expert_comm"])
+
+
+# Groups that hold the same weights: size, ranks of it in a domain of eight, domains
+
+
+def groups(text, gpus):
+    weights = group_of(task(gpus, 64, sparse()), text).stages.weights
+    both = (weights.data_group, weights.expert_group)
+    return [tuple(float(np.ravel(part)[0]) for part in group) for group in both]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "data", "experts"),
+    [
+        # Dense weights: dp cp ranks, tp apart. Experts: tp cp dp / (etp ep) ranks, etp ep apart.
+        ("dp=8", 8, (8, 8, 1), (8, 8, 1)),
+        ("dp=8 ep=4", 8, (8, 8, 1), (2, 2, 1)),
+        ("dp=16 ep=4", 16, (16, 8, 2), (4, 2, 2)),
+        ("dp=16 ep=8", 16, (16, 8, 2), (2, 1, 2)),
+        ("tp=2 dp=8", 16, (8, 4, 2), (16, 8, 2)),
+        ("tp=2 dp=8 ep=2", 16, (8, 4, 2), (8, 4, 2)),
+        ("tp=2 dp=8 ep=2 etp=2", 16, (8, 4, 2), (4, 2, 2)),
+        ("tp=2 cp=2 dp=2 ep=4", 8, (4, 4, 1), (2, 2, 1)),
+        ("tp=4 cp=2 dp=4 ep=2 etp=4", 32, (8, 2, 4), (4, 1, 4)),
+    ],
+)
+def test_groups_of_dense_weights_and_of_experts(text, gpus, data, experts):
+    assert groups(text, gpus) == [data, experts]
+
+
+def test_experts_and_dense_weights_are_reduced_one_after_the_other():
+    """ep = 8 of 16 ranks. Dense weights: a ring of 16 with eight ranks in either domain, slower in
+    the domains (50 and 80 of 8 x 10 GB/s). Experts: two ranks, each alone in its domain."""
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * 1024**2 + 1024
+    experts = 4 * 2 * 1024 * 4096
+    off = "overlap_grad_reduce=0 overlap_param_gather=0"
+    costs = costs_of(task(16, 16, sparse()), f"dp=16 ep=8 zero=1 {off}")
+    scattered = 15 / 16 * 4 * dense / 50e9 + 1 / 2 * 4 * experts / 10e9
+    gathered = 15 / 16 * 2 * dense / 80e9 + 1 / 2 * 2 * experts / 10e9
+    assert costs.seconds["data_comm"] == pytest.approx(4 * 100e-6 + scattered + gathered)

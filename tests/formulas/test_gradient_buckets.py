@@ -1,0 +1,116 @@
+"""Collectives that gradients and weights are cut into, and what one synchronisation takes.
+
+Sources: Li et al. 2020 (DDP), section 3.2.3; Rajbhandari et al. 2020 (ZeRO), section 7; Zhao et al.
+2023 (FSDP), section 3.2.2; Megatron-Core, DistributedDataParallelConfig. Gradients have four bytes,
+weights two, among four ranks of a domain.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    PARAMETERS,
+    costs_of,
+    gather,
+    group_of,
+    reduce,
+    scatter,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.step.data_parallel import synchronisation
+
+
+def parts_of(text="dp=4 zero=1", question=None, policy=PLAIN, dense=2.5e6, expert=0.0):
+    """[collective][cut], for a rank of five layers."""
+    question = question or task(4)
+    weights = group_of(question, text).stages.weights
+    one = np.ones((1, 1))
+    own = replace(weights, dense=dense * one, expert=expert * one, units=5.0 * one)
+    return synchronisation(question, RECIPES[Precision.BF16], own, policy)
+
+
+def test_gradients_and_weights_are_cut_at_once_by_bucket_and_by_layer():
+    """2.5 M parameters in three buckets of at most 1 M, or five layers: the latency of each."""
+    found = parts_of()
+    assert found.pieces.ravel().tolist() == [1, 3, 5]
+    for cut, n in enumerate((1, 3, 5)):
+        assert found.all_reduce[cut, 0, 0] == pytest.approx(n * reduce(10e6 / n, 4))
+        assert found.reduce_scatter[cut, 0, 0] == pytest.approx(n * scatter(10e6 / n, 4))
+        assert found.all_gather[cut, 0, 0] == pytest.approx(n * gather(5e6 / n, 4))
+
+
+def test_a_stack_may_reduce_fewer_bytes():
+    found = parts_of(question=task(4, software=stack(reduce_bytes=2.0)))
+    assert found.all_reduce[0, 0, 0] == pytest.approx(reduce(5e6, 4))
+    assert found.all_gather[0, 0, 0] == pytest.approx(gather(5e6, 4))
+
+
+def test_experts_are_reduced_among_their_own_ranks():
+    """ep = 2 of four ranks: dense weights are shared by four, an expert by two."""
+    found = parts_of("dp=4 ep=2 zero=1", task(4, model=sparse()), dense=2e6, expert=1e6)
+    assert found.all_reduce[0, 0, 0] == pytest.approx(reduce(8e6, 4) + reduce(4e6, 2))
+    assert found.all_gather[1, 0, 0] == pytest.approx(3 * (gather(4e6 / 3, 4) + gather(2e6 / 3, 2)))
+
+
+@pytest.mark.parametrize(("ranks", "pieces"), [(4, 50), (64, 32)])
+def test_buckets_of_megatron_grow_with_the_group(ranks, pieces):
+    """max(40 M, 1 M dp) parameters: 2,000 M in 50 buckets of 40 M, or 32 of 64 M."""
+    question = task(ranks, ranks, software=software_profile("megatron-core"))
+    found = parts_of(f"dp={ranks}", question, dense=2e9)
+    assert found.pieces[1].item() == pieces
+    mixture = replace(question, model=sparse())
+    assert parts_of(f"dp={ranks} ep=2", mixture, dense=2e9).pieces[1].item() == pieces
+
+
+@pytest.mark.parametrize(("size", "pieces"), [(5e5, 5), (1, 60), (1e9, 1)])
+def test_buckets_of_a_plan_hold_a_tensor_at_least(size, pieces):
+    """2.5 M parameters; five layers have 60 tensors."""
+    assert parts_of(policy=SyncPolicy(bucket_parameters=int(size))).pieces[1].item() == pieces
+
+
+def test_hybrid_sharding_scatters_inside_and_adds_shards_up_beyond():
+    """Four of sixteen ranks shard; eight are in a domain, so the four ranks that hold a shard are
+    two in each of two: 2 x 10 GB/s, and a tree sends each byte once, 2 (n-1)/n times the rate."""
+    found = parts_of("dp=16 zero=1 shard=4", task(16, 16))
+    sent = 2 * 3 / 4 * (10e6 / 4)
+    across = 100e-6 + sent / (2 * 3 / 4 * 2 * 10e9)
+    assert found.reduce_scatter[0, 0, 0] == pytest.approx(scatter(10e6, 4) + across)
+    assert found.all_gather[0, 0, 0] == pytest.approx(gather(5e6, 4))
+
+
+def test_slices_are_taken_apart_rank_by_rank_unless_layer_by_layer():
+    """nanotron: 80 us for each of five layers and four ranks; ZeRO 3 gathers whole layers."""
+    plain, slow = (
+        parts_of("dp=4 ep=2", task(4, model=sparse(), software=stack(slice_seconds=s)))
+        for s in (0.0, 80e-6)
+    )
+    more = (slow.all_gather - plain.all_gather).ravel()
+    assert more == pytest.approx([5 * 4 * 80e-6, 5 * 4 * 80e-6, 0], abs=1e-15)
+
+
+# Whole plans
+
+
+def test_zero_1_of_a_plan():
+    """Four replicas of 52,438,016 parameters, each reduced and gathered at once."""
+    n = PARAMETERS
+    off = "overlap_grad_reduce=0 overlap_param_gather=0"
+    costs = costs_of(task(4, 16), f"dp=4 zero=1 {off}")
+    assert costs.seconds["data_comm"] == pytest.approx(scatter(4 * n, 4) + gather(2 * n, 4))
+    costs = costs_of(task(4, 16), f"dp=4 zero=0 {off}")
+    assert costs.seconds["data_comm"] == pytest.approx(reduce(4 * n, 4))
+
+
+def test_zero_3_of_a_plan():
+    """Six layers (four blocks and the ends) cut alike, four micro-batches, nothing overlapped."""
+    n = PARAMETERS
+    costs = costs_of(task(4, 16), "dp=4 zero=3 overlap_grad_reduce=0 overlap_param_gather=0")
+    each = 2 * 6 * gather(2 * n / 6, 4) + 6 * scatter(4 * n / 6, 4)
+    assert costs.seconds["data_comm"] == pytest.approx(4 * each)

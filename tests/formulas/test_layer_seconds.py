@@ -1,0 +1,265 @@
+"""Seconds of a layer's kernels, of launches, gradient accumulation and the optimizer.
+
+Sources: Rajbhandari et al. 2020 (ZeRO), section 5.1 (updates of a shard); what a hardware profile
+holds of a measured training step ([kernels.training]) and of whole layers (Bang et al. 2024,
+vTrain).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    ACCELERATOR,
+    EMBEDDING,
+    FORWARD,
+    HEAD,
+    LAYER,
+    LOGITS,
+    MATMUL,
+    MOVED,
+    PARAMETERS,
+    SCORES,
+    TABLE,
+    cluster,
+    costs_of,
+    group_of,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.hardware.layer_tables import build
+from plan3d.simulator.step.stages import weight_seconds
+
+
+def measured(**training):
+    """One GPU of which more was measured."""
+    training = replace(ACCELERATOR.training, **training)
+    return cluster(1, accelerator=replace(ACCELERATOR, training=training))
+
+
+# Kernels between GEMMs
+
+
+def test_a_step_of_kernels_by_kind():
+    """Four micro-batches of four layers and the ends, three forward passes' worth."""
+    found = costs_of(task(), "tp=1").compute_seconds
+    assert found["matmul"] == pytest.approx(4 * 3 * (4 * MATMUL + LOGITS))
+    assert found["attention"] == pytest.approx(4 * 3 * 4 * SCORES)
+    assert found["memory_bound"] == pytest.approx(4 * 3 * (4 * MOVED + EMBEDDING + HEAD - LOGITS))
+
+
+def test_fp8_leaves_the_head_in_16_bits():
+    """Transformer Engine: layers at the peak of 200 TFLOP/s, logits at 100."""
+    found = costs_of(task(), "precision=fp8").compute_seconds["matmul"]
+    assert found == pytest.approx(4 * 3 * (4 * MATMUL / 2 + LOGITS))
+
+
+@pytest.mark.parametrize(("rate", "ratio"), [(1.0, 2.0), (0.5, 1.5)])
+def test_a_stack_has_a_rate_and_a_backward_of_its_own(rate, ratio):
+    software = stack(memory_bound_rate=rate, backward_bytes_ratio=ratio)
+    found = costs_of(task(software=software), "tp=1").compute_seconds["memory_bound"]
+    forward = (4 * MOVED + EMBEDDING + HEAD - LOGITS) / rate
+    assert found == pytest.approx(4 * (1 + ratio) * forward)
+
+
+def test_a_measured_backward_stands_before_the_stacks():
+    question = task(cluster=measured(backward_bytes_ratio=3.0))
+    found = costs_of(question, "tp=1").compute_seconds["memory_bound"]
+    assert found == pytest.approx(4 * (1 + 3) * (4 * MOVED + EMBEDDING + HEAD - LOGITS))
+
+
+@pytest.mark.parametrize(("precision", "wider"), [("bf16", 1), ("fp32", 2)])
+def test_a_measured_loss_has_a_rate_of_its_own(precision, wider):
+    """Eight bytes a logit at half of 1 TB/s, 1.6 times as long backward; twice as many in fp32."""
+    question = task(cluster=measured(loss_efficiency=0.5), software=stack(memory_bound_rate=0.8))
+    costs = costs_of(question, f"precision={precision}")
+    loss = 8 * 1024**2 / 0.5e12
+    others = 3 * (4 * MOVED + 2 * EMBEDDING) / 0.8
+    expected = 4 * wider * (others + (1 + 1.6) * loss)
+    assert costs.compute_seconds["memory_bound"] == pytest.approx(expected)
+    forward = wider * (2 * MOVED / 0.8 + EMBEDDING / 0.8 + loss)
+    stages = group_of(replace(question, cluster=replace(question.cluster, gpus=2)), "pp=2").stages
+    if precision == "bf16":
+        kernels = 2 * (MATMUL + SCORES) + LOGITS
+        assert stages.forward[1, 0] == pytest.approx(kernels + forward)
+
+
+# Launches
+
+
+def floored(work, floor):
+    """The smooth maximum of exponent 8, less the work."""
+    return (work**8 + floor**8) ** (1 / 8) - work
+
+
+@pytest.mark.parametrize("floor", [100e-6, 500e-6, 2e-3])
+def test_a_pass_takes_no_less_than_its_launches(floor):
+    """The backward's floor is 1.5 times the forward's; the ends have none."""
+    costs = costs_of(task(software=stack(layer_floor=floor)), "tp=1")
+    each = floored(FORWARD, floor) + floored(2 * FORWARD, 1.5 * floor)
+    assert costs.seconds["launch"] == pytest.approx(4 * 4 * each)
+
+
+def test_full_recompute_launches_the_forward_kernels_again():
+    question = task(software=stack(layer_floor=1e-3, backward_floor_ratio=2.0))
+    each = 2 * floored(FORWARD, 1e-3) + floored(2 * FORWARD, 2e-3)
+    costs = costs_of(question, "recompute=full")
+    assert costs.seconds["launch"] == pytest.approx(4 * 4 * each)
+
+
+def test_measured_launches_are_a_lower_bound_of_the_stacks():
+    """1 ms measured, 0.5 ms of the stack."""
+    measured = replace(ACCELERATOR, training=replace(ACCELERATOR.training, layer_floor=1e-3))
+    question = task(cluster=cluster(1, accelerator=measured), software=stack(layer_floor=0.5e-3))
+    each = floored(FORWARD, 1e-3) + floored(2 * FORWARD, 1.5e-3)
+    assert costs_of(question, "tp=1").seconds["launch"] == pytest.approx(4 * 4 * each)
+
+
+@pytest.mark.parametrize(("gpus", "shown"), [(16, True), (8, False)])
+def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
+    """nanotron: 2 ms a layer and further tensor rank; the last of two ranks has two blocks and the
+    head, three layers of 2.5 x 1 + 3 x 2 ms."""
+    question = task(gpus, 16, software=stack(pipeline_floor=2e-3, layer_floor=1e-3))
+    with_ = group_of(question, "tp=4 pp=2").stages
+    bare = replace(question, software=replace(question.software, pipeline_floor=0.0))
+    without = group_of(bare, "tp=4 pp=2").stages
+    added = floored(without.slowest[0], 3 * (2.5e-3 + 3 * 2e-3))
+    assert with_.slowest[0] - without.slowest[0] == pytest.approx(added * shown)
+    assert (with_.forward - without.forward)[1, 0] == pytest.approx(added * shown / 2.5)
+    both = (costs_of(q, "tp=4 pp=2").seconds["launch"] for q in (question, bare))
+    assert next(both) - next(both) == pytest.approx(8 * added * shown)
+    # The last rank idles while the first, two blocks and the embedding, runs one micro-batch.
+    first = (without.forward + without.backward)[0, 0]
+    added = floored(first, 3 * (2.5e-3 + 3 * 2e-3))
+    assert with_.idle[0] - without.idle[0] == pytest.approx(added * shown)
+
+
+# Tables of whole layers
+
+
+def with_table(stack_name):
+    """One GPU whose layers of 1024 widths and tokens were measured with a stack."""
+    sizes = np.array([[1024.0], [1.0], [1.0], [1024.0]])
+    table = build(sizes, np.array([[1.5], [3.0]]))
+    return cluster(1, accelerator=replace(ACCELERATOR, layer_tables={stack_name: table}))
+
+
+def test_measured_layers_stretch_kernels_and_launches():
+    """Layers measured 1.5 times as long forward and 3 times backward; the ends, accumulation and
+    collectives as predicted, what selective recompute runs again as the forward pass."""
+    software = stack(layer_floor=1e-3, accumulation_bytes=10.0, selective=("layernorm",))
+    question = task(cluster=with_table("round"), software=software)
+    costs = costs_of(question, "recompute=selective")
+    forward, backward = 1.5 * FORWARD, 3.0 * 2 * FORWARD
+    adding = 10 * LAYER / 1e12
+    launches = floored(forward, 1.5e-3) + floored(backward + adding, 3 * 1.5e-3)
+    again = 1.5 * 2 * 1024 * 2 * 2 * 1024 / 1e12
+    ends = 3 * (HEAD + EMBEDDING) + 10 * (2 * TABLE + 1024) / 1e12
+    layer = forward + backward + adding + launches + again
+    run = costs.step_seconds - 30 * PARAMETERS / 1e12
+    assert run == pytest.approx(4 * (4 * layer + ends))
+    assert costs.seconds["launch"] == pytest.approx(4 * 4 * launches)
+
+
+def test_a_table_of_dense_layers_says_nothing_of_experts():
+    question = task(model=sparse(), software=stack(layer_floor=1e-3, selective=("layernorm",)))
+    tabled = costs_of(replace(question, cluster=with_table("round")), "recompute=selective")
+    assert tabled.step_seconds == costs_of(question, "recompute=selective").step_seconds
+
+
+def test_a_table_of_another_stack_is_not_used():
+    costs = costs_of(task(cluster=with_table("other")), "tp=1")
+    assert costs.seconds["compute"] == pytest.approx(4 * 3 * (4 * FORWARD + HEAD + EMBEDDING))
+
+
+def test_a_middle_rank_adds_to_the_idle_time_as_often_as_it_is_there():
+    """Four stages of one layer, three of which the slowest waits for once; none without stages."""
+    slow, bare = (stack(pipeline_floor=floor, layer_floor=1e-3) for floor in (2e-3, 0.0))
+    with_, without = (group_of(task(16, 16, software=s), "tp=4 pp=4").stages for s in (slow, bare))
+    seconds = (without.forward + without.backward)[:, 0]
+    added = [floored(s, n * (2.5e-3 + 3 * 2e-3)) for s, n in zip(seconds, (2, 1, 2), strict=True)]
+    slowest = int(seconds.argmax())
+    others = added[0] + 2 * added[1] + added[2] - added[slowest]
+    assert with_.idle[0] - without.idle[0] == pytest.approx(others)
+    flat = [group_of(task(16, 16, software=s), "tp=4 dp=4").stages.slowest for s in (slow, bare)]
+    assert flat[0] == flat[1]
+
+
+# Accumulation, weight gradients and the optimizer
+
+
+def test_gradients_are_added_into_their_buffers_every_micro_batch():
+    """Ten bytes a parameter, four micro-batches."""
+    plain, adds = (costs_of(task(software=stack(accumulation_bytes=b)), "tp=1") for b in (0, 10))
+    more = adds.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert more == pytest.approx(4 * 10 * PARAMETERS / 1e12)
+
+
+def test_accumulation_is_part_of_the_backward_pass():
+    plain, adds = (
+        group_of(task(software=stack(accumulation_bytes=b)), "tp=1").stages for b in (0, 10)
+    )
+    assert adds.forward[0, 0] == plain.forward[0, 0]
+    assert adds.backward[0, 0] - plain.backward[0, 0] == pytest.approx(10 * PARAMETERS / 1e12)
+
+
+def test_gradients_of_experts_are_added_too():
+    plain, adds = (
+        costs_of(task(model=sparse(), software=stack(accumulation_bytes=b)), "tp=1")
+        for b in (0, 10)
+    )
+    n = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024 + 8 * 2 * 1024 * 4096) + 2 * 1024**2 + 1024
+    more = adds.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert more == pytest.approx(4 * 10 * n / 1e12)
+
+
+def test_weight_gradients_are_a_share_of_the_gemms():
+    """Rates of 0.8 and 0.5 of the forward: 1 + 1.25 + 2, of which 2 are weight gradients."""
+    slow = replace(ACCELERATOR, training=replace(ACCELERATOR.training, dgrad_rate=0.8))
+    question = task(cluster=cluster(1, accelerator=slow), software=stack(wgrad_rate=0.5))
+    assert weight_seconds(question, 4.25) == pytest.approx(2.0)
+    matmul = 4 * (4 * MATMUL + 2 * 1024 * 1024**2 / 100e12)
+    found = costs_of(question, "tp=1").compute_seconds["matmul"]
+    assert found == pytest.approx(4.25 * matmul)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "moved"),
+    [
+        # State read and written, a gradient read, a weight written.
+        ("bf16", "adam", 2 * 12 + 4 + 2),
+        ("bf16", "sgd", 2 * 8 + 4 + 2),
+        ("fp16", "adam", 2 * 16 + 2 + 2),
+        ("fp32", "adam", 2 * 8 + 4 + 4),
+        ("mixed", "adam", 2 * 6 + 2 + 4),
+        ("pure-bf16", "adam", 2 * 4 + 2 + 2),
+    ],
+)
+def test_an_update_moves_every_byte_of_state(precision, optimizer, moved):
+    text = f"dp=4 precision={precision} optimizer={optimizer}"
+    whole, shard = (
+        costs_of(task(4), f"{text} zero={zero}").seconds["optimizer"] for zero in (0, 1)
+    )
+    assert whole == pytest.approx(moved * PARAMETERS / 1e12)
+    assert shard == pytest.approx(moved * PARAMETERS / 4 / 1e12)
+
+
+def test_the_fullest_rank_updates_longest():
+    """Two stages: the last holds two layers, the head and its norm."""
+    n = 2 * (12 * 1024**2 + 2 * 1024) + 1024**2 + 1024
+    assert costs_of(task(2), "pp=2").seconds["optimizer"] == pytest.approx(30 * n / 1e12)
+
+
+def test_experts_are_updated_by_the_ranks_that_hold_them():
+    """ep = 4 of eight: two of eight experts a rank, each shared by two ranks under ZeRO."""
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * 1024**2 + 1024
+    experts = 4 * 2 * 2 * 1024 * 4096
+    found = costs_of(task(8, 8, sparse()), "dp=8 ep=4 zero=1").seconds["optimizer"]
+    assert found == pytest.approx(30 * (dense / 8 + experts / 2) / 1e12)
+
+
+def test_servers_update_the_weights():
+    costs = costs_of(task(4), "dp=4 sync=parameter-server zero=0")
+    assert costs.seconds["optimizer"] == 0

@@ -1,0 +1,254 @@
+"""Optimizer and activations on the host: rates, copies, updates and bytes.
+
+Sources: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4 and table 4; Megatron-Core 0.16,
+HybridDeviceOptimizer; Transformer Engine, CPU offloading of activations. Of a link's datasheet
+rate copies reach 0.8, of the host's memory rate Adam reaches 0.46.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    EMBEDDING,
+    FORWARD,
+    HEAD,
+    HOST,
+    LAYER,
+    PARAMETERS,
+    TABLE,
+    cluster,
+    costs_of,
+    group_of,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.hardware.host import copy_rate, outlasting, update_rate
+from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
+from plan3d.simulator.step.offload import host_update, moved_bytes, node_bytes, owned
+
+BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
+
+
+# Rates
+
+
+@pytest.mark.parametrize(
+    ("gpus", "link_gpus", "memory", "rate"),
+    [
+        # Two of eight GPUs share a link of 20 GB/s; a single GPU has it alone.
+        (8, 2, 400e9, 0.8 * 20e9 / 2),
+        (1, 2, 400e9, 0.8 * 20e9),
+        # Eight GPUs cannot copy faster than the node's memory.
+        (8, 1, 40e9, 40e9 / 8),
+        # A second node has a host of its own.
+        (16, 2, 400e9, 0.8 * 20e9 / 2),
+    ],
+)
+def test_copies_share_a_link_and_the_nodes_memory(gpus, link_gpus, memory, rate):
+    host = replace(HOST, link_gpus=link_gpus, memory_bandwidth=memory)
+    assert copy_rate(cluster(gpus, host=host)) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(1, 1), (4, 4), (8, 8), (32, 8)])
+def test_the_node_updates_the_parameters_of_all_its_gpus(gpus, share):
+    assert update_rate(cluster(gpus)) == pytest.approx(0.46 * 400e9 / share)
+
+
+def test_an_adam_step_of_ten_billion_parameters():
+    """Table 4: 2.57 s with the 256 GB/s of a DGX-2; state read and written, a gradient read and a
+    16-bit weight written are 30 bytes."""
+    host = replace(HOST, memory_bandwidth=256e9)
+    assert moved_bytes(BF16, ADAM) == 30
+    seconds = 10e9 * 30 / update_rate(cluster(1, host=host))
+    assert seconds == pytest.approx(2.57, rel=0.01)
+
+
+def test_a_copy_shows_when_it_outlasts_what_it_runs_beside():
+    """80 MB at 8 GB/s take 10 ms."""
+    beside = np.array([4e-3, 10e-3, 20e-3])
+    assert outlasting(80e6, beside, cluster(8)) == pytest.approx([6e-3, 0, 0])
+
+
+# The optimizer on the host
+
+
+def test_a_rank_updates_all_its_weights_or_its_shard():
+    """Four replicas, pp = 2: dense weights of either rank, without ZeRO and with."""
+    first, last = 2 * LAYER + TABLE, 2 * LAYER + TABLE + 1024
+    found = owned(group_of(task(8, 8), "pp=2 dp=4").stages.weights)[..., 0]
+    assert found.tolist() == [[first, last], [first / 4, last / 4]]
+
+
+def test_a_rank_updates_its_experts_too():
+    """ep = 4 of eight: two of eight experts a layer, which two ranks hold."""
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * TABLE + 1024
+    experts = 4 * 2 * 2 * 1024 * 4096
+    found = owned(group_of(task(8, 8, sparse()), "dp=8 ep=4").stages.weights)
+    assert found.ravel().tolist() == [dense + experts, dense / 8 + experts / 2]
+
+
+@pytest.mark.parametrize("percent", [25, 100])
+def test_host_and_gpu_update_side_by_side(percent):
+    """One GPU, Megatron-Core: a share at 184 GB/s beside the rest at 1 TB/s; gradients of four
+    bytes go down and weights of two come up beside the longer, at 16 GB/s."""
+    away = percent / 100
+    on_host = away * 30 * PARAMETERS / (0.46 * 400e9)
+    on_gpu = (1 - away) * 30 * PARAMETERS / 1e12
+    copies = away * 4 * PARAMETERS / (0.8 * 20e9)
+    assert on_host > on_gpu
+    assert copies > on_host
+    costs = costs_of(task(), f"offload_optimizer={percent}")
+    assert costs.seconds["optimizer"] == pytest.approx(on_host)
+    assert costs.seconds["host_comm"] == pytest.approx(copies - on_host)
+    kernels = 4 * 3 * (4 * FORWARD + HEAD + EMBEDDING)
+    assert costs.step_seconds == pytest.approx(kernels + copies)
+
+
+def test_a_small_share_leaves_the_gpu_the_longer():
+    """One percent: 30 N / 1 TB/s of the other 99."""
+    costs = costs_of(task(), "offload_optimizer=1")
+    assert costs.seconds["optimizer"] == pytest.approx(0.99 * 30 * PARAMETERS / 1e12)
+    assert costs.seconds["host_comm"] == 0
+
+
+def test_gradients_may_leave_behind_every_backward_pass():
+    """ZeRO-Offload, section 4.1: in each of four micro-batches they outlast the backward pass; only
+    weights come up beside the update."""
+    quick = replace(HOST, memory_bandwidth=4000e9)
+    question = task(cluster=cluster(1, host=quick), software=stack(offloads_gradients=True))
+    stages = group_of(question, "offload_optimizer=100").stages
+    backward = 2 * (4 * FORWARD + HEAD + EMBEDDING)
+    assert stages.backward[0, 0] == pytest.approx(backward)
+    down, up, update = (
+        4 * PARAMETERS / 16e9,
+        2 * PARAMETERS / 16e9,
+        30 * PARAMETERS / (0.46 * 4000e9),
+    )
+    costs = costs_of(question, "offload_optimizer=100")
+    shown = 4 * (down - backward) + (up - update)
+    assert costs.seconds["host_comm"] == pytest.approx(shown)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_ranks_update_their_shards(zero):
+    """ZeRO over four ranks of a node: a quarter each, at a quarter of the host's rate, gradients
+    copied through links of 10 GB/s that two share."""
+    slow = cluster(4, host=replace(HOST, link_bandwidth=10e9))
+    costs = costs_of(task(4, cluster=slow), f"dp=4 zero={zero} offload_optimizer=100")
+    update = PARAMETERS / 4 * 30 / (0.46 * 400e9 / 4)
+    assert costs.seconds["optimizer"] == pytest.approx(update)
+    assert costs.seconds["host_comm"] == pytest.approx(PARAMETERS / 4 * 4 / 4e9 - update)
+    assert costs.node_bytes == pytest.approx(16 * PARAMETERS)
+
+
+def test_the_slowest_rank_decides():
+    """Of two stages the last has the norm: its 1,024 parameters more."""
+    question = task(2)
+    stages = group_of(question, "pp=2").stages
+    found = host_update(question, BF16, ADAM, 1.0, np.zeros((2, 2, 1)), stages)
+    last = 2 * LAYER + TABLE + 1024
+    update = 30 * last / (0.46 * 400e9 / 2)
+    assert found.update[0, 0] == pytest.approx(update)
+    assert found.copies[0, 0] == pytest.approx(4 * last / 8e9 - update)
+
+
+@pytest.mark.parametrize(
+    ("zero", "direct", "gradients"),
+    [
+        # What leaves as it is made is not kept, unless ZeRO 1 reduces whole gradients at the end.
+        (0, True, 0.25 * 4),
+        (1, True, 4),
+        (2, True, 0.25 * 4 / 4),
+        (3, True, 0.25 * 4 / 4),
+        (0, False, 4),
+        (2, False, 4 / 4),
+    ],
+)
+def test_gradients_that_leave_are_not_kept(zero, direct, gradients):
+    question = task(4, software=stack(offloads_gradients=direct))
+    each = bytes_of_states(question, BF16, ADAM, SyncPolicy(offload_optimizer=75))
+    weights = group_of(question, "dp=4").stages.weights
+    assert state_bytes(each, zero, weights)["gradients"] == gradients * PARAMETERS
+
+
+# Host memory
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, 0.5 * (12 + 4)), ({"optimizer_memory": 16.0, "gradient_memory": 6.0}, 0.5 * (16 + 6))],
+)
+def test_the_host_keeps_state_and_a_gradient(changes, expected):
+    assert host_bytes(task(software=stack(**changes)), BF16, ADAM, 0.5) == expected
+
+
+def test_a_node_holds_what_its_ranks_own():
+    """Eight replicas under ZeRO have 16 bytes of every parameter once."""
+    costs = costs_of(task(8, 8), "dp=8 zero=1 offload_optimizer=100")
+    assert costs.node_bytes == pytest.approx(16 * PARAMETERS)
+    assert costs.host_share == pytest.approx(16 * PARAMETERS / 1e12)
+
+
+def test_a_node_is_taken_to_hold_its_fullest_rank_eight_times():
+    """Two stages of eight replicas on two nodes: eight times a shard of the last stage; one node
+    with one rank of either holds no more than both own together."""
+    stages = group_of(task(16, 16), "pp=2 dp=8").stages
+    found = node_bytes(task(16, 16), BF16, ADAM, 1.0, stages)
+    last = 2 * LAYER + TABLE + 1024
+    assert found[1, 0] == pytest.approx(16 * 8 * last / 8)
+    alone = node_bytes(task(2), BF16, ADAM, 1.0, group_of(task(2), "pp=2").stages)
+    assert alone[0, 0] == pytest.approx(16 * PARAMETERS)
+    # Of four stages the two in the middle are alike.
+    four = node_bytes(task(4), BF16, ADAM, 1.0, group_of(task(4), "pp=4").stages)
+    assert four[0, 0] == pytest.approx(16 * PARAMETERS)
+
+
+# Activations on the host
+
+
+def test_activations_go_out_beside_forward_and_come_back_beside_backward():
+    """Half of 32 s b h of a layer at 16 GB/s outlasts its forward and its backward pass; the head's
+    4 s b h outlast its forward pass."""
+    moved, head_moved = 16 * 1024**2 / 16e9, 2 * 1024**2 / 16e9
+    assert moved > 2 * FORWARD
+    assert head_moved > 2 * HEAD
+    layer = (moved - FORWARD) + (moved - 2 * FORWARD)
+    ends = (head_moved - HEAD) + (head_moved - 2 * HEAD)
+    costs = costs_of(task(), "offload_activations=50")
+    shown = 4 * (4 * layer + ends)
+    assert costs.seconds["host_comm"] == pytest.approx(shown)
+    kernels = 4 * 3 * (4 * FORWARD + HEAD + EMBEDDING)
+    assert costs.step_seconds == pytest.approx(kernels + shown + 30 * PARAMETERS / 1e12)
+    stages = costs.groups[0].stages
+    assert stages.forward[0, 0] == pytest.approx(4 * moved + head_moved + EMBEDDING)
+
+
+def test_activations_leave_the_gpu_but_for_two_copies_under_way():
+    """Half stays; a copy of a layer's half goes while another waits; the host has the rest."""
+    layer, head = 32 * 1024**2, 4 * 1024**2
+    plain, half = (costs_of(task(), f"offload_activations={p}") for p in (0, 50))
+    assert plain.memory["activations"] == 4 * layer + head
+    assert half.memory["activations"] == (4 * layer + head) / 2
+    assert half.memory["buffers"] == 2 * layer / 2
+    assert half.node_bytes == (4 * layer + head) / 2
+
+
+def test_copies_under_way_are_kept_beside_gathered_inputs():
+    """tp = 2: three gathered hidden states, and two copies of a quarter of half a layer."""
+    costs = costs_of(task(2), "tp=2 offload_activations=25")
+    assert costs.memory["buffers"] == 3 * 2 * 1024**2 + 2 * 0.25 * 32 * 1024**2 / 2
+
+
+def test_micro_batches_in_flight_wait_on_the_host_too():
+    """1F1B: the first of two ranks keeps two of its two layers, the last one and the head."""
+    costs = costs_of(task(2), "pp=2 offload_activations=100")
+    stages = costs.groups[0].stages
+    layer, head = 32 * 1024**2, 4 * 1024**2
+    assert stages.on_host[:, 0].tolist() == [2 * 2 * layer, 2 * layer + head]
+    assert stages.activations[:, 0].tolist() == [0, 0]
+    assert costs.node_bytes == 2 * 2 * layer + 2 * layer + head

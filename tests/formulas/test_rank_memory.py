@@ -1,0 +1,160 @@
+"""Working sets, buffers, logits and reserve of a rank, and every byte of a plan.
+
+Sources: Korthikanti et al. 2022, sections 4.2.3 and 5 (first stage, full recompute); Narayanan et
+al. 2021, section 2.2 (micro-batches in flight). SBH is s b h of one micro-batch.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import MODEL, costs_of, group_of, kind, local, sparse, stack, task
+
+from plan3d.simulator.layers.memory_footprint import gathered_inputs, kept_activations, loss_bytes
+
+SBH = 1024 * 1 * 1024
+
+
+def kept(text, software=None):
+    """Bytes a layer keeps, gathered buffers, and those alive while it is run again."""
+    question = task(4, software=software or stack())
+    found = kept_activations(kind(MODEL, "block 0"), local(question, text))
+    return [float(np.ravel(part)[0]) for part in found]
+
+
+# Working sets, gathered buffers and logits
+
+
+def test_full_recompute_keeps_layers_alive_while_they_run_again():
+    """Two layers' worth of all that a layer keeps; selective recompute none."""
+    assert kept("recompute=full")[2] == 2 * 32 * SBH
+    assert kept("recompute=full", software=stack(working_sets=1.0))[2] == 32 * SBH
+    assert kept("recompute=selective")[2] == 0
+
+
+def test_tensor_ranks_gather_hidden_states_into_buffers():
+    """Three of 2 s b h in this stack."""
+    assert kept("tp=2")[1] == 3 * 2 * SBH
+    assert kept("tp=1")[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("tp=4", 2 * (1 - 1 / 4)),
+        ("tp=1", 0),
+        ("tp=4 recompute=selective", 0),
+        ("tp=4 recompute=full", 0),
+    ],
+)
+def test_a_stack_may_keep_gathered_inputs(text, more):
+    """Of two norms, 2 h each, what other ranks have of it."""
+    question = task(4, software=stack(keeps_gathered=True))
+    found = gathered_inputs(kind(MODEL, "block 0"), local(question, text))
+    assert found == 2 * more * SBH
+    assert gathered_inputs(kind(MODEL, "block 0"), local(task(4), text)) == 0
+
+
+@pytest.mark.parametrize(("sharded", "split"), [(True, 4), (False, 1)])
+def test_logits_wait_and_are_alive_during_the_loss(sharded, split):
+    """Six bytes each of this stack's ten wait for the backward pass."""
+    question = task(4, software=stack(sharded_logits=sharded))
+    waiting, besides = loss_bytes(local(question, "tp=4"))
+    assert waiting == 6 * 1024 * 1024 / split
+    assert besides == 4 * 1024 * 1024 / split
+
+
+def test_multi_token_prediction_has_logits_of_its_own():
+    """Six bytes that wait, twice; four more of one at a time while its loss runs."""
+    costs = costs_of(task(model=replace(MODEL, mtp_layers=1)), "tp=1")
+    assert costs.memory["logits"] == 2 * 6 * SBH
+    assert costs.memory["buffers"] == 4 * SBH
+
+
+# Whole ranks
+
+
+def test_the_first_rank_keeps_as_many_micro_batches_as_stages():
+    """1F1B, equation 5 and section 4.2.3: rank r of p keeps p - r; GPipe all eight, with all
+    logits on the last."""
+    layer, head = 2 * 16 * SBH, 4 * SBH
+    stages = group_of(task(2, 8), "pp=2").stages
+    assert stages.activations.ravel().tolist() == [2 * 2 * layer, 2 * layer + head]
+    assert stages.logits.ravel().tolist() == [0, 6 * SBH]
+    stages = group_of(task(2, 8), "pp=2 schedule=gpipe").stages
+    assert stages.activations.ravel().tolist() == [8 * 2 * layer, 8 * (2 * layer + head)]
+    assert stages.logits.ravel().tolist() == [0, 8 * 6 * SBH]
+
+
+def test_what_waits_for_weight_gradients_keeps_less():
+    """ZB-H1 (Qi et al. 2024, table 1): the last of two ranks has one micro-batch whole and one that
+    lacks its weight gradient, 32 of a layer's 34 + 40 s b h; mask and head keep what they do."""
+    paper = stack(flash_attention=False, dropout=True)
+    stages = group_of(task(2, 8, software=paper), "pp=2 schedule=zb-h1").stages
+    first, last = 2 * (2 * 74 + 1), (2 * 74 + 4) + (2 * 32 + 4)
+    assert stages.activations.ravel().tolist() == [first * SBH, last * SBH]
+
+
+@pytest.mark.parametrize(("text", "gpus", "more"), [("tp=2", 2, 2), ("tp=2 pp=2", 4, 0)])
+def test_gathered_inputs_are_kept_without_a_pipeline(text, gpus, more):
+    """Two norms' outputs of 2 h, the half of the other rank, of each layer."""
+    keeps = task(gpus, software=stack(keeps_gathered=True))
+    with_, without = (costs_of(q, text).memory["activations"] for q in (keeps, task(gpus)))
+    assert with_ - without == 4 * more * SBH
+
+
+def test_the_larger_of_working_set_and_loss_is_alive():
+    """A vocabulary of 65,536: 4 x 64 s b h of the loss, or 2 x 32 s b h of a layer."""
+    small = costs_of(task(), "recompute=full").memory["buffers"]
+    large = costs_of(task(model=replace(MODEL, vocabulary=65536)), "recompute=full")
+    assert small == 2 * 32 * SBH
+    assert large.memory["buffers"] == 4 * 64 * SBH
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "kinds"),
+    [
+        ("tp=1", 1, 0),
+        ("dp=2", 2, 1),
+        # Context ranks share gradients too.
+        ("cp=2", 2, 2),
+        ("tp=2 pp=2 dp=2", 8, 3),
+        # A group along every axis of a grid with several ranks.
+        ("tp=4 tp_grid=2x2 micro_batch=4 sequence_parallel=0", 4, 2),
+        ("tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0", 8, 3),
+    ],
+)
+def test_reserve_is_a_context_and_a_buffer_a_kind_of_group(text, gpus, kinds):
+    """1 GB and 100 MB each."""
+    assert costs_of(task(gpus, 8), text).memory["reserve"] == 1e9 + kinds * 100e6
+
+
+@pytest.mark.parametrize(("text", "kinds"), [("dp=4", 1), ("dp=4 ep=2", 2), ("tp=4 etp=4", 1)])
+def test_experts_on_several_ranks_have_a_group_of_their_own(text, kinds):
+    assert costs_of(task(4, 8, sparse()), text).memory["reserve"] == 1e9 + kinds * 100e6
+
+
+def test_the_allocator_reserves_a_share_of_everything_else():
+    costs = costs_of(task(software=stack(allocator_slack=0.06)), "tp=1")
+    parts = dict(costs.memory)
+    reserve = parts.pop("reserve")
+    assert reserve == pytest.approx(1e9 + 0.06 * sum(parts.values()))
+    assert costs.memory_bytes == pytest.approx(reserve + sum(parts.values()))
+
+
+def test_every_byte_of_a_plan():
+    """tp 2, pp 2, dp 2, ZeRO 1, two sequences a micro-batch. The first rank is the fullest: two
+    layers and the embedding, two micro-batches, their boundary tensors and gathered inputs."""
+    n = 2 * (12 * 1024**2 / 2 + 2 * 1024) + 1024**2 / 2
+    costs = costs_of(task(8, 16), "tp=2 pp=2 dp=2 micro_batch=2 zero=1")
+    assert costs.worst_rank == 0
+    assert costs.memory_bytes == sum(costs.memory.values())
+    assert costs.memory == {
+        "weights": 2 * n,
+        "gradients": 4 * n,
+        "optimizer": 12 * n / 2,
+        "activations": 2 * 2 * 32 * 2 * SBH / 2,
+        "logits": 0,
+        "buffers": 3 * 2 * 2 * SBH + 2 * 2 * 2 * 2 * SBH / 2,
+        "reserve": 1e9 + 3 * 100e6,
+    }

@@ -1,0 +1,188 @@
+"""What the ranks of a pipeline wait for and keep, by hand: synchronisation and memory by stage.
+
+Two stages of two layers and two replicas of them (unit_pipelines), four micro-batches each. The
+layers have 100, 100, 100 and 300 parameters: 800 bytes of gradients on rank 0, 1,600 on rank 1.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from unit_pipelines import cluster, costs, layer, parts, task
+
+from plan3d.simulator.plan.layer_runs import Segments
+from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.stage_costs import stage_costs
+
+UPDATE = 30 / 1e4
+UNEVEN = (layer(), layer(), layer(), layer(parameters=300))
+
+
+def data_comm(text, **software):
+    return parts(task(4, 8, UNEVEN, **software), f"dp=2 {text}")["data_comm"]
+
+
+PLAIN = "zero=0 overlap_grad_reduce=0 overlap_param_gather=0"
+
+
+def test_later_ranks_reduce_while_earlier_ones_drain():
+    """All-reduces of 2 x 1/2 x 800 / 50 = 16 and 32 seconds; rank 1 begins when rank 0 still has a
+    backward pass of 4 seconds to do: 28 show (Narayanan et al. 2021, figure 4)."""
+    assert data_comm(f"pp=2 {PLAIN}") == 32 - 4
+    # With two chunks a rank only one chunk of rank 0 is left then, 2 seconds.
+    assert data_comm(f"pp=2 virtual_stages=2 {PLAIN}") == 32 - 2
+    # Nothing waits on a single stage: 600 parameters.
+    assert parts(task(2, 8, UNEVEN), f"dp=2 {PLAIN}")["data_comm"] == 2400 / 50
+
+
+def test_later_ranks_gather_while_earlier_ones_fill():
+    """ZeRO 1: reduce-scatters of 1/2 x 800 / 40 = 10 and 20 seconds, all-gathers of 1/2 x 400 / 25
+    = 8 and 16; rank 1 begins its forward pass 2 seconds after rank 0."""
+    plan = "pp=2 zero=1 overlap_grad_reduce=0 overlap_param_gather=0"
+    assert data_comm(plan) == (20 - 4) + (16 - 2)
+
+
+def test_buckets_hide_behind_the_last_backward_pass():
+    """Buckets of 50 parameters, 4 and 8 of them, of 4 seconds each: 16 - 4 and 32 - 4 seconds are
+    left when a backward pass of 4 ends; rank 1 has another 4 to spare (Li et al. 2020, section
+    3.2.3)."""
+    plan = "pp=2 zero=0 overlap_grad_reduce=1"
+    assert data_comm(plan, bucket_parameters=50) == 32 - 4 - 4
+    # A quarter of the 4 seconds that hide shows all the same: they slow the pass they hide behind.
+    assert data_comm(plan, bucket_parameters=50, contention=0.25) == 32 - 4 + 1 - 4
+    # One bucket can only be sent when the backward pass is over.
+    assert data_comm(plan) == 32 - 4
+
+
+def test_what_every_micro_batch_waits_for_fills_the_pipeline_too():
+    """ZeRO 3 without overlap: a micro-batch gathers twice and scatters once, 2 x 8 + 10 = 26 and
+    2 x 16 + 20 = 52 seconds. With 6 of compute, ranks take 32 and 58 seconds: a step of four
+    micro-batches takes 4 x 58 + 32, of which 4 x 6 + 6 are compute and bubble."""
+    plan = "pp=2 zero=3 overlap_grad_reduce=0 overlap_param_gather=0"
+    assert data_comm(plan) == 4 * 58 + 32 - (4 * 6 + 6)
+    # With two chunks a rank the other rank's 26 and its bubble count half.
+    halved = f"virtual_stages=2 {plan}"
+    assert data_comm(halved) == 4 * 52 + 26 / 2
+
+
+def test_the_rank_with_most_parameters_steps_last():
+    question = task(4, 8, UNEVEN)
+    assert parts(question, f"pp=2 dp=2 {PLAIN}")["optimizer"] == pytest.approx(400 * UPDATE)
+    assert parts(question, "pp=2 dp=2 zero=1")["optimizer"] == pytest.approx(200 * UPDATE)
+
+
+def test_two_copies_of_the_model_are_reduced_together():
+    """DualPipe on two ranks: both hold all 400 parameters of four equal layers, twice the half.
+    With one replica, each copy has one partner on the other rank: 1/2 x 1,600 bytes scattered at
+    40 a second, 1/2 x 800 gathered at 25, and half of the optimizer each."""
+    question = task(2, 8)
+    plan = "pp=2 schedule=dualpipe zero=1 overlap_grad_reduce=0 overlap_param_gather=0"
+    found = parts(question, plan)
+    assert found["data_comm"] == 800 / 40 + 400 / 25
+    assert found["optimizer"] == pytest.approx(400 / 2 * UPDATE)
+    kept = by_stage(costs(question, plan))
+    assert kept["weights"].tolist() == [800, 800]
+    assert kept["gradients"].tolist() == [1600, 1600]
+    assert kept["optimizer"].tolist() == [400 * 12 / 2] * 2
+
+
+def test_what_a_stage_costs_on_its_own():
+    """Two layers of a pipeline of two stages and two replicas: 2 and 4 seconds a pass, 800 bytes
+    of gradients all-reduced at 50 a second, or half of it scattered at 40 and 400 gathered at 25;
+    18 bytes a parameter, of which 12 are sharded; 20 bytes and two boundary tensors in flight.
+    Under ZeRO 3 every micro-batch gathers twice and scatters once, everything is sharded, and two
+    gathered layers and the gradients of one are held besides."""
+    both = np.zeros((2, 1), np.int64)
+    runs = Segments(
+        stage=both, layers=both + 2, tp=both + 1, dp=both + 2, zero=both, recompute=both
+    )
+    sizes = {
+        "tp": np.array([1, 1]),
+        "pp": np.array([2, 2]),
+        "dp": np.array([2, 2]),
+        "micro_batch": np.array([1, 1]),
+    }
+    plans = from_columns(sizes, (), runs)
+    found = stage_costs(task(4, 8, boundary_buffers=2.0), plans, np.array([0, 2]), [0, 1, 3])
+    for zero, delay, reduce, gather, held in (
+        (0, 0, 16, 0, 200 * 18),
+        (1, 0, 10, 8, 200 * 12),
+        (3, 2 * 8 + 10, 0, 0, 200 * 9 + 100 * (2 * 2 + 4)),
+    ):
+        one = found[zero]
+        assert one.seconds.tolist() == [6 + delay, 6 + delay]
+        assert one.forward.tolist() == [2, 2]
+        assert one.backward.tolist() == [4, 4]
+        assert one.reduce.tolist() == [reduce, reduce]
+        assert one.gather.tolist() == [gather, gather]
+        assert one.optimizer == pytest.approx(200 * 30 / 1e4 / min(zero + 1, 2))
+        assert one.received.tolist() == one.sent.tolist() == [50, 50]
+        assert one.held.tolist() == [held, held]
+        assert one.per_flight.tolist() == [20 + 2 * 50] * 2
+
+
+# Memory
+
+
+def test_activations_by_rank():
+    """10 bytes a layer and micro-batch in flight; p - r of them under 1F1B, 5.5 at most of two
+    chunks a rank under the interleaved schedule (test_activations_in_flight)."""
+    found = by_stage(costs(task(4), "pp=4"))
+    assert found["activations"].tolist() == [40, 30, 20, 10]
+    eight = task(4, 8, (layer(),) * 8)
+    found = by_stage(costs(eight, "pp=4 virtual_stages=2"))
+    assert found["activations"].tolist() == [110, 90, 70, 50]
+    assert by_stage(costs(task(4), "pp=4 schedule=gpipe"))["activations"].tolist() == [80] * 4
+    assert by_stage(costs(task(4), "pp=4 schedule=zb-h1"))["activations"].tolist() == [40] * 4
+
+
+def test_states_by_rank():
+    """2 bytes of weights, 4 of gradients and 12 of optimizer state a parameter; seconds of both
+    passes."""
+    found = by_stage(costs(task(2, 8, UNEVEN), "pp=2"))
+    assert found["weights"].tolist() == [400, 800]
+    assert found["gradients"].tolist() == [800, 1600]
+    assert found["optimizer"].tolist() == [2400, 4800]
+    assert found["seconds"].tolist() == [6, 6]
+    assert found["total"].tolist() == [400 + 800 + 2400 + 40, 800 + 1600 + 4800 + 20]
+
+
+def test_boundary_tensors_by_rank():
+    """Two buffers of 50 bytes for each micro-batch in flight; none on a single rank."""
+    found = by_stage(costs(task(4, boundary_buffers=2.0), "pp=4"))
+    assert found["buffers"].tolist() == [400, 300, 200, 100]
+    assert by_stage(costs(task(1, boundary_buffers=2.0), "pp=1"))["buffers"].tolist() == [0]
+
+
+def test_the_fullest_rank_counts():
+    found = costs(task(2, 8, UNEVEN), "pp=2")
+    assert found.worst_rank == 1
+    assert found.memory_bytes == 7220
+    assert found.memory["optimizer"] == 4800
+    assert costs(task(4), "pp=4").worst_rank == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "verdict", "fits"),
+    [(1840 / 0.84, "fits", True), (1840 / 0.86, "edge", True), (1839, "does not fit", False)],
+)
+def test_what_fits(memory, verdict, fits):
+    """1,800 bytes of state and 40 of activations; from 85 % of the capacity on runs fail or not."""
+    question = replace(task(4), cluster=cluster(4, memory))
+    found = evaluate(question, Plan.parse("pp=4"))
+    assert found.memory_bytes == 1840
+    assert (found.verdict, found.fits) == (verdict, fits)
+    assert found.margin == pytest.approx(memory - 1840)
+
+
+def test_what_the_system_keeps_besides():
+    """A context of 100 bytes, 7 for every kind of process group (pipeline; pipeline and data), and
+    half as much again as is allocated, which the allocator reserves."""
+    system = {"context_bytes": 100.0, "communicator_bytes": 7.0, "allocator_slack": 0.5}
+    found = costs(task(4, **system), "pp=4")
+    assert found.memory["reserve"] == 100 + 7 + 1840 / 2
+    assert found.memory_bytes == 1840 + 100 + 7 + 1840 / 2
+    found = costs(task(4, **system), f"pp=2 dp=2 {PLAIN}")
+    assert found.memory["reserve"] == 100 + 2 * 7 + (200 * 18 + 40) / 2
+    assert costs(task(1, **system), "pp=1").memory["reserve"] == 100 + (400 * 18 + 40) / 2

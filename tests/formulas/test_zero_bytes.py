@@ -1,0 +1,253 @@
+"""Bytes of weights, gradients and optimizer state under ZeRO 0 to 3.
+
+Sources: Rajbhandari et al. 2020 (ZeRO), section 5 and figure 1; Megatron-Core, distributed
+optimizer guide, table of bytes per parameter; Zhao et al. 2023 (FSDP), sections 3.2.2 and 3.3.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    LAYER,
+    MODEL,
+    PARAMETERS,
+    costs_of,
+    group_of,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.operators.collectives import ProcessGroup
+from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.compressors import Compression
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.memory import bytes_of_states, sharding_buffers, state_bytes
+from plan3d.simulator.step.ranks import Weights
+
+BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
+BYTES = [
+    # Recipe, optimizer; bytes of a weight, of a gradient, of optimizer state.
+    ("bf16", "adam", 2, 4, 4 + 4 + 4),
+    ("bf16", "sgd", 2, 4, 4 + 4),
+    ("fp16", "adam", 2, 2, 4 + 4 + 4 + 4),
+    ("fp16", "sgd", 2, 2, 4 + 4 + 4),
+    ("fp32", "adam", 4, 4, 4 + 4),
+    ("fp32", "sgd", 4, 4, 4),
+    ("mixed", "adam", 4, 2, 2 + 4),
+    ("mixed", "sgd", 4, 2, 2),
+    ("pure-bf16", "adam", 2, 2, 2 + 2),
+    ("pure-bf16", "sgd", 2, 2, 2),
+]
+
+
+def states(costs):
+    """Bytes of weights, gradients and optimizer; the total is that of all parts."""
+    assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()), rel=1e-12)
+    return [costs.memory[part] for part in ("weights", "gradients", "optimizer")]
+
+
+def weights(dense, expert=0.0, ranks=4.0, expert_ranks=2.0):
+    """Parameters of a rank, and groups that share them inside one domain."""
+
+    def group(n):
+        return ProcessGroup(np.array([n]), np.array([n]), np.ones(1))
+
+    return Weights(
+        dense=np.array([[dense]]),
+        expert=np.array([[expert]]),
+        units=np.array([[5.0]]),
+        unit_parameters=np.array([[dense / 5]]),
+        data_group=group(ranks),
+        expert_group=group(expert_ranks),
+    )
+
+
+@pytest.mark.parametrize(("precision", "optimizer", "weight", "gradient", "state"), BYTES)
+def test_states_of_every_recipe_and_stage(precision, optimizer, weight, gradient, state):
+    """Stage 1 divides optimizer state by the data ranks, 2 gradients too, 3 weights too."""
+    text = f"dp=4 precision={precision} optimizer={optimizer}"
+    found = [states(costs_of(task(4), f"{text} zero={zero}")) for zero in range(4)]
+    w, g, o = weight * PARAMETERS, gradient * PARAMETERS, state * PARAMETERS
+    assert found == [[w, g, o], [w, g, o / 4], [w, g / 4, o / 4], [w / 4, g / 4, o / 4]]
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("adam", 12), ("sgd", 8)])
+def test_fp8_keeps_the_optimizer_state_of_bf16(optimizer, state):
+    """Transformer Engine's recipe: master weights and moments stay in fp32."""
+    costs = costs_of(task(4), f"dp=4 precision=fp8 optimizer={optimizer} zero=1")
+    assert costs.memory["optimizer"] == state * PARAMETERS / 4
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_the_7_5_billion_parameters_of_the_paper(zero, gigabytes):
+    """Figure 1: 7.5 B parameters on 64 ranks, 2 + 2 + K = 12 bytes a parameter."""
+    of_paper = task(software=stack(gradient_memory=2.0))
+    each = bytes_of_states(of_paper, BF16, ADAM)
+    held = state_bytes(each, zero, weights(7.5e9, ranks=64.0))
+    assert sum(part.item() for part in held.values()) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (0, [2 * 1600, 4 * 1600, 12 * 1600]),
+        (1, [2 * 1600, 4 * 1600, 12 * (250 + 300)]),
+        (2, [2 * 1600, 4 * (250 + 300), 12 * (250 + 300)]),
+        (3, [2 * (250 + 300), 4 * (250 + 300), 12 * (250 + 300)]),
+    ],
+)
+def test_experts_are_sharded_over_the_ranks_that_hold_them(zero, expected):
+    """1000 dense parameters over 4 data ranks, 600 of experts over 2."""
+    each = bytes_of_states(task(), BF16, ADAM)
+    held = state_bytes(each, zero, weights(1000.0, 600.0))
+    assert [part.item() for part in held.values()] == expected
+
+
+def test_experts_of_a_plan_are_sharded_over_fewer_ranks():
+    """ep = 4 of 8 ranks: a rank has 2 of 8 experts, which 8 / 4 = 2 ranks hold."""
+    costs = costs_of(task(8, 8, sparse()), "dp=8 ep=4 zero=1")
+    experts = 4 * 2 * (2 * 1024 * 4096)
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * 1024**2 + 1024
+    assert states(costs) == [
+        2 * (dense + experts),
+        4 * (dense + experts),
+        12 * (dense / 8 + experts / 2),
+    ]
+
+
+@pytest.mark.parametrize(("shard", "shards"), [(0, 8), (2, 2), (4, 4)])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_hybrid_sharding_divides_by_the_shard(zero, shard, shards):
+    """FSDP, section 3.2.2: F = shard ranks share the states, replicated beyond."""
+    costs = costs_of(task(8, 8), f"dp=8 zero={zero} shard={shard}")
+    whole, part = 1, 1 / shards
+    expected = [whole, whole, part] if zero == 1 else [part, part, part]
+    assert states(costs) == [
+        bytes_ * PARAMETERS * share for bytes_, share in zip((2, 4, 12), expected, strict=True)
+    ]
+
+
+def test_context_ranks_share_the_weights_too():
+    """ZeRO shards over dp x cp ranks (Megatron-Core, data-parallel group with context)."""
+    assert states(costs_of(task(8), "dp=2 cp=4 zero=1"))[2] == 12 * PARAMETERS / 8
+
+
+def test_two_copies_of_dualpipe_hold_all_of_a_pair_of_stages():
+    """DualPipe repository: rank r holds stages r and p - 1 - r, which its counterpart holds too;
+    the optimizer is shared among dp x 2 ranks."""
+    costs = costs_of(task(4, 8), "pp=2 dp=2 schedule=dualpipe zero=1")
+    assert states(costs) == [2 * PARAMETERS, 4 * PARAMETERS, 12 * PARAMETERS / 4]
+    # Either copy's head is on one of the two; four layers and two ends are gathered one by one.
+    assert costs.memory["logits"] == 6 * 1024 * 1024
+    assert costs.groups[0].stages.weights.units.ravel().tolist() == [6]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "group"),
+    [
+        # Data ranks of both copies: ranks, those of them in a domain of eight, domains.
+        ("pp=2 dp=4", 8, (8, 8, 1)),
+        ("pp=4 dp=4", 16, (8, 4, 2)),
+        ("tp=2 pp=2 dp=4", 16, (8, 4, 2)),
+        ("tp=2 pp=2 dp=8", 32, (16, 4, 4)),
+    ],
+)
+def test_the_other_copy_is_a_pipeline_away(text, gpus, group):
+    """A pipeline longer than a domain has its two copies in different ones."""
+    weights = group_of(task(gpus, 64), f"{text} schedule=dualpipe").stages.weights
+    assert tuple(float(part[0]) for part in weights.data_group) == group
+
+
+def test_a_table_may_mix_schedules_with_one_copy_and_with_two():
+    both = np.array([Schedule.ONE_F_ONE_B, Schedule.DUALPIPE])
+    costs = evaluate(task(4, 8), Plan(pp=2, dp=2, zero=1, schedule=both))
+    first = 2 * LAYER + 1024**2
+    assert costs.memory["optimizer"].tolist() == [12 * first / 2, 12 * PARAMETERS / 4]
+
+
+# Buffers
+
+
+@pytest.mark.parametrize(("bucket", "held"), [(1e6, 1e6), (1e9, PARAMETERS)])
+def test_zero_2_keeps_one_bucket_of_gradients(bucket, held):
+    """At most all of them, in the gradient's four bytes; the other stages keep none."""
+    question = task(4, software=stack(bucket_parameters=bucket))
+    found = [costs_of(question, f"dp=4 zero={zero}").memory["buffers"] for zero in range(3)]
+    loss = (10 - 6) * 1024 * 1024
+    assert found == [loss, loss, loss + 4 * held]
+
+
+def test_the_bucket_of_zero_2_does_not_grow_with_the_group():
+    """Megatron-Core grows what is reduced together, 1 M a rank, not what is kept."""
+    question = task(4, software=stack(bucket_parameters_per_rank=1e9))
+    assert sharding_buffers(question, BF16, weights(5e6), 2).item() == 4 * 1e6
+
+
+def test_zero_2_counts_experts_in_its_bucket():
+    assert sharding_buffers(task(), BF16, weights(4e5, 5e5), 2).item() == 4 * 9e5
+
+
+def test_zero_3_keeps_two_gathered_layers_and_gradients_of_one():
+    """FSDP, section 3.3: the next layer is gathered while one runs."""
+    assert sharding_buffers(task(), BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 4)
+    assert sharding_buffers(task(), BF16, weights(5000.0), 1) == 0
+    costs = costs_of(task(4), "dp=4 zero=3")
+    assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + LAYER * (2 * 2 + 4)
+
+
+def test_gathered_experts_are_part_of_a_layer():
+    """ep = 2: four of eight experts beside attention, norms and the router."""
+    weights = group_of(task(4, 4, sparse()), "dp=4 ep=2 zero=3").stages.weights
+    layer = 4 * 1024**2 + 2 * 1024 + 8 * 1024 + 4 * 2 * 1024 * 4096
+    assert weights.unit_parameters.ravel().tolist() == [layer]
+
+
+def test_the_gathered_layer_is_the_largest_of_a_rank():
+    """A vocabulary of 65,536 makes the ends larger than a layer, on the ranks that hold them."""
+    question = task(8, 8, replace(MODEL, vocabulary=65536))
+    found = group_of(question, "pp=4 dp=2 zero=3").stages.weights.unit_parameters
+    assert found.ravel().tolist() == [65536 * 1024, LAYER, 65536 * 1024 + 1024]
+
+
+# What a stack or a way to synchronise keeps besides
+
+
+def test_a_stack_may_keep_more_bytes_a_parameter():
+    """BLOOM's bf16 optimizer: an fp32 gradient beside the 16-bit one, 16 bytes of state."""
+    question = task(4, software=stack(gradient_memory=6.0, optimizer_memory=16.0))
+    found = states(costs_of(question, "dp=4 zero=1"))
+    assert found == [2 * PARAMETERS, 6 * PARAMETERS, 16 * PARAMETERS / 4]
+
+
+def test_buckets_of_ddp_are_kept_in_a_pipeline_of_replicas():
+    """nanotron: 2 bytes a parameter; only with stages and with more than one replica."""
+    kept = task(4, software=stack(bucket_memory=2.0))
+    first = 2 * LAYER + 1024**2
+    for text, more in (("pp=2 dp=2", 2 * first), ("pp=4", 0), ("dp=4", 0)):
+        with_, without = (group_of(q, text).stages.buffers[0, 0] for q in (kept, task(4)))
+        assert with_ - without == more
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (SyncPolicy(sync=Sync.PARAMETER_SERVER), (2, 4, 0)),
+        (SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), (2, 4, 0)),
+        (SyncPolicy(sync=Sync.GOSSIP), (4, 4, 12)),
+        (SyncPolicy(compression=Compression.MEM_SGD), (2, 4 + 4, 12)),
+        (SyncPolicy(compression=Compression.QSGD), (2, 4, 12)),
+        (SyncPolicy(offload_optimizer=25), (2, 4, 9)),
+    ],
+)
+def test_servers_gossip_and_hosts_keep_other_bytes(policy, expected):
+    """Dean et al. 2012: state on the server; Lian et al. 2017: neighbours' weights beside the own;
+    Stich et al. 2018: an error of the gradient's size, none of QSGD; Ren et al. 2021: a share of
+    the state on the host."""
+    each = bytes_of_states(task(), BF16, ADAM, policy)
+    assert (each["weights"], each["gradients"], each["optimizer"]) == expected

@@ -1,0 +1,227 @@
+"""Seconds of data-parallel synchronisation under ZeRO 0 to 3: which collectives, how often, and
+what of them shows.
+
+Sources: Rajbhandari et al. 2020 (ZeRO), section 7; Li et al. 2020 (DDP), section 3.2; Zhao et al.
+2023 (FSDP), section 3.3.1. ZeRO 2 is timed without a pipeline only: between stages stacks differ
+in when they reduce.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import group_of, stack, task
+
+from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.step.data_parallel import (
+    Synchronisation,
+    every_slot,
+    exposed,
+    mixed_seconds,
+    seconds,
+)
+
+MS = 1e-3
+SYNC = Synchronisation(
+    # Seconds at once, by bucket (five) and by layer (ten).
+    all_reduce=np.array([8, 10, 12]).reshape(3, 1, 1) * MS,
+    reduce_scatter=np.array([4, 5, 6]).reshape(3, 1, 1) * MS,
+    all_gather=np.array([2, 3, 4]).reshape(3, 1, 1) * MS,
+    pieces=np.array([1.0, 5.0, 10.0]).reshape(3, 1, 1),
+)
+_ANY = group_of(task(2), "dp=2").stages
+
+
+def column(values):
+    """Seconds of milliseconds by class of ranks."""
+    return np.array(values, float)[:, None] * MS
+
+
+def stages(forward, backward, slowest, alike=(1,), virtual=1, end_sync=0, **before):
+    """Stages of four micro-batches; milliseconds by class of ranks, `forward_before` and
+    `backward_before` those of all earlier ranks."""
+    none = [0] * len(forward)
+    return replace(
+        _ANY,
+        micro_batches=np.array([4.0]),
+        virtual=np.array([float(virtual)]),
+        slowest=np.array([slowest * MS]),
+        forward=column(forward),
+        backward=column(backward),
+        forward_before=column(before.get("forward_before", none)),
+        backward_before=column(before.get("backward_before", none)),
+        ranks_alike=np.array(alike, float)[:, None],
+        end_sync=np.array([end_sync * MS]),
+    )
+
+
+ONE = stages([2.5], [8], 10.5)
+"""One rank, with 2.5 ms of a forward pass and 8 ms of a backward pass to hide behind."""
+
+
+def milliseconds(zero, one=ONE, policy=PLAIN, sync=SYNC, **software):
+    """Exposed milliseconds: [reduction overlapped][gather overlapped]."""
+    question = task(2, software=stack(**software))
+    found = seconds(question, sync, one, [zero], policy)
+    return (found[zero][..., 0] / MS).round(9).tolist()
+
+
+# What hides (contention .25; .5 for the gathers of ZeRO 3)
+
+
+def test_what_is_longer_than_its_window_shows():
+    """12 ms behind 8 ms: 4 show, and .25 of the shorter because both slow each other."""
+    assert exposed(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8
+    assert exposed(np.array(12.0), np.array(8.0), np.array(1.0), 0.0) == 4
+
+
+def test_the_last_piece_shows_because_nothing_follows_it():
+    assert exposed(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
+
+
+def test_overlap_never_shows_more_than_none():
+    assert exposed(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
+
+
+def test_zero_0_all_reduces_gradients_once():
+    """At once 8 ms; by bucket 10 ms behind 8 of the last backward, a bucket (2 ms) at least."""
+    shown = 2 + 0.25 * 8
+    assert milliseconds(0) == [[8, 8], [shown, shown]]
+
+
+def test_zero_1_scatters_gradients_and_gathers_weights_once():
+    """Reduce-scatter 4 ms, or 5 by bucket behind 8: 1 shows, .25 x 5 contends. All-gather 2 ms, or
+    3 by bucket behind 2.5: .6 (a bucket) and .25 x 2.5."""
+    reduced, gathered = 1 + 0.25 * 5, 0.6 + 0.25 * 2.5
+    assert milliseconds(1) == [[4 + 2, 4 + gathered], [reduced + 2, reduced + gathered]]
+
+
+def test_overlapped_buckets_show_no_more_than_one_reduction():
+    """With contention 1 nothing is gained, and the stack reduces at once: 8 ms, not 10."""
+    assert milliseconds(0, contention=1.0) == [[8, 8], [8, 8]]
+
+
+def test_zero_2_scatters_every_micro_batch_and_gathers_once():
+    """Four times 5 ms by bucket, or 1 + .25 x 5; weights as under ZeRO 1."""
+    reduced, gathered = 1 + 0.25 * 5, 0.6 + 0.25 * 2.5
+    assert milliseconds(2) == [
+        [4 * 5 + 2, 4 * 5 + gathered],
+        [4 * reduced + 2, 4 * reduced + gathered],
+    ]
+
+
+def test_zero_3_gathers_twice_and_scatters_every_micro_batch():
+    """Section 7.2: 1.5 times the volume. By layer 4 and 6 ms, a tenth of which shows at least; half
+    of what hides contends. Backward gathers and scatters share the window of 8 ms."""
+    ahead = (4 - 2.5) + 0.5 * 2.5
+    behind = 0.4 + 0.5 * 4
+    scattered = 0.6 + 0.5 * 6
+    together = (4 + 6 - 8) + 0.5 * 8
+    assert milliseconds(3) == [
+        [4 * (4 + 4 + 6), 4 * (ahead + behind + 6)],
+        [4 * (4 + 4 + scattered), 4 * (ahead + together)],
+    ]
+
+
+# A pipeline
+
+
+@pytest.mark.parametrize(("waits", "shown"), [(7, 3), (12, 1)])
+def test_a_rank_reduces_while_earlier_ranks_drain(waits, shown):
+    """10 ms of the last rank behind the drain of earlier ranks; 1 ms of the first, which waits for
+    nobody."""
+    sync = SYNC._replace(all_reduce=np.tile([[1.0], [10.0]], (3, 1, 1)) * MS)
+    two = stages([2, 2], [8, 8], 10, alike=[1, 1], backward_before=[0, waits])
+    assert milliseconds(0, two, sync=sync)[0][0] == shown
+
+
+@pytest.mark.parametrize(("waits", "shown"), [(6, 3), (12, 2)])
+def test_a_rank_gathers_while_it_waits_for_its_first_micro_batch(waits, shown):
+    none, gathers = np.zeros((3, 2, 1)), np.tile([[2.0], [9.0]], (3, 1, 1)) * MS
+    sync = SYNC._replace(reduce_scatter=none, all_gather=gathers)
+    two = stages([2, 2], [8, 8], 10, alike=[1, 1], forward_before=[0, waits])
+    assert milliseconds(1, two, sync=sync)[0][0] == shown
+
+
+def test_nothing_shows_where_all_ranks_wait_longer():
+    two = stages([2], [8], 10, backward_before=[20], forward_before=[20])
+    assert milliseconds(1, two) == [[0, 0], [0, 0]]
+
+
+def test_the_gradient_of_a_tied_embedding_adds_to_every_stage():
+    for zero in range(4):
+        without = np.array(milliseconds(zero))
+        tied = stages([2.5], [8], 10.5, end_sync=5)
+        assert milliseconds(zero, tied) == pytest.approx(without + 5)
+
+
+@pytest.mark.parametrize(("virtual", "filling"), [(1, 3.0), (2, 1.5)])
+def test_a_delay_of_every_micro_batch_is_composed_as_the_step_is(virtual, filling):
+    """Ranks of 16, 14 (two alike) and 10 ms, delayed by 2, 1 and 1 ms: four times what the
+    slowest gains (18 - 16), and the others' (2 + 2 x 1 + 1 - 2) while the pipeline fills."""
+    three = stages([7, 6, 4], [9, 8, 6], 16, alike=[1, 2, 1], virtual=virtual)
+    assert every_slot(three, column([2, 1, 1])) == pytest.approx((4 * 2 + filling) * MS)
+
+
+def test_another_rank_may_become_the_slowest():
+    """16 + 1 and 14 + 5 ms: the step grows by 19 - 16 a micro-batch; filling by 1 + 5 - 3."""
+    two = stages([7, 6], [9, 8], 16, alike=[1, 1])
+    assert every_slot(two, column([1, 5])) == pytest.approx((4 * 3 + 3) * MS)
+
+
+# Averaging weights instead of gradients
+
+
+def test_local_sgd_averages_once_a_period():
+    """Stich 2019: 8 ms every fourth step, after it; a rank that waits 3 ms shows 5 of them."""
+    assert milliseconds(0, policy=SyncPolicy(period=4))[0] == [8 / 4, 8 / 4]
+    late = stages([2.5], [8], 10.5, backward_before=[3], end_sync=1)
+    assert milliseconds(0, late, SyncPolicy(period=4))[0] == [5 / 4 + 1] * 2
+    two = stages([2, 2], [8, 8], 10, alike=[1, 1], backward_before=[0, 3])
+    sync = SYNC._replace(all_reduce=np.tile([[6.0], [10.0]], (3, 1, 1)) * MS)
+    assert milliseconds(0, two, SyncPolicy(period=2), sync)[0] == [7 / 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("passes", "shown"), [((3, 5), 0.25 * 8), ((0.25, 0.75), 8 - 4 * 1 + 0.25 * 4)]
+)
+def test_gossip_hides_behind_all_compute_of_a_step(passes, shown):
+    """Lian et al. 2017, section 3: 8 ms behind both passes of four micro-batches."""
+    one = stages([passes[0]], [passes[1]], sum(passes))
+    assert milliseconds(0, one, SyncPolicy(sync=Sync.GOSSIP))[1] == [shown, shown]
+
+
+# Weights of one stage in different ZeRO stages
+
+
+@pytest.mark.parametrize(
+    ("zeros", "alone", "overlapped"),
+    [
+        # One reduction and gather a step; two gathers and a scatter every micro-batch.
+        (
+            (1, 3),
+            4 + 2 + 4 * (4 + 4 + 6),
+            (1 + 0.25 * 5) + (0.6 + 0.25 * 2.5) + 4 * (1.5 + 0.5 * 2.5 + 2 + 0.5 * 8),
+        ),
+        # Both reduce at the end: 8 + 4 ms, or 15 of ten buckets behind 8.
+        ((0, 1), 8 + 4 + 2, (7 + 0.25 * 8) + (0.6 + 0.25 * 2.5)),
+        # A scatter every micro-batch; weights of both stages that keep them are gathered together.
+        ((2, 0), 4 * 5 + 8 + 2, 4 * (1 + 0.25 * 5) + (2 + 0.25 * 8) + (0.6 + 0.25 * 2.5)),
+        # 6 ms of buckets behind 2.5 would show more than the 4 that both take at once.
+        ((1, 2), 4 * 5 + 4 + 4, 4 * (1 + 0.25 * 5) + (1 + 0.25 * 5) + 4),
+    ],
+)
+def test_runs_of_a_stage_synchronise_each_in_its_way(zeros, alone, overlapped):
+    """Two runs of layers, each with the milliseconds above; what hides shares a window."""
+    both = Synchronisation(*(np.tile(part, (1, 2, 1)) for part in SYNC))
+
+    def total(parts):
+        return parts.sum(axis=-2, keepdims=True)
+
+    found = mixed_seconds(task(2), both, np.array(zeros)[:, None], total, ONE)[..., 0] / MS
+    assert found[0, 0] == pytest.approx(alone)
+    assert found[1, 1] == pytest.approx(overlapped)
+    waits = stages([2.5], [8], 10.5, end_sync=7, forward_before=[1], backward_before=[3])
+    late = mixed_seconds(task(2), both, np.array(zeros)[:, None], total, waits)[..., 0] / MS
+    assert late[0, 0] == pytest.approx(alone - 1 - 3 + 7)

@@ -1,0 +1,74 @@
+"""Writes answers/ anew, and says which answers changed and by how much:
+
+    python tests/goldens/write.py [NAME...]
+
+NAME is VERB/NAME of a question, or a part of it. Without names every question is asked, and answers
+that belong to no question are removed. An answer that is the same to the tolerance is left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import asking
+from differences import TOLERANCE, differences, largest_change
+
+MOST_SHOWN = 3
+"""Places of a changed answer that are shown."""
+
+
+def main(names: Sequence[str]) -> int:
+    """Write the answers to the questions of these names; the exit code."""
+    questions = asking.questions()
+    chosen = [q for q in questions if not names or any(name in q for name in names)]
+    if not chosen:
+        print(f"no question is called {', '.join(names)}", file=sys.stderr)
+        return 2
+    changes = [write(name, questions[name]) for name in chosen]
+    if not names:
+        remove_others(set(questions))
+    changed = [change for change in changes if change is not None]
+    size = sum(path.stat().st_size for path in asking.ANSWERS.rglob("*.json"))
+    print(f"{len(chosen)} answers ({size:,} bytes in all), {len(changed)} changed or new")
+    print(f"largest relative change of step_seconds: {max(changed, default=0.0):.3g}")
+    return 0
+
+
+def write(name: str, commands: list[str]) -> float | None:
+    """Write one answer; how much its step seconds changed, None where the answer is the same."""
+    place, found = asking.place(name), asking.answer(commands)
+    kept = asking.kept(name) if place.exists() else None
+    tolerance = asking.TOLERANCES.get(name, TOLERANCE)
+    if kept is not None and not differences(kept, found, tolerance):
+        return None
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(asking.file_text(found), encoding="utf-8")
+    return report(name, kept, found, tolerance)
+
+
+def report(name: str, kept: Any, found: Any, tolerance: float) -> float:
+    """Print how an answer changed; the largest relative change of its step seconds."""
+    if kept is None:
+        print(f"{name}: new")
+        return 0.0
+    places, change = differences(kept, found, tolerance), largest_change(kept, found)
+    said = "" if change is None else f", step_seconds by up to {change:.3g}"
+    print(f"{name}: {len(places)} places differ{said}")
+    for leaf in places[:MOST_SHOWN]:
+        print(f"  {leaf}")
+    return change or 0.0
+
+
+def remove_others(names: set[str]) -> None:
+    """Remove the answers that belong to no question."""
+    for path in sorted(asking.ANSWERS.rglob("*.json")):
+        name = path.relative_to(asking.ANSWERS).with_suffix("").as_posix()
+        if name not in names:
+            path.unlink()
+            print(f"{name}: removed")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
