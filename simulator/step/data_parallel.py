@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Value, some
+from ..base.arrays import Column, Value, some
 from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup as Ranks
@@ -32,6 +32,18 @@ from .stages import Stages
 Total = Callable[[Value], Value]
 """Sums over what the classes of a finer table are parts of: [.., part, skeleton] -> [.., class,
 skeleton]."""
+
+
+def zero_in_pipeline(zero: Column, pp: Column) -> Column:
+    """The ZeRO stage that a plan really has: in a pipeline gradients stay whole until the last
+    micro-batch and are reduced once, so that stage 2 is stage 1 there.
+
+    Source: torch.distributed.pipelining, stage.py (gradient synchronisation is off until the last
+    micro-batch); DeepSpeed refuses stage 2 in pipelines; Megatron-Core reduces once a step.
+    """
+    out: Column = np.where((zero == 2) & (pp > 1), 1, zero)
+    return out
+
 
 WHOLE, BUCKETS, UNITS = 0, 1, 2
 """How gradients and weights are cut into collectives: once, by bucket, by layer."""

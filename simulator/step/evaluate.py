@@ -70,7 +70,7 @@ def by_stage(costs: Costs) -> dict[str, Value]:
     """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'."""
     detail = simulate(costs.task, costs.plans.take(0), stage_placement.every_rank)
     (group,) = detail.groups
-    parts = group.rank_bytes(int(detail.plans.zero[0]))
+    parts = group.rank_bytes(int(group.zero[0]))
     out = {name: part[:, 0] for name, part in parts.items()}
     out["total"] = sum(out.values(), np.zeros(1))
     out["seconds"] = (group.stages.forward + group.stages.backward)[:, 0]

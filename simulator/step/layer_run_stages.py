@@ -22,6 +22,7 @@ from ..operators.layer_work import Strategy
 from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import micro_batches
+from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
 from .ranks import Ranks, Weights, weight_split
@@ -97,7 +98,8 @@ class Runs:
         self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
         self.counts = run_counts(task.model, segments, start, plans.pp == 1)
         present = segments.present.T
-        self.stage, self.zero = segments.stage.T, segments.zero.T
+        self.stage = segments.stage.T
+        self.zero = zero_in_pipeline(segments.zero.T, plans.pp)
         self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
         recompute = np.where(present, segments.recompute.T, 0)
         sequences = task.global_batch // micro_batches(plans, task)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..base.arrays import Index, Value, codes_in, take_last
+from ..base.arrays import Column, Index, Value, codes_in, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
@@ -55,6 +55,8 @@ class PlanGroup:
     plans: Plan
     rows: Index
     """Where these rows stand in the whole table."""
+    zero: Column
+    """The ZeRO stage that each row has."""
     optimizer: int
     recipe: Recipe
     policy: SyncPolicy
@@ -73,7 +75,7 @@ class PlanGroup:
         s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
         if policy.shard:
             s = replace(s, weights=data_parallel.hybrid(s.weights, policy.shard))
-        self.stages, zeros = s, codes_in(plans.zero)
+        self.stages, zeros = s, codes_in(self.zero)
         sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy, zeros)
         self.sync = data_parallel.seconds(task, sync, s, zeros, policy)
         if policy.compression:
@@ -89,6 +91,7 @@ class PlanGroup:
 
     def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
         self.task, self.plans, self.rows = task, plans, rows
+        self.zero = data_parallel.zero_in_pipeline(plans.zero, plans.pp)
         self.optimizer = int(plans.optimizer[0])
         self.recipe = RECIPES[Precision(int(plans.precision[0]))]
         self.policy = policy_of(plans)
@@ -137,7 +140,7 @@ class PlanGroup:
         """The chosen ones of its rows, which stand at `rows` in another table."""
         out = copy(self)
         used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
-        out.plans, out.rows = self.plans.take(which), rows
+        out.plans, out.rows, out.zero = self.plans.take(which), rows, self.zero[which]
         out.stages = take_last(self.stages, used)
         for name in ("sync", "update", "copies", "worst", "sends"):
             if hasattr(self, name):
@@ -162,12 +165,14 @@ class PlanGroup:
         return out
 
     def memory_total(self) -> Value:
-        out: Value = self.worst[self.plans.zero, self.skeleton]
+        out: Value = self.worst[self.zero, self.skeleton]
         return out
 
     def data_comm(self) -> Value:
         p = self.plans
-        out: Value = self.sync[p.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
+        out: Value = self.sync[
+            self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
+        ]
         return out
 
     def pipeline_comm(self) -> Value:
@@ -175,14 +180,14 @@ class PlanGroup:
         return out
 
     def optimizer_step(self) -> Value:
-        out: Value = self.update[np.minimum(self.plans.zero, 1), self.skeleton]
+        out: Value = self.update[np.minimum(self.zero, 1), self.skeleton]
         return out
 
     def optimizer_copies(self) -> Value:
         """Seconds in which only copies of an optimizer on the host run, once a step."""
         if not self.policy.offload_optimizer:
             return np.zeros(self.rows.size)
-        out: Value = self.copies[np.minimum(self.plans.zero, 1), self.skeleton]
+        out: Value = self.copies[np.minimum(self.zero, 1), self.skeleton]
         return out
 
     @property
@@ -194,7 +199,7 @@ class PlanGroup:
         """Bytes of host memory that the fullest node needs."""
         how = (self.recipe, self.optimizer, self.policy.offload_optimizer / 100)
         found = offload.node_bytes(self.task, *how, self.stages)
-        out: Value = found[np.minimum(self.plans.zero, 1), self.skeleton]
+        out: Value = found[np.minimum(self.zero, 1), self.skeleton]
         return out
 
     def part(self, cost: Cost) -> Value:
@@ -224,8 +229,8 @@ class PlanGroup:
         """Memory by part on the rank that has most, and that rank."""
         out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
         skeletons = np.arange(self.stages.slowest.size)
-        for zero in codes_in(self.plans.zero):
-            rows = np.flatnonzero(self.plans.zero == zero)
+        for zero in codes_in(self.zero):
+            rows = np.flatnonzero(self.zero == zero)
             parts = self.rank_bytes(zero)
             worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
             for name, part in {**parts, "rank": self.stages.rank}.items():

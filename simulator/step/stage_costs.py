@@ -21,6 +21,7 @@ from ..base.arrays import Column, Value
 from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
 from ..plan.plan import Plan
+from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from . import data_parallel, layer_run_stages, memory
 from .plan_groups import optimizer_seconds
@@ -76,7 +77,8 @@ def stage_costs(
     received, sent = runs.handed_on()
     handed = (forward, both - forward, received[0], sent[-1])
     alone = _Alone(task, recipe, plans, ranks, stages)
-    return {zero: alone.under(zero, *handed) for zero in zeros}
+    each = {zero: int(zero_in_pipeline(zero, plans.pp[:1])[0]) for zero in zeros}
+    return {zero: alone.under(really, *handed) for zero, really in each.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What is not known exactly: constants with priors, steps that update them, choices that know it."""
+"""What is not known exactly: constants with priors, steps that update them, choices under it."""

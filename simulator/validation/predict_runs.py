@@ -129,9 +129,9 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
     out = {meter: np.empty(len(costs)) for meter in ("allocated", "reserved", "device")}
     slack = 1 + costs.task.software.allocator_slack
     for group in costs.groups:
-        for zero in np.unique(group.plans.zero):
+        for zero in np.unique(group.zero):
             parts = group.rank_bytes(int(zero))
-            mine = group.plans.zero == zero
+            mine = group.zero == zero
             rows, skeleton = group.rows[mine], group.skeleton[mine]
             total = sum(parts.values(), np.zeros(1))
             held = total - parts["reserve"]

@@ -24,8 +24,9 @@ NEEDED = (
 _OWN = ("fsdp", "flash_attention", "peak_memory_gb", "notes")
 """Columns that only this format has."""
 _CHANGED = ("ffn_hidden", "recompute", "dtype", "schedule")
-_SAME = ("url", "year", "quality") + tuple(
-    column for column in NEEDED if column not in (*_OWN, *_CHANGED)
+_SAME = (
+    *("url", "year", "quality"),
+    *(column for column in NEEDED if column not in (*_OWN, *_CHANGED)),
 )
 """Columns of the same name and meaning in both formats."""
 
