@@ -20,8 +20,8 @@ from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.collectives import place
 from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.plan.plan import AXES, Plan, from_columns
-from plan3d.simulator.plan.sync_policy import FIELDS as POLICY
+from plan3d.simulator.plan.fields import AXES, POLICY
+from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
@@ -105,7 +105,7 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
         shared["overlap_tp"] *= shared["sequence_parallel"]
         if shared["expert_dispatch"] == AUTO:
             shared["expert_dispatch"] = int(
-                DERIVED["expert_dispatch"](SimpleNamespace(**shared), task)
+                DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
             )
         rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
         if rows.size:
