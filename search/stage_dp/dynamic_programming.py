@@ -30,7 +30,7 @@ from ..exact.uniform_steps import EVERY, exhausted, fastest, uniform_steps
 from ..result.search_result import Counts, Frontier, Progress, SearchResult
 from ..space.axes import default_axes
 from ..space.space import Space
-from .pipelines import pipelines
+from .pipelines import FIXED, pipelines
 from .stage_search import Search, plan_of
 
 AGAIN = 1e-6
@@ -40,8 +40,10 @@ _REFUSED = (
     *("micro_batch_group", "mtp_stage", "overlap_ep"),
 )
 """Fields that must have their usual value: stages are whole, and cut by this search."""
-_SINGLE = ("schedule", "precision", "optimizer")
-"""Fields with one value in a search."""
+_OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
+"""Fields of which the most is taken."""
+_SINGLE = tuple(n for n in FIXED if n not in (*_REFUSED, *_OVERLAPS, *PLAIN, "tp_grid"))
+"""The other fields with one value in a search."""
 
 
 @dataclass(frozen=True)
