@@ -18,11 +18,11 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN, check_field
+from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.values import AUTO, code
+from plan3d.simulator.plan.values import AUTO, check_field, code
 from plan3d.simulator.rules.grid_rules import GRID_RULES
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import RULES, supported_precisions

@@ -22,13 +22,12 @@ from plan3d.simulator.plan.fields import (
     CHOICES,
     ON_HOST,
     TRAINED,
-    check_field,
     those,
 )
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.plan.value_kinds import Flag
-from plan3d.simulator.plan.values import AUTO, spell
+from plan3d.simulator.plan.values import AUTO, check_field, spell
 from plan3d.simulator.reporting.why import layers_per_rank
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs

@@ -10,9 +10,9 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.fields import FIELDS, check_field
+from plan3d.simulator.plan.fields import FIELDS
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.values import code, spell
+from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

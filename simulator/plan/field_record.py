@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, IntEnum
 from functools import partial
 from typing import Any, ParamSpec
@@ -67,7 +67,7 @@ class Field:
     """Of its column in a ranking, where the name is long."""
     plain: bool = False
     """Whether a plan with the default has nothing of what the field is about. What knows nothing of
-    it (bounds, exact searches, runs of layers) holds there, and refuses other values by name."""
+    it (bounds, exact searches, launch files) holds there, and refuses other values by name."""
     by_run: bool = False
     """Whether runs of layers may have values of their own (layer_runs)."""
     aliases: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Field:
     @property
     def stated(self) -> int:
         """The default of a plan in which nothing is left to resolve."""
-        return max(self.default, 0)
+        return max(int(self.default), 0)
 
     def spell(self, code: int) -> Any:
         """A value as people write it."""
@@ -157,3 +157,8 @@ step = partial(_axis, seen_by=SeenBy.STEP)
 recipe = partial(_axis, seen_by=SeenBy.RECIPE)
 synchronisation = partial(_axis, seen_by=SeenBy.SYNCHRONISATION, plain=True)
 """One of the policy: gradients are all-reduced every step in full unless a plan says otherwise."""
+
+
+def records(plan: type) -> dict[str, Field]:
+    """The record of every attribute of a dataclass that was made so, by name."""
+    return {f.name: replace(f.metadata["record"], name=f.name) for f in fields(plan)}

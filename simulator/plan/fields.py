@@ -7,14 +7,23 @@ of every table and JSON object of plans. docs/extending.md says what else a new 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..base.errors import InputError, did_you_mean
 from ..hardware.precision import Optimizer, Precision
 from ..pipeline.schedule_names import SCHEDULE_NAMES
 from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
-from .field_record import Field, SeenBy, Shown, layer, recipe, stages, step, synchronisation
+from .field_record import (
+    Field,
+    SeenBy,
+    Shown,
+    layer,
+    recipe,
+    records,
+    stages,
+    step,
+    synchronisation,
+)
 from .gossip_graphs import Topology
 from .value_kinds import AUTO, PERCENT, Cell, Choice, Count, Flag, Grid, Text
 
@@ -245,9 +254,7 @@ class PlanFields:
     )
 
 
-FIELDS: dict[str, Field] = {
-    f.name: replace(f.metadata["record"], name=f.name) for f in fields(PlanFields)
-}
+FIELDS = records(PlanFields)
 """The record of every field, by name."""
 ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.aliases}
 """Other names of fields, where a plan is written out."""
@@ -283,18 +290,10 @@ BY_RUN = those(lambda record: record.by_run)
 PLAIN = {name: STATED[name] for name in those(lambda record: record.plain)}
 """Fields that few know of, and the values at which nobody needs to: gradients all-reduced every
 step in full, since other ways change the training, and nothing on the host."""
-CHOICES = {
-    name: record.values for name, record in FIELDS.items() if isinstance(record.values, Choice)
-}
+CHOICES = {n: record.values for n, record in FIELDS.items() if isinstance(record.values, Choice)}
 """The names of the fields whose values have names."""
 CATEGORICAL = tuple(n for n, names in CHOICES.items() if not names.ordered and n not in PLAIN)
 """Fields whose values a search takes for unrelated. Those of a policy, which it tries only when
 they are chosen by name, keep the order of their codes."""
 ON_HOST = those(lambda record: record.unit == PERCENT)
 """Fields that make room on a GPU at the expense of its host, and of time."""
-
-
-def check_field(name: str) -> None:
-    """Raise InputError, with the nearest names, when no plan has this field."""
-    if name not in FIELDS:
-        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, FIELDS)}")

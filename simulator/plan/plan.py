@@ -18,13 +18,13 @@ from ..base.arrays import Column, repeats
 from ..base.errors import InputError
 from ..pipeline.schedule_names import Schedule
 from .codes import Sync
-from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields, check_field
+from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
 from .gossip_graphs import Topology
 from .layer_runs import Segments, read_segments, text_of
 from .layer_runs import concat as concat_segments
 from .stage_layout import mtp_stage, read_layout
 from .value_kinds import AUTO, Cell
-from .values import code, spell
+from .values import check_field, code, spell
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

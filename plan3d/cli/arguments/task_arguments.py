@@ -210,9 +210,8 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
     """Refuse constraints that no plan can meet, in the words of the rule that they break."""
     import numpy as np
 
-    from plan3d.simulator.plan.fields import check_field
     from plan3d.simulator.plan.plan import Plan
-    from plan3d.simulator.plan.values import AUTO
+    from plan3d.simulator.plan.values import AUTO, check_field
     from plan3d.simulator.rules.validity import RULES
 
     for name in choose:
