@@ -10,8 +10,9 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.plan import HELP, Plan, check_field
-from plan3d.simulator.plan.values import code, spell
+from plan3d.simulator.plan.fields import FIELDS
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -105,7 +106,7 @@ def _combinations(over: Mapping[str, Values]) -> list[tuple[dict[str, Any], dict
 
 def _labelled(name: str, values: Values) -> list[tuple[Any, Any]]:
     if name not in OF_TASK:
-        known = [*OF_TASK, *HELP]
+        known = [*OF_TASK, *FIELDS]
         if name not in known:
             raise InputError(f"over: {name} is no field{did_you_mean(name, known)}")
         check_field(name)

@@ -18,8 +18,8 @@ from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Precision
 from ..plan.codes import ContextComm, Recompute
+from ..plan.fields import PLAIN
 from ..plan.plan import Plan, model_copies
-from ..plan.sync_policy import FIELDS, PLAIN
 from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES
@@ -275,7 +275,7 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
-_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0), ("offload_activations", 0))
+_PLAIN = (*PLAIN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: the rules of others hold."""
 _OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)

@@ -19,13 +19,14 @@ from ..layers.layer_costs import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
 from ..operators.layer_work import Strategy
+from ..plan.fields import STRATEGY
 from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import micro_batches
 from ..task import Task
 from ..workload.model import Model
 from .ranks import Ranks, Weights, weight_split
-from .stages import STRATEGY, Stages, combine, costs_of
+from .stages import Stages, combine, costs_of
 
 Flags = NDArray[np.bool_]
 

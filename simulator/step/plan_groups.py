@@ -17,6 +17,7 @@ from ..hardware.precision import RECIPES, Precision, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import idle_time
+from ..plan.fields import SKELETON
 from ..plan.plan import Plan
 from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
 from ..task import Task
@@ -68,7 +69,7 @@ class PlanGroup:
 
     def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
         self._describe(task, plans, rows)
-        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
+        first, self.skeleton = stages.first_of_runs(plans, SKELETON)
         skeletons = plans if first.size == plans.rows else plans.take(first)
         s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
         if policy.shard:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Mask, Value
-from ..plan.plan import AXES, concat
+from ..plan.fields import AXES
+from ..plan.plan import concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
 from . import metrics

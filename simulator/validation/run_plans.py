@@ -7,9 +7,8 @@ from typing import Any
 
 from ..base.errors import InputError
 from ..pipeline.schedule_names import Schedule
-from ..plan.codes import NAMES
+from ..plan.fields import CHOICES, POLICY
 from ..plan.plan import Plan
-from ..plan.sync_policy import FIELDS
 from .published_runs import PublishedRun
 from .synchronisation_runs import FRAMEWORKS
 
@@ -46,7 +45,7 @@ def plan_of(run: PublishedRun) -> Plan:
 def _policy(run: PublishedRun) -> dict[str, Any]:
     """How the replicas of a row's framework are kept together, where it is not by all-reduce."""
     policy = FRAMEWORKS.get(run.given("framework", ""))
-    return dict(zip(FIELDS, policy, strict=True)) if policy else {}
+    return dict(zip(POLICY, policy, strict=True)) if policy else {}
 
 
 def _overlap(run: PublishedRun, ranks: int, zero: int, virtual: int, split: bool) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _schedule(run: PublishedRun, virtual: int) -> int:
     wanted = _letters(inside[1] if inside else text.removesuffix(" (deepspeed)"))
     if wanted == "zb2p" and run.noted("synchronous all-reduce optimizer step"):
         wanted = "zbh2sync"
-    for name, number in NAMES["schedule"].items():
+    for name, number in CHOICES["schedule"].names.items():
         if _letters(name) == wanted:
             return number
     raise InputError(f"schedule {text!r} is not modelled")

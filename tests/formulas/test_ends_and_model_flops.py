@@ -19,9 +19,7 @@ from plan3d.simulator.workload.model import Model, Network
 
 def strategy(**fields):
     """One row; tp, cp, ep, etp and micro_batch are 1 and the rest 0 unless given."""
-    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
-    values = {**dict.fromkeys(Strategy.__dataclass_fields__, 0), **ones, **fields}
-    return Strategy(**{name: np.array([float(value)]) for name, value in values.items()})
+    return Strategy.of(**fields)
 
 
 def sides(gemms):

@@ -6,7 +6,7 @@ A machine's profile is fitted first; the layers are then compared with what it p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -154,10 +154,7 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
         global_batch=1,
         software=software_profile(stack),
     )
-    one, none = np.ones_like(tp), np.zeros_like(tp)
-    sizes = {"tp": tp, "cp": one, "ep": one, "etp": one, "micro_batch": batch}
-    s = Strategy(**{field.name: sizes.get(field.name, none) for field in fields(Strategy)})
-    return block_seconds(task, RECIPES[Precision.BF16], s)
+    return block_seconds(task, RECIPES[Precision.BF16], Strategy.of(tp=tp, micro_batch=batch))
 
 
 def gated_block(ffn: int, heads: int, kv_heads: int, width: int) -> Block:
