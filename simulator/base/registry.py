@@ -69,3 +69,43 @@ class Registry(Mapping[str, T], Generic[T]):
 
         for point in entry_points(group=self.group):
             self._known.setdefault(point.name, point.load())
+
+
+class Codes(Mapping[str, int]):
+    """Name -> code of what a registry holds: its place there, which never changes."""
+
+    def __init__(self, registry: Registry[T]) -> None:
+        self._registry = registry
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self:
+            raise KeyError(name)
+        return list(self._registry).index(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._registry.knows(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry)
+
+    def __len__(self) -> int:
+        return len(self._registry)
+
+
+class ByCode(Mapping[int, T], Generic[T]):
+    """Code -> thing of a registry."""
+
+    def __init__(self, registry: Registry[T]) -> None:
+        self._registry = registry
+
+    def __getitem__(self, code: int) -> T:
+        names = list(self._registry)
+        if not 0 <= code < len(names):
+            raise KeyError(code)
+        return self._registry[names[code]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._registry)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
+from .precision.number_formats import WIDTHS
 from .profile_file import (
     Profile,
     Provenance,
@@ -238,8 +239,7 @@ def _count(name: str, value: int) -> int:
 
 
 def _accelerator(file: Profile) -> Accelerator:
-    widths = ("32bit", "16bit", "8bit")
-    gemms = {width: file.section(f"kernels.gemm.{width}") for width in widths}
+    gemms = {width: file.section(f"kernels.gemm.{width}") for width in WIDTHS}
     return Accelerator(
         name=file.texts["accelerator.name"],
         title=file.texts["accelerator.title"],
@@ -249,7 +249,7 @@ def _accelerator(file: Profile) -> Accelerator:
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
         training=TrainingTime(**file.section("kernels.training")),
-        gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
+        gemm_tables={w: _table(file, k) for w in WIDTHS if (k := _TABLE.format(w)) in file.tables},
         layer_tables={
             stack: _table(file, key)
             for stack in SOFTWARE

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
 from ..base.units import convert
+from .precision.number_formats import EVERYWHERE, FORMATS
 from .profile_schema import (
     FIELDS,
     LARGEST,
@@ -234,7 +235,10 @@ def _check_complete(where: str, profile: Profile) -> None:
         raise problem(where, "accelerator.peak.fp32: missing")
     if not {"accelerator.peak.bf16", "accelerator.peak.fp16"} & present:
         raise problem(where, "accelerator.peak: needs bf16 or fp16")
-    if ("accelerator.peak.fp8" in present) != ("kernels.gemm.8bit.efficiency" in present):
-        raise problem(where, "accelerator.peak.fp8 and [kernels.gemm.8bit]: give both or neither")
+    for form in FORMATS.values():
+        peak, section = f"accelerator.peak.{form.name}", f"kernels.gemm.{form.width}"
+        both = peak in present, f"{section}.efficiency" in present
+        if form.width not in EVERYWHERE and both[0] != both[1]:
+            raise problem(where, f"{peak} and [{section}]: give both or neither")
     if profile.numbers["node.gpus"] > profile.numbers["links.fast.gpus"]:
         raise problem(where, "node.gpus: more than links.fast.gpus")

@@ -1,9 +1,10 @@
-"""What may a profile file hold? Every field by dotted key, with its dimension, unit and bounds."""
+"""Fields of a profile file by dotted key, with dimension, unit and bounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .precision.number_formats import EVERYWHERE, FORMATS, WIDTHS
 from .software_stack import SOFTWARE
 
 LARGEST = 1e30
@@ -51,10 +52,8 @@ _COLLECTIVE = {
 _EXCHANGE = {**_COLLECTIVE, "own_bandwidth": _BANDWIDTH}
 _SECTIONS: dict[str, dict[str, Quantity]] = {
     "accelerator": {"memory": _MEMORY, "memory_bandwidth": _BANDWIDTH, "power": _POWER},
-    "accelerator.peak": dict.fromkeys(("bf16", "fp16", "fp8", "tf32", "fp32"), _FLOPS),
-    "kernels.gemm.32bit": _GEMM,
-    "kernels.gemm.16bit": _GEMM,
-    "kernels.gemm.8bit": _GEMM,
+    "accelerator.peak": dict.fromkeys(FORMATS, _FLOPS),
+    **{f"kernels.gemm.{width}": _GEMM for width in WIDTHS},
     "kernels.attention": {
         "efficiency": _SHARE,
         "diagonal_tokens": _TOKENS,
@@ -94,7 +93,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
 TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
 TABLE_FILES = (
-    *(f"kernels.gemm.{width}.table" for width in ("32bit", "16bit", "8bit")),
+    *(f"kernels.gemm.{width}.table" for width in WIDTHS),
     *(f"kernels.layer.{stack}.table" for stack in SOFTWARE),
 )
 FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
@@ -106,5 +105,10 @@ OPTIONAL_NUMBERS = (
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
 )
 """Numbers that a section may lack."""
-OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce", "host")
-"""Sections that a machine may lack, the last three whole."""
+OPTIONAL = (
+    *ONE_BY_ONE,
+    *(f"kernels.gemm.{width}" for width in WIDTHS if width not in EVERYWHERE),
+    "links.fast.switch_all_reduce",
+    "host",
+)
+"""Sections that a machine may lack, those that are not ONE_BY_ONE whole."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
-from ..hardware.precision import Optimizer, Precision
+from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedule_names import SCHEDULE_NAMES
 from .compressors import Compression
 from .gossip_graphs import Topology
@@ -57,12 +58,12 @@ class Sync(IntEnum):
     """Exact averages inside a fast domain, gossip between domains."""
 
 
-NAMES: dict[str, dict[str, int]] = {
+NAMES: dict[str, Mapping[str, int]] = {
     "schedule": SCHEDULE_NAMES,
     "recompute": {r.name.lower(): r for r in Recompute},
     "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
     "expert_dispatch": {d.name.lower(): d for d in Dispatch},
-    "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
+    "precision": CODES,
     "optimizer": {o.name.lower(): o for o in Optimizer},
     "sync": {s.name.lower().replace("_", "-"): s for s in Sync},
     "topology": {t.name.lower().replace("_", "-"): t for t in Topology},

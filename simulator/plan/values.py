@@ -99,9 +99,10 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
     if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
         raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
-    if name in _HIGHEST and (values > _HIGHEST[name]).any():
-        wrong = values[values > _HIGHEST[name]].flat[0]
-        raise InputError(f"{name}={wrong} must be at most {_HIGHEST[name]}")
+    highest = max(NAMES[name].values()) if name in NAMES else _HIGHEST.get(name)
+    if highest is not None and (values > highest).any():
+        wrong = values[values > highest].flat[0]
+        raise InputError(f"{name}={wrong} must be at most {highest}")
 
 
 def coded(name: str, value: Any) -> Any:

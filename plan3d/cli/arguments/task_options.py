@@ -6,6 +6,7 @@ Nothing here imports numpy, so that help is instant.
 from __future__ import annotations
 
 from plan3d.simulator.base import units
+from plan3d.simulator.hardware.precision import CODES
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, SOFTWARE
 
 from .launch_options import LAUNCH
@@ -85,7 +86,7 @@ TASK_OPTIONS = (
         flag="--precision",
         value="P",
         verbs=(*TASK, "export"),
-        help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
+        help=f"recipe of number formats, default bf16: {', '.join(CODES)}",
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     *(

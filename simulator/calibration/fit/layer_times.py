@@ -198,8 +198,8 @@ def check_generalises(layers: LayerTimes) -> None:
 
 
 def _is_dense(q: Question) -> bool:
-    recipe = RECIPES[Precision(q.plan.precision)]
-    return recipe.gemm_width == "16bit" and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
+    recipe = RECIPES[int(q.plan.precision)]
+    return layer_tables.serves(recipe) and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
 
 
 def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
@@ -234,7 +234,7 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
 
 def _of_run(q: Question) -> Value:
     """Modelled seconds [pass] of the layer of a run."""
-    recipe = RECIPES[Precision(q.plan.precision)]
+    recipe = RECIPES[int(q.plan.precision)]
     return block_seconds(q.task, recipe, strategy(q.plan.table()))[:, 0]
 
 
