@@ -1,4 +1,4 @@
-"""How are bytes, rates and times written? The only room that parses or prints a unit.
+"""Units of bytes, rates and times: the only room that parses or prints one.
 
 Inside the package everything is SI: seconds, bytes, bytes/s, FLOP/s, watts.
 GB = 10^9 bytes, GiB = 2^30 bytes; memory is printed in GiB, rates in GB/s.
@@ -45,6 +45,11 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "count": {"GPUs": 1.0},
     "rows": {"rows": 1.0},
 }
+
+
+def si_unit(dimension: str) -> str:
+    """The unit in which a number of that dimension is its SI value."""
+    return next(unit for unit, factor in _DIMENSIONS[dimension].items() if factor == 1.0)
 
 
 def convert(value: float, unit: str, dimension: str) -> float:

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from .leaves import Quantity
 from .precision.number_formats import EVERYWHERE, FORMATS, WIDTHS
-from .software_stack import SOFTWARE
-
-LARGEST = 1e30
-"""No quantity of a machine is larger in SI units, nor smaller than its inverse unless zero."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What a field of a profile may hold."""
-
-    dimension: str
-    example: str
-    least: float = 0.0
-    most: float = LARGEST
-    zero: bool = False
-    """Zero is a value (a latency), not a mistake (a bandwidth)."""
-
 
 _MEMORY = Quantity(dimension="memory", example="GiB")
 _MESSAGE = Quantity(dimension="memory", example="kB")
@@ -35,7 +17,7 @@ _SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
 _RATIO = Quantity(dimension="ratio", example="1", most=100.0)
 _TOKENS = Quantity(dimension="length", example="tokens", zero=True)
 _ROWS = Quantity(dimension="rows", example="rows", zero=True)
-_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000)
+_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000, whole=True)
 
 _GEMM = {
     "efficiency": _SHARE,
@@ -92,12 +74,29 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
 TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
-TABLE_FILES = (
-    *(f"kernels.gemm.{width}.table" for width in WIDTHS),
-    *(f"kernels.layer.{stack}.table" for stack in SOFTWARE),
-)
-FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
-TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
+LAYERS = "kernels.layer."
+"""Tables of whole layers: a section for every stack that has one, whatever its name."""
+FIELDS = (*QUANTITIES, *TEXTS, *(f"kernels.gemm.{width}.table" for width in WIDTHS))
+SECTIONS = {key[:dot] for key in (*FIELDS, LAYERS) for dot, char in enumerate(key) if char == "."}
+
+
+def is_section(key: str, inside: str) -> bool:
+    """Whether a key, which ends in the name of something `inside` a section, is a section."""
+    return key in SECTIONS or inside == LAYERS
+
+
+def is_table_file(key: str) -> bool:
+    """Whether a key names a file of times."""
+    return key.startswith(("kernels.gemm.", LAYERS)) and key.endswith(".table")
+
+
+def names_in(prefix: str) -> list[str]:
+    """What the section with that prefix may hold."""
+    if prefix.startswith(LAYERS) and prefix != LAYERS:
+        return ["table"]
+    return sorted({k[len(prefix) :].split(".")[0] for k in FIELDS if k.startswith(prefix)})
+
+
 ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
 OPTIONAL_NUMBERS = (

@@ -1,10 +1,11 @@
-"""Which whole layers were timed, alone or by the steps they make up, and what is predicted of them?
+"""Whole layers that were timed, alone or by the steps they make up, and what is predicted of them.
 
 A machine's profile is fitted first; the layers are then compared with what it predicts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -48,8 +49,9 @@ class LayerTimes:
     """[size, layer] in the order of layer_tables.SIZES."""
     seconds: Value
     """Forward and backward as measured and as modelled [4, layer]."""
-    timed_alone: bool
-    """Otherwise they are what makes whole steps come out as measured."""
+    origins: tuple[str, ...]
+    """Sources of the whole steps that they make come out as measured; none where they were timed
+    alone."""
     without: Errors
     """Of the profile without a table, on the layers or on the steps."""
     held_out: Errors
@@ -58,6 +60,11 @@ class LayerTimes:
     """How rows are held out, in words."""
     elsewhere: Errors | None = None
     """On steps whose shape of layer the table did not see."""
+
+    @property
+    def timed_alone(self) -> bool:
+        """Whether layers were timed, not steps."""
+        return not self.origins
 
 
 Compare = Callable[[Path], LayerTimes]
@@ -128,7 +135,7 @@ def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> Laye
         stack=stack,
         sizes=sizes,
         seconds=np.concatenate([measured, modelled]),
-        timed_alone=True,
+        origins=(),
         without=errors(modelled.sum(axis=0), measured.sum(axis=0)),
         held_out=errors(predicted.sum(axis=0), measured.sum(axis=0)),
         split="layers, one by one",
@@ -224,12 +231,17 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
         stack=asked[0].task.software.name,
         sizes=shapes,
         seconds=np.concatenate([modelled * ratios.ratio, modelled]),
-        timed_alone=False,
+        origins=tuple(sorted({_name(str(q.run["source"])) for q in asked})),
         without=errors(rows.seconds(lambda task: task), rows.measured),
         held_out=_held_out(rows, groups),
         split="runs",
         elsewhere=elsewhere,
     )
+
+
+def _name(source: str) -> str:
+    """A source as the name of an origin."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", source)[:79].strip("-._") or "runs"
 
 
 def _of_run(q: Question) -> Value:
