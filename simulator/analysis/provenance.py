@@ -144,12 +144,12 @@ def _whole_layers(costs: Costs, row: int) -> Value:
 
 
 def _layer_entry(task: Task) -> TableFile | LayerTable | None:
-    return task.cluster.accelerator.layer_tables.get(task.software.name)
+    return task.cluster.accelerator.layer_tables.get(task.software.label)
 
 
 def _layer_origin(local: Local) -> Origin:
     """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
-    entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
+    entry = local.task.cluster.accelerator.layer_tables[local.task.software.label]
     table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
     found = Origin(int(layer_tables.origins(table, sizes)[0]))
     alone = not isinstance(entry, TableFile) or entry.provenance.measured

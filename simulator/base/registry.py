@@ -6,9 +6,9 @@ name is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import InputError, did_you_mean
 
@@ -16,19 +16,24 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Name -> thing; a thing of the package may be given as 'module:attribute'."""
+    """Name -> thing; a thing of the package may be given as the text that `load` turns into it,
+    'module:attribute' unless said otherwise."""
 
-    def __init__(self, what: str, group: str, known: Mapping[str, T | str]) -> None:
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        known: Mapping[str, T | str],
+        load: Callable[[str], T] | None = None,
+    ) -> None:
+        self.what, self.group, self._load = what, group, load or _attribute
         self._known: dict[str, T | str] = dict(known)
         self._plugged = False
 
     def __getitem__(self, name: str) -> T:
         found = self._known[name]
         if isinstance(found, str):
-            module, _, attribute = found.partition(":")
-            found = getattr(import_module(module), attribute)
-            self._known[name] = found
+            found = self._known[name] = self._load(found)
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -69,6 +74,12 @@ class Registry(Mapping[str, T], Generic[T]):
 
         for point in entry_points(group=self.group):
             self._known.setdefault(point.name, point.load())
+
+
+def _attribute(text: str) -> Any:
+    """What a module of the package has under a name."""
+    module, _, attribute = text.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 class Codes(Mapping[str, int]):

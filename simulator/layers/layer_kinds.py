@@ -212,7 +212,7 @@ def layer_sizes(task: Task, s: Strategy) -> Value:
 
 
 def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
-    entry = task.cluster.accelerator.layer_tables.get(task.software.name)
+    entry = task.cluster.accelerator.layer_tables.get(task.software.label)
     if entry is None or not layer_tables.serves(recipe):
         return None
     return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base import units
 from plan3d.simulator.hardware.precision import CODES
-from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, SOFTWARE
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
 from .launch_options import LAUNCH
 from .parser import Option, percents, positive, whole
@@ -33,7 +33,7 @@ SPACE = ("search", "compare")
 REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters", "systems")
+EVERY = (*ASKING, "validate", "models", "clusters", "software", "systems")
 
 TASK_OPTIONS = (
     Option(
@@ -127,7 +127,8 @@ TASK_OPTIONS = (
         value="PROFILE",
         verbs=ASKING,
         completes="software",
-        help=f"training stack, default {DEFAULT_SOFTWARE}: {', '.join(SOFTWARE)}",
+        help=f"training stack (see 'plan3d software') or path of a TOML file, default "
+        f"{DEFAULT_SOFTWARE}",
     ),
     Option(
         flag="--inter-node-bandwidth",

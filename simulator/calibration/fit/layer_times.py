@@ -18,7 +18,7 @@ from ...base.errors import CalibrationError
 from ...hardware import layer_tables
 from ...hardware.cluster import Cluster
 from ...hardware.precision import RECIPES, Precision
-from ...hardware.software_stack import software_profile
+from ...hardware.software_stack import Software, software_profile
 from ...layers.layer_costs import block_seconds
 from ...layers.layer_kinds import is_tabled, layer_kinds
 from ...operators.layer_work import Strategy
@@ -82,10 +82,10 @@ def timed_layers(table: Measurements, stack: str) -> Compare | None:
             f"whole layers: {shapes.shape[1]} with a forward and a longer forward_backward time; a "
             f"table needs at least {FEWEST_TIMED}"
         )
-    software_profile(stack)
+    software = software_profile(stack)
 
     def compare(profile: Path) -> LayerTimes:
-        return _compared(profile, stack, shapes, measured)
+        return _compared(profile, software, shapes, measured)
 
     return compare
 
@@ -114,17 +114,17 @@ def whole_rows(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ..
     return tuple(found[tuple(shape)] for shape in shapes.T)
 
 
-def modelled_layers(profile: Path, stack: str, shapes: Value) -> Value:
+def modelled_layers(profile: Path, software: Software, shapes: Value) -> Value:
     """What a profile predicts of both passes of layers of these shapes [2, layer]."""
     modelled = np.empty((2, shapes.shape[1]))
     _, alike = np.unique(shapes[:6], axis=1, return_inverse=True)
     for same in (np.flatnonzero(alike.reshape(-1) == i) for i in range(int(alike.max()) + 1)):
-        modelled[:, same] = _modelled(profile, stack, shapes[:, same])
+        modelled[:, same] = _modelled(profile, software, shapes[:, same])
     return modelled
 
 
-def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> LayerTimes:
-    modelled = modelled_layers(profile, stack, shapes)
+def _compared(profile: Path, software: Software, shapes: Value, measured: Value) -> LayerTimes:
+    modelled = modelled_layers(profile, software, shapes)
     sizes = table_sizes(shapes)
     ratio, predicted = measured / modelled, np.empty_like(measured)
     for i in range(ratio.shape[1]):
@@ -132,7 +132,7 @@ def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> Laye
         table = layer_tables.build(sizes[:, others], ratio[:, others])
         predicted[:, i] = modelled[:, i] * layer_tables.ratios(table, sizes[:, [i]])[:, 0]
     return LayerTimes(
-        stack=stack,
+        stack=software.label,
         sizes=sizes,
         seconds=np.concatenate([measured, modelled]),
         origins=(),
@@ -148,7 +148,7 @@ def table_sizes(shapes: Value) -> Value:
     return np.stack([hidden, tp, batch, sequence])
 
 
-def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
+def _modelled(profile: Path, software: Software, shapes: Value) -> Value:
     """Seconds [pass, layer] of gated-MLP layers that differ in tensor size and micro-batch."""
     hidden, ffn, heads, kv_heads, width, sequence = (int(x) for x in shapes[:6, 0])
     tp, batch = shapes[6:]
@@ -159,7 +159,7 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
         Cluster.profile(profile, nodes=1),
         sequence=sequence,
         global_batch=1,
-        software=software_profile(stack),
+        software=software,
     )
     one, none = np.ones_like(tp), np.zeros_like(tp)
     sizes = {"tp": tp, "cp": one, "ep": one, "etp": one, "micro_batch": batch}
@@ -228,7 +228,7 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
     _, shape = np.unique(layer_fit.sizes_of(rows), axis=1, return_inverse=True)
     elsewhere = _held_out(rows, shape.reshape(-1).astype(object) % FOLDS)
     return LayerTimes(
-        stack=asked[0].task.software.name,
+        stack=asked[0].task.software.label,
         sizes=shapes,
         seconds=np.concatenate([modelled * ratios.ratio, modelled]),
         origins=tuple(sorted({_name(str(q.run["source"])) for q in asked})),
