@@ -23,8 +23,8 @@ from .provenance import EXACT, Provenance
 PACKAGE = "plan3d.hardware_profiles"
 LARGEST = 1e30
 """No quantity is larger in SI units, nor smaller than its inverse unless zero."""
-LONGEST_NAME, LONGEST_CITATION = 200, 10_000
-"""Characters of a text of a profile, and of one of [sources]."""
+LONGEST_NAME, LONGEST_PATH, LONGEST_CITATION = 200, 4096, 10_000
+"""Characters of a text of a profile, of the name of a file, and of one of [sources]."""
 _ORIGIN = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
 
 
@@ -93,7 +93,7 @@ def base_of(where: str, tree: dict[str, Any], known: Collection[str]) -> str:
     where there is none."""
     if "base" not in tree:
         return ""
-    name = text(where, "base", tree.pop("base"))
+    name = text(where, "base", tree.pop("base"), LONGEST_PATH)
     if name in known or not is_path(where):
         return name
     return str(Path(where).parent / name) if is_path(name) else name

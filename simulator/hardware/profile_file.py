@@ -129,7 +129,7 @@ def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Pro
             profile.texts[key] = leaves.text(where, key, node)
         elif is_table_file(key):
             origin = leaves.origin(where, key, node, sources, MACHINE, {"file": '"..."'})
-            path = leaves.text(where, f"{key}.file", node["file"])
+            path = leaves.text(where, f"{key}.file", node["file"], leaves.LONGEST_PATH)
             profile.tables[key] = TableFile(path, origin)
         else:
             wanted = QUANTITIES[key]

@@ -166,7 +166,7 @@ def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, folde
         section["table"]["file"] = _seen_from(folder, layer_paths(base)[stack])
     if changes.layer_file is not None:
         new = changes.layer_file
-        entry = {"file": new.file, "source": CITED_LAYERS, "kind": "measured"}
+        entry: dict[str, Any] = {"file": new.file, "source": CITED_LAYERS, "kind": "measured"}
         if new.origins:
             entry |= {"kind": "fitted", "origins": list(new.origins)}
         tree["kernels"]["layer"] = {new.stack: {"table": entry}}
