@@ -80,10 +80,14 @@ def shipped_tables() -> set[str]:
     return {entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir()}
 
 
-def read_profile(name_or_path: str | Path, chain: tuple[str, ...] = ()) -> Profile:
-    """The profile with that name, or in the TOML file at that path; `chain` are the profiles that
-    it is the base of."""
-    name, known = str(name_or_path), profile_names()
+def read_profile(name_or_path: str | Path) -> Profile:
+    """The profile with that name, or in the TOML file at that path."""
+    return _read(str(name_or_path), ())
+
+
+def _read(name: str, chain: tuple[str, ...]) -> Profile:
+    """The same; `chain` are the profiles that it is the base of."""
+    known = profile_names()
     if name not in known and not is_path(name):
         if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
             raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
@@ -102,7 +106,7 @@ def _parsed(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile
     if base:
         chain = leaves.check_chain(where, chain)
         try:
-            own = profile_base.lend(read_profile(base, chain), own, absent)
+            own = profile_base.lend(_read(base, chain), own, absent)
         except InputError as error:
             raise problem(where, f"base: {error}") from None
     _check_complete(where, own, base)

@@ -100,7 +100,7 @@ def _read(name: str, chain: tuple[str, ...] = ()) -> Software:
     if base:
         chain = leaves.check_chain(name, chain)
         try:
-            lender = software_profile(base, chain)
+            lender = _named(base, chain)
         except InputError as error:
             raise problem(name, f"base: {error}") from None
         given = _lent(lender, given)
@@ -170,9 +170,12 @@ SOFTWARE: Registry[Software] = Registry(
 """Stacks by name; the shipped ones are read when they are asked for."""
 
 
-def software_profile(name_or_path: str | Path, chain: tuple[str, ...] = ()) -> Software:
+def software_profile(name_or_path: str | Path) -> Software:
     """A stack by name, or of the TOML file at that path; InputError where there is none."""
-    name = str(name_or_path)
+    return _named(str(name_or_path), ())
+
+
+def _named(name: str, chain: tuple[str, ...]) -> Software:
     if leaves.is_path(name):
         return _read(name, chain)
     if SOFTWARE.knows(name):
