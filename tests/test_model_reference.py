@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plan3d.simulator.plan.codes import NAMES
+from plan3d.simulator.plan.fields import FIELDS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
@@ -32,14 +32,14 @@ def test_rooms_that_the_reference_names_exist(room):
 
 @pytest.mark.parametrize("field", CHOICES)
 def test_every_value_of_a_plan_is_in_the_reference(field):
-    first = {code: name for name, code in reversed(NAMES[field].items())}
+    first = {code: name for name, code in reversed(FIELDS[field].values.names.items())}
     for name in first.values():
         assert re.search(rf"`(\w+=)?{re.escape(name)}`", PAGE), name
 
 
 def test_every_collective_is_in_the_reference():
     named = {name for file, name in ROOMS if file.endswith("/collectives.py")}
-    assert public(ROOT / "simulator" / "operators" / "collectives.py") - {"Group"} == named
+    assert public(ROOT / "simulator" / "operators" / "collectives.py") - {"ProcessGroup"} == named
 
 
 def test_rows_have_as_many_columns_as_their_table():

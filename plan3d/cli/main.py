@@ -50,11 +50,9 @@ class _Fields(argparse.Action):
     """Prints what the fields of a plan mean and exits."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        from plan3d.simulator.base.text_tables import Table
-        from plan3d.simulator.plan.plan import HELP
+        from .catalogue import plan_fields
 
-        words = frozenset({0, 1})
-        Screen().table(Table(headers=("field", "meaning"), rows=tuple(HELP.items()), words=words))
+        Screen().table(plan_fields.table())
         parser.exit()
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.layer_runs import FIELDS
+from plan3d.simulator.plan.fields import BY_RUN, ON_HOST, PLAIN
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.sync_policy import PLAIN
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import violated
@@ -75,7 +74,7 @@ def differing(plan: Plan) -> str:
     if not plan.segments:
         return ""
     runs = plan.segments
-    for name in FIELDS:
+    for name in BY_RUN:
         values = sorted({int(value) for value in getattr(runs, name)[runs.present]})
         if len(values) > 1:
             return f"layers with {' and '.join(shown(name, value) for value in values)} in one plan"
@@ -88,20 +87,14 @@ def with_layers(plan: Plan) -> Plan:
         return plan
     runs = plan.segments
     counts = tuple(sum(run["layers"] for run in stage) for stage in runs.stages())
-    own = {name: int(getattr(runs, name)[0, 0]) for name in FIELDS}
+    own = {name: int(getattr(runs, name)[0, 0]) for name in BY_RUN}
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
-WAYS = {
-    "sync": PLAIN.sync,
-    "topology": PLAIN.topology,
-    "sync_period": PLAIN.period,
-    "compression": PLAIN.compression,
-    "levels": PLAIN.levels,
-    "kept_per_thousand": PLAIN.kept_per_thousand,
-}
-"""Fields of how replicas are kept together, and what every framework does; buckets, shards and
-host memory each framework has in its own way."""
+OWN_WAYS = ("bucket_parameters", "shard", *ON_HOST)
+"""Fields that few plans use and that each framework has in its own way."""
+WAYS = {name: usual for name, usual in PLAIN.items() if name not in OWN_WAYS}
+"""The others, which are about how replicas are kept together, and what every framework does."""
 
 
 def _plainly_reduced(p: Any, task: Task) -> Any:

@@ -1,4 +1,4 @@
-"""How fast, and how small, can any completion of a partial plan be? Admissible lower bounds.
+"""Bounds: how fast, and how small, any completion of a partial plan can be at best.
 
 A partial plan knows some fields; the others may take any value of their axes, legal together or
 not. Its bounds are those of an ideal plan costed by the simulator's own functions: what an open
@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
+from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.operators.layer_work import Strategy
 from plan3d.simulator.pipeline import idle_time, stage_placement
 from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import supported_precisions
@@ -40,9 +41,10 @@ from ..space.space import Space
 SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 ENDS = ("first_stage_layers", "last_stage_layers")
-PLACEMENT = (*ENDS, "mtp_stage", "virtual_stages", "schedule", "micro_batch_group")
+_CUT = (*ENDS, "mtp_stage")
+PLACEMENT = (*_CUT, *(n for n in SKELETON if n not in (*STRATEGY, *SIZES, *_CUT)))
 """Fields that decide which layers a rank holds and how long it idles."""
-LOCAL = tuple(name for name in stages.STRATEGY if name not in SIZES)
+LOCAL = tuple(name for name in STRATEGY if name not in SIZES)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
@@ -178,12 +180,12 @@ class Relaxation:
         """Bounds of each row, the best over the precisions and optimizers that it may have."""
         plans = self._plans(columns, length)
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
-        each = [self._of(plans, RECIPES[Precision(code)]) for code in sorted(codes)]
+        each = [self._of(plans, RECIPES[int(code)]) for code in sorted(codes)]
         least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
-        """The rows as a table; open fields are 0, one chunk a rank."""
+        """The rows as a table; open fields have their defaults, one chunk a rank."""
         names = [*SIZES, *LOCAL, *(PLACEMENT if self.placed else ENDS if self.ends else ())]
         full = {
             name: np.broadcast_to(np.asarray(columns[name], np.int64), (length,))
@@ -191,7 +193,7 @@ class Relaxation:
             if name in self.known
         }
         for name in set(names) | set(PLACEMENT):
-            full.setdefault(name, np.full(length, int(name == "virtual_stages"), np.int64))
+            full.setdefault(name, np.full(length, STATED[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)
 
     def _of(self, plans: Plan, recipe: Recipe) -> PlanBounds:

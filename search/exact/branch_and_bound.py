@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.base.arrays import Mask, Value
-from plan3d.simulator.plan.plan import DISTINCT
+from plan3d.simulator.plan.fields import DISTINCT, EXPANSION
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..result.objective import objective as objective_of
 from ..result.search_result import Progress, SearchRecord, SearchResult
-from ..space.space import ORDER as SPACE_ORDER
 from ..space.space import Level, Space, levels, table
 from .bounds import LOCAL, PLACEMENT, SIZES, PlanBounds, Relaxation
 
@@ -39,7 +38,7 @@ NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
 MEMORY = NAMES[-1]
 
 
-ORDER = tuple(dict.fromkeys((*SIZES, *LOCAL, *PLACEMENT, *SPACE_ORDER)))
+ORDER = tuple(dict.fromkeys((*SIZES, *LOCAL, *PLACEMENT, *EXPANSION)))
 """Axes from the outermost in: what a layer costs is bounded before layers are placed."""
 
 

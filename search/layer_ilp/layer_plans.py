@@ -9,6 +9,7 @@ from itertools import groupby, islice, permutations, product
 import numpy as np
 
 from plan3d.simulator.plan import layer_runs
+from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.step.stage_layouts import chunk_sizes
@@ -83,6 +84,6 @@ def as_segments(plans: Plan, task: Task) -> Plan:
     if plans.segments:
         return plans
     row = plans.take(0)
-    own = {name: getattr(row, name) for name in layer_runs.FIELDS}
+    own = {name: getattr(row, name) for name in BY_RUN}
     stages = [[{"layers": layers, **own}] for layers in chunk_sizes(task, row)]
     return from_columns(plans.table().columns(), segments=of_stages(stages))

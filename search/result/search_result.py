@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.plan.plan import DISTINCT, Plan
+from plan3d.simulator.plan.fields import DISTINCT
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs, joined
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.stages import first_of_runs

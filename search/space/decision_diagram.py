@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Index, distinct
 
-from .axes import DERIVES_FROM
+from .axes import DERIVED
 from .space import Level, Space, expand, levels
 
 DEAD = -1
@@ -63,7 +63,7 @@ def _live(walk: list[Level], depth: int) -> set[str]:
     """Fields that rules or derived fields after this level read."""
     later = walk[depth + 1 :]
     rules = {name for level in later for rule in level.rules for name in rule.fields}
-    return rules.union(*(DERIVES_FROM.get(level.name, ()) for level in later if level.derived))
+    return rules.union(*(DERIVED[level.name].reads for level in later if level.derived))
 
 
 def _arcs(

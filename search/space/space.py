@@ -1,4 +1,4 @@
-"""Which plans are there? Axes of values, expanded into tables of legal plans.
+"""Search space: axes of values, expanded into tables of legal plans.
 
 Axes are expanded one after another; each rule prunes as soon as the fields it reads are known,
 and counts what it removed. Tables come in chunks that fit a cache, in an order that keeps plans
@@ -18,11 +18,11 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.plan import AXES, Plan, check_field, from_columns
+from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN
+from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
-from plan3d.simulator.plan.sync_policy import FIELDS
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.values import AUTO, code
+from plan3d.simulator.plan.values import AUTO, check_field, code
 from plan3d.simulator.rules.grid_rules import GRID_RULES
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import RULES, supported_precisions
@@ -30,9 +30,7 @@ from plan3d.simulator.task import Task
 
 from .axes import (
     DERIVED,
-    DERIVES_FROM,
     LARGEST_MICRO_BATCH,
-    PLAIN_AXES,
     default_axes,
     micro_batches,
     topologies,
@@ -40,39 +38,6 @@ from .axes import (
 
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
-
-ORDER = (
-    "tp",
-    "tp_grid",
-    "cp",
-    "pp",
-    "dp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "virtual_stages",
-    "schedule",
-    "micro_batch_group",
-    "cp_comm",
-    "expert_dispatch",
-    "precision",
-    "optimizer",
-    "first_stage_layers",
-    "last_stage_layers",
-    "mtp_stage",
-    "sequence_parallel",
-    "recompute",
-    "overlap_tp",
-    "overlap_ep",
-    "offload_activations",
-    "zero",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_p2p",
-    *FIELDS,
-)
-"""Axes from the outermost in: what decides the stages comes before what synchronises them, and
-DISTINCT before the rest, so that plans which a ranking does not tell apart are neighbours."""
 
 
 @dataclass
@@ -127,7 +92,7 @@ class Space:
 
     def check_plain(self, backend: str, objective: str) -> None:
         """Raise InputError where the search is over more than its bounds know."""
-        odd = [name for name, plain in PLAIN_AXES.items() if self.axes[name] != plain]
+        odd = [name for name, plain in PLAIN.items() if self.axes[name] != (plain,)]
         if odd or objective == "time-to-accuracy":
             raise InputError(
                 f"{backend} bounds plain all-reduce training on GPUs only: it cannot search "
@@ -210,13 +175,13 @@ class Level:
         return self.values.size == 1 and bool(self.values[0] == AUTO)
 
 
-def levels(space: Space, order: Sequence[str] = ORDER) -> list[Level]:
+def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     """The axes to expand, in order, each with the rules that are decided after it."""
     names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    plain = all(space.axes[name] == values for name, values in PLAIN_AXES.items())
-    waiting = [rule for rule in RULES if not (plain and PLAIN_AXES.keys() & set(rule.fields))]
+    plain = all(space.axes[name] == (value,) for name, value in PLAIN.items())
+    waiting = [rule for rule in RULES if not (plain and PLAIN.keys() & set(rule.fields))]
     if space.axes["tp_grid"] == (0,):
         waiting = [rule for rule in waiting if rule not in GRID_RULES]
     walk = []
@@ -235,7 +200,7 @@ def _after_sources(space: Space, names: Sequence[str]) -> list[str]:
     place = {name: i for i, name in enumerate(names)}
 
     def turn(name: str) -> tuple[int, bool]:
-        sources = DERIVES_FROM[name] if _derived(space, name) else ()
+        sources = DERIVED[name].reads if _derived(space, name) else ()
         last = max((turn(source)[0] for source in sources if source in place), default=-1)
         return max(last, place[name]), last > place[name]
 
@@ -255,7 +220,7 @@ def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[
 def expand(columns: dict[str, Any], length: int, level: Level) -> tuple[dict[str, Any], int]:
     """Every row once with each value of the axis; an AUTO axis is worked out instead."""
     if level.derived:
-        derived = DERIVED[level.name](SimpleNamespace(**columns), level.task)
+        derived = DERIVED[level.name].of(SimpleNamespace(**columns), level.task)
         column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (length,)))
         return {**columns, level.name: column}, length
     width = level.values.size

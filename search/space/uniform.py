@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from plan3d.simulator.base.arrays import Mask
+from plan3d.simulator.plan.fields import CATEGORICAL, OF_TABLE
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -17,8 +18,6 @@ from .decision_diagram import Diagram, diagram
 from .problem import Points, Random, Variable, encode, nearest, step
 from .space import Level, Space, levels, table
 
-CATEGORICAL = ("schedule", "cp_comm", "expert_dispatch", "precision", "optimizer")
-"""Fields whose values have no order."""
 EXCHANGES = ("tp", "cp", "pp")
 """Axes of which one may grow while another shrinks; dp, derived, takes what a single move frees."""
 EXCHANGED = 0.25
@@ -73,13 +72,13 @@ class UniformProblem:
         columns, chosen = self.space.constants, iter(points.T)
         for level in self._walk:
             if level.derived:
-                columns[level.name] = DERIVED[level.name](SimpleNamespace(**columns), self.task)
+                columns[level.name] = DERIVED[level.name].of(SimpleNamespace(**columns), self.task)
             else:
                 columns[level.name] = level.values[next(chosen)]
         whole = {
             name: np.ascontiguousarray(np.broadcast_to(column, len(points)).astype(np.int64))
             for name, column in columns.items()
-            if name != "layers_per_stage"
+            if name not in OF_TABLE
         }
         return table({**whole, "layers_per_stage": self.space.layers_per_stage}, len(points))
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.plan.fields import PLAIN
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.values import AUTO, spell
@@ -27,9 +28,9 @@ from plan3d.simulator.task import Task
 
 from ..exact.uniform_steps import EVERY, exhausted, fastest, uniform_steps
 from ..result.search_result import Counts, Frontier, Progress, SearchResult
-from ..space.axes import PLAIN_AXES, default_axes
+from ..space.axes import default_axes
 from ..space.space import Space
-from .pipelines import pipelines
+from .pipelines import FIXED, pipelines
 from .stage_search import Search, plan_of
 
 AGAIN = 1e-6
@@ -39,8 +40,10 @@ _REFUSED = (
     *("micro_batch_group", "mtp_stage", "overlap_ep"),
 )
 """Fields that must have their usual value: stages are whole, and cut by this search."""
-_SINGLE = ("schedule", "precision", "optimizer")
-"""Fields with one value in a search."""
+_OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
+"""Fields of which the most is taken."""
+_SINGLE = tuple(n for n in FIXED if n not in (*_REFUSED, *_OVERLAPS, *PLAIN, "tp_grid"))
+"""The other fields with one value in a search."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:
 def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
     """The axes of a space as stages have them; InputError where they cannot."""
     usual, axes = default_axes(space.task), dict(space.axes)
-    for name, values in PLAIN_AXES.items():
-        if axes[name] != values:
+    for name, plain in PLAIN.items():
+        if axes[name] != (plain,):
             raise InputError(
                 f"dynamic-programming all-reduces gradients and uses no host memory: {name} cannot "
                 "be chosen"

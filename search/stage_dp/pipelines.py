@@ -1,4 +1,4 @@
-"""Which pipelines may a plan have that is not uniform? Stages, micro-batches, strategies.
+"""Pipelines of plans that are not uniform: stages, micro-batches, strategies.
 
 All stages of a pipeline share its micro-batches, and every field but tp, dp, ZeRO and recompute.
 Legend: p stages, m micro-batches, N GPUs, B sequences of a step.
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Column, Value, distinct
-from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.precision import RECIPES
 from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.collectives import place
 from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.plan.plan import AXES, Plan, from_columns
-from plan3d.simulator.plan.sync_policy import FIELDS as POLICY
+from plan3d.simulator.plan.fields import AXES
+from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
@@ -98,28 +98,26 @@ def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipelin
     A stage has N / p GPUs. If p does not divide N, or if they may be `unequal`, each stage has any
     power of two within a node or any number of whole nodes.
     """
-    fixed = {name: axes[name][0] for name in _FIXED} | {"global_batch": task.global_batch}
+    fixed = {name: axes[name][0] for name in FIXED} | {"global_batch": task.global_batch}
     meshes = list(_meshes(task, axes["pp"], unequal))
     for values in product(*(axes[name] for name in _VARIED)):
         shared = {**fixed, **dict(zip(_VARIED, values, strict=True))}
         shared["overlap_tp"] *= shared["sequence_parallel"]
         if shared["expert_dispatch"] == AUTO:
             shared["expert_dispatch"] = int(
-                DERIVED["expert_dispatch"](SimpleNamespace(**shared), task)
+                DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
             )
         rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
         if rows.size:
             yield from _with_strategies(task, axes, shared, meshes, rows)
 
 
-_FIXED = (
-    *("schedule", "virtual_stages", "overlap_tp", "overlap_grad_reduce"),
-    *("overlap_param_gather", "overlap_p2p", "overlap_ep", "precision", "optimizer"),
-    *POLICY,
-)
-"""Fields with one value in a search."""
+_OWN = ("pp", "tp", "dp", "micro_batch", "zero", "recompute")
+"""Fields that stages and their number decide."""
 _VARIED = ("sequence_parallel", "cp", "ep", "etp", "cp_comm", "expert_dispatch")
 """Fields that all stages of a pipeline share."""
+FIXED = tuple(name for name in AXES if name not in (*_OWN, *_VARIED))
+"""The others, which have one value in a search."""
 
 
 def _meshes(
@@ -200,7 +198,7 @@ def _least_of_layers(
     task: Task, axes: Axes, shared: dict[str, int], rows: Column, legal: NDArray[np.bool_]
 ) -> tuple[Value, Value]:
     """Least seconds and least bytes of state of a layer of each kind [strategy, kind]."""
-    recipe = RECIPES[Precision(shared["precision"])]
+    recipe = RECIPES[int(shared["precision"])]
     lightest = _as_plans(shared, rows, 0, min(axes["recompute"]))
     first, which = distinct([lightest.tp, lightest.micro_batch])
     table = costs_of(task.model)(task, recipe, strategy(lightest.take(first))).table[which]

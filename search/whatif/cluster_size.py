@@ -11,12 +11,12 @@ import numpy as np
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.operators.layer_work import model_flops_per_token
+from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
 from ..result.search_result import Progress, SearchResult
-from .single_field_changes import ON_HOST
 
 DAY = 86400.0
 """Seconds."""

@@ -1,4 +1,4 @@
-"""What does one change of a plan do? Every legal edit of one field, costed and ranked.
+"""Single changes of a plan: every legal edit of one field, costed and ranked.
 
 An edit keeps the plan's other fields and lets follow what follows: dp fills the GPUs, and a field
 that has the value a stack would choose anyway is chosen again. What changes the numbers that are
@@ -15,10 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.units import format_bytes
-from plan3d.simulator.plan.codes import NAMES
-from plan3d.simulator.plan.plan import ALIASES, AXES, Plan, check_field, concat, resolve
+from plan3d.simulator.plan.fields import (
+    ALIASES,
+    AXES,
+    CATEGORICAL,
+    CHOICES,
+    ON_HOST,
+    TRAINED,
+    those,
+)
+from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.values import AUTO, spell
+from plan3d.simulator.plan.value_kinds import Flag
+from plan3d.simulator.plan.values import AUTO, check_field, spell
 from plan3d.simulator.reporting.why import layers_per_rank
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs
@@ -28,23 +37,16 @@ from plan3d.simulator.task import Task
 from ..find_plans import find_plans
 from ..space.axes import default_axes, divisors
 
-FOLLOWING = (
-    "schedule",
-    "sequence_parallel",
-    "zero",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_p2p",
-)
+FOLLOWING = those(lambda field: field.default == AUTO and not field.plain and field.name != "dp")
 """Fields that resolve() chooses where a plan leaves them open, besides dp."""
-FIXED = ("dp", "precision", "optimizer")
+FIXED = ("dp", *TRAINED)
 """Fields that are no edit: dp follows from the GPUs, the others change what is trained."""
 EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
-SPELLED = ("schedule", "cp_comm", "expert_dispatch")
+SPELLED = tuple(name for name in CATEGORICAL if name not in TRAINED)
 """Fields that are tried with all their names."""
-ON_HOST = ("offload_optimizer", "offload_activations")
-"""Fields that make room on a GPU at the expense of its host, and of time."""
+SWITCHED = those(lambda field: isinstance(field.values, Flag))
+"""Fields that are tried both ways, also where a search lets them follow from others."""
 ON_HOST_VALUES = (0, 50, 100)
 """Percent that is tried of them."""
 NEAR = 2
@@ -105,10 +107,10 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     axes = {name: v for name, v in default_axes(task).items() if name not in FIXED}
     layers = layers_per_rank(task, plan.take(0))
     near = range(-NEAR, NEAR + 1)
-    axes |= {name: tuple(NAMES[name].values()) for name in SPELLED}
+    axes |= {name: tuple(CHOICES[name].names.values()) for name in SPELLED}
     axes["first_stage_layers"] = (0, *(layers[0] + d for d in near if layers[0] + d > 0))
     axes["last_stage_layers"] = (0, *(layers[-1] + d for d in near if layers[-1] + d > 0))
-    axes |= dict.fromkeys(("overlap_param_gather", "overlap_p2p", "overlap_ep"), (0, 1))
+    axes |= {name: (0, 1) for name in SWITCHED if len(axes[name]) == 1}
     axes |= dict.fromkeys(ON_HOST, ON_HOST_VALUES if task.cluster.host else (0,))
     axes["mtp_stage"] = tuple(range(plan.take(0).pp + 1)) if task.model.mtp_layers else (0,)
     axes["micro_batch_group"] = (0, *divisors(_micro_batches(plan, task)))
@@ -196,7 +198,7 @@ def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:
     It keeps the precision and optimizer of the given plan.
     """
     task, row = costs.task, costs.plans.take(0)
-    choose = {name: [getattr(row, name)] for name in ("precision", "optimizer")}
+    choose = {name: [getattr(row, name)] for name in TRAINED}
     out = []
     for factor in CAPACITIES:
         a = task.cluster.accelerator

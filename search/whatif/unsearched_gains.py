@@ -1,15 +1,16 @@
-"""What did a search keep fixed that would make its best plan faster?"""
+"""Gains that were not searched: what a search kept fixed that would make its best plan faster."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
 
+from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
 
 from ..result.search_result import SearchResult
 from ..space.space import Space
-from .single_field_changes import FIXED, ON_HOST, single_edits
+from .single_field_changes import FIXED, single_edits
 
 WORTH = 0.01
 """Share of a step that a change must save to be named."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.units import GIB, format_bytes, format_seconds
-from ..plan.plan import AXES, Plan
+from ..plan.fields import AXES, OF_TABLE
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..step.costs import Costs
 from .time_breakdown import LABELS, losses
@@ -52,7 +53,7 @@ def changed_fields(first: Plan, second: Plan) -> dict[str, tuple[object, object]
         for name in AXES
         if getattr(ours, name) != getattr(theirs, name)
     }
-    for name in ("layers_per_stage", "segments"):
+    for name in OF_TABLE:
         before, after = (_stated(plan, name) for plan in (ours, theirs))
         if before != after:
             out[name] = (before, after)

@@ -1,4 +1,4 @@
-"""What work is in a layer? GEMMs, attention and moved bytes on one rank; no time in it.
+"""Work of a layer: GEMMs, attention and moved bytes on one rank; no time in it.
 
 Legend, per rank and micro-batch: b micro-batch, s sequence, h hidden, t tp, c cp,
 T = b s / c tokens, u = t with sequence parallelism else 1 (how often norms are split),
@@ -9,12 +9,13 @@ Neglected: padding of ragged expert batches (routing is assumed balanced).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
+from ..plan.fields import STATED, STRATEGY
 from ..workload.blocks import Attention, Block, Experts, Mlp
 from ..workload.model import Model, Network
 
@@ -46,6 +47,13 @@ class Strategy:
     """Percent of what is kept."""
     tp_grid: Value
     """Code of the grid of tensor_grid; 0 in what is not on one."""
+
+    @classmethod
+    def of(cls, **stated: Any) -> Strategy:
+        """The strategies of these columns or numbers; the other fields have their defaults."""
+        fields = {**{name: STATED[name] for name in STRATEGY}, **stated}
+        columns = np.broadcast_arrays(*(np.array(v, float, ndmin=1) for v in fields.values()))
+        return cls(**dict(zip(fields, columns, strict=True)))
 
     def take(self, rows: NDArray[np.intp]) -> Strategy:
         """The chosen strategies."""
@@ -121,8 +129,8 @@ class Work(NamedTuple):
     """Bytes that selective recompute moves again."""
     kernels: int
     """Memory-bound kernels launched forward."""
-    sixteen_bit: bool = False
-    """GEMMs that no recipe runs in 8 bits."""
+    logits: bool = False
+    """Its GEMMs make logits, in the number format of a recipe's head."""
     loss_bytes: Value | float = 0.0
     """Those of moved_bytes that are cross-entropy's."""
     again: Again = Again()
@@ -364,7 +372,7 @@ def add(works: list[Work]) -> Work:
         selective_gemms=[g for w in works for g in w.selective_gemms],
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
         kernels=sum(w.kernels for w in works),
-        sixteen_bit=all(w.sixteen_bit for w in works),
+        logits=all(w.logits for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
     )
 

@@ -1,13 +1,10 @@
-"""How are the values of a plan's fields called? Enumerations, and the names people write."""
+"""Names of values: the enumerations that only plans have, and what people call their members."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from ..hardware.precision import Optimizer, Precision
-from ..pipeline.schedule_names import SCHEDULE_NAMES
 from .compressors import Compression
-from .gossip_graphs import Topology
 
 
 class Recompute(IntEnum):
@@ -57,19 +54,14 @@ class Sync(IntEnum):
     """Exact averages inside a fast domain, gossip between domains."""
 
 
-NAMES: dict[str, dict[str, int]] = {
-    "schedule": SCHEDULE_NAMES,
-    "recompute": {r.name.lower(): r for r in Recompute},
-    "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},
-    "expert_dispatch": {d.name.lower(): d for d in Dispatch},
-    "precision": {p.name.lower().replace("_", "-"): p for p in Precision},
-    "optimizer": {o.name.lower(): o for o in Optimizer},
-    "sync": {s.name.lower().replace("_", "-"): s for s in Sync},
-    "topology": {t.name.lower().replace("_", "-"): t for t in Topology},
-    "compression": {
-        **{c.name.lower().replace("_", "-"): c for c in Compression},
-        "1-bit": Compression.ONE_BIT,
-        "top-k": Compression.MEM_SGD,
-    },
+def names_of(codes: type[IntEnum]) -> dict[str, int]:
+    """What people call the members of an enumeration: 'all-gather' for ALL_GATHER."""
+    return {member.name.lower().replace("_", "-"): member for member in codes}
+
+
+COMPRESSION_NAMES = {
+    **names_of(Compression),
+    "1-bit": Compression.ONE_BIT,
+    "top-k": Compression.MEM_SGD,
 }
-"""Spelled-out values of the fields that are enumerations."""
+"""Methods of compression, two of them with another name."""

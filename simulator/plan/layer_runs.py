@@ -1,4 +1,4 @@
-"""Which run of layers has which strategy? The stages of a plan that is not uniform.
+"""Runs of layers with a strategy of their own: the stages of a plan that is not uniform.
 
     11:recompute=full+1|12:tp=4,dp=16|12*6
 
@@ -17,19 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InputError, did_you_mean
+from .fields import BY_RUN
 
 Table = NDArray[np.int64]
 Code = Callable[[str, Any], int]
-"""The integer of a field's value, as plan.code gives it."""
+"""The integer of a field's value, as values.code gives it."""
 
-FIELDS = ("tp", "dp", "zero", "recompute")
-"""Fields of a plan that may differ from run to run."""
 ABSENT = -1
 """Stage of what pads a table; also the value of a field that is left to the plan."""
 LARGEST = 4096
 """Stages or runs of the longest plan."""
 _RUN = re.compile(r"(\d+)(?::([^+|*]*))?")
-_COLUMNS = ("stage", "layers", *FIELDS)
+_COLUMNS = ("stage", "layers", *BY_RUN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +64,7 @@ class Segments:
             yield [self._run(row, int(i)) for i in runs]
 
     def _run(self, row: int, i: int) -> dict[str, int]:
-        stated = {name: int(getattr(self, name)[row, i]) for name in FIELDS}
+        stated = {name: int(getattr(self, name)[row, i]) for name in BY_RUN}
         fields = {name: value for name, value in stated.items() if value != ABSENT}
         return {"layers": int(self.layers[row, i]), **fields}
 
@@ -149,10 +148,10 @@ def _run_of_fields(run: dict[str, Any], code: Code) -> dict[str, int]:
 
 
 def _value(name: str, value: Any, code: Code) -> int:
-    if name not in FIELDS:
+    if name not in BY_RUN:
         raise InputError(
-            f"segments cannot give {name!r} by run{did_you_mean(name, FIELDS)}; "
-            f"they can give {', '.join(FIELDS)}"
+            f"segments cannot give {name!r} by run{did_you_mean(name, BY_RUN)}; "
+            f"they can give {', '.join(BY_RUN)}"
         )
     return code(name, value)
 
@@ -170,5 +169,5 @@ def text_of(segments: Segments, spell: Callable[[str, int], Any], row: int = 0) 
 
 
 def _text_of_run(run: dict[str, int], spell: Callable[[str, int], Any]) -> str:
-    fields = ",".join(f"{name}={spell(name, run[name])}" for name in FIELDS if name in run)
+    fields = ",".join(f"{name}={spell(name, run[name])}" for name in BY_RUN if name in run)
     return f"{run['layers']}:{fields}" if fields else str(run["layers"])

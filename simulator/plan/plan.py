@@ -1,122 +1,43 @@
-"""What is chosen? A plan is a row of small integers; a table of plans is the same with columns.
+"""Plans: a row of small integers, or a table of the same with columns.
 
-Every field is an int or a one-dimensional int64 array; names such as 'full' or '1f1b' are codes
-of an enumeration. AUTO (-1) in a field means "what a current training stack does"; `resolve`
-replaces it, once the number of GPUs is known.
+`fields` states what the fields are. Each is an int or a one-dimensional int64 array; names such as
+'full' or '1f1b' are codes of an enumeration. AUTO (-1) in a field means "what a current training
+stack does"; `resolve` replaces it, once the number of GPUs is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Column, repeats
-from ..base.errors import InputError, did_you_mean
-from ..hardware.precision import Optimizer, Precision
+from ..base.errors import InputError
 from ..pipeline.schedule_names import Schedule
-from .codes import ContextComm, Dispatch, Recompute, Sync
-from .compressors import Compression
+from .codes import Sync
+from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
 from .gossip_graphs import Topology
-from .layer_runs import FIELDS as SEGMENT_FIELDS
 from .layer_runs import Segments, read_segments, text_of
 from .layer_runs import concat as concat_segments
 from .stage_layout import mtp_stage, read_layout
-from .values import AUTO, Cell, code, coded, spell
-
-ZERO_IS_USUAL = ("micro_batch_group", "first_stage_layers", "last_stage_layers", "mtp_stage")
-"""Fields in which 0 stands for what a stack does unless told otherwise."""
-ALIASES = {"pipeline_model_parallel_layout": "layers_per_stage"}
-"""Other names of fields, where a plan is written out."""
-
-
-def _axis(default: int, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+from .value_kinds import AUTO, Cell
+from .values import check_field, code, spell
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class Plan(PlanFields):
     """How a model is spread over GPUs: one row, or a table with equally long columns.
 
     Raises InputError for a field, name or number that no plan can have.
     """
 
-    tp: Cell = _axis(1, "tensor-parallel size")
-    tp_grid: Cell = _axis(
-        0, "grid of the tensor ranks: 1d (Megatron-LM), 4x4 (2d, SUMMA), 2.5d:4x4x2 or 4x2x2 (3d)"
-    )
-    pp: Cell = _axis(1, "pipeline-parallel size (stages)")
-    dp: Cell = _axis(AUTO, "data-parallel size; derived from the GPUs when absent")
-    cp: Cell = _axis(1, "context-parallel size; divides the sequence")
-    ep: Cell = _axis(1, "expert-parallel size; folds into the data ranks")
-    etp: Cell = _axis(1, "tensor-parallel size of the experts")
-    virtual_stages: Cell = _axis(1, "model chunks a pipeline rank holds (interleaving)")
-    micro_batch: Cell = _axis(1, "sequences in one micro-batch")
-    schedule: Cell = _axis(
-        AUTO,
-        "1f1b, interleaved, gpipe, naive, breadth-first, zb-h1, zb-h2, zb-h2-sync, zb-v, dualpipe "
-        "or dualpipe-v",
-    )
-    micro_batch_group: Cell = _axis(
-        0, "micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp"
-    )
-    sequence_parallel: Cell = _axis(AUTO, "shard norms and residuals along the sequence (SP)")
-    zero: Cell = _axis(AUTO, "ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded")
-    recompute: Cell = _axis(Recompute.NONE, "none, selective or full activation recompute")
-    overlap_grad_reduce: Cell = _axis(AUTO, "gradient reduction hides behind the backward pass")
-    overlap_param_gather: Cell = _axis(AUTO, "parameter gathers hide behind the forward pass")
-    overlap_p2p: Cell = _axis(AUTO, "pipeline sends hide behind compute (interleaved only)")
-    overlap_tp: Cell = _axis(0, "tensor-parallel collectives hide behind their GEMMs")
-    overlap_ep: Cell = _axis(0, "expert all-to-alls hide behind another micro-batch")
-    cp_comm: Cell = _axis(ContextComm.P2P, "p2p (ring), all-gather or a2a (Ulysses)")
-    expert_dispatch: Cell = _axis(Dispatch.ALLTOALL, "alltoall or hierarchical (once a node)")
-    precision: Cell = _axis(Precision.BF16, "bf16, fp16, fp8, fp32, mixed or pure-bf16")
-    optimizer: Cell = _axis(Optimizer.ADAM, "adam or sgd")
-    first_stage_layers: Cell = _axis(0, "layers of the first pipeline rank; 0 = balanced")
-    last_stage_layers: Cell = _axis(0, "layers of the last pipeline rank; 0 = balanced")
-    mtp_stage: Cell = _axis(
-        0, "stage, from 1, with the multi-token prediction layer; 0 = the last, with the head"
-    )
-    sync: Cell = _axis(
-        Sync.ALL_REDUCE,
-        "all-reduce, ring, tree, hierarchical, parameter-server, sharded-parameter-server, gossip "
-        "or hierarchical-gossip",
-    )
-    topology: Cell = _axis(
-        AUTO,
-        "graph of gossip: ring, grid, torus, exponential, one-peer-exponential, "
-        "inner-outer-exponential, complete or given (--graph)",
-    )
-    sync_period: Cell = _axis(1, "steps between synchronisations (local SGD)")
-    compression: Cell = _axis(
-        Compression.NONE,
-        "none, qsgd, one-bit, mem-sgd (top-k), double-squeeze, ef21-sgd or neolithic",
-    )
-    levels: Cell = _axis(0, "levels of quantisation, for qsgd")
-    kept_per_thousand: Cell = _axis(0, "entries of a thousand that top-k keeps")
-    bucket_parameters: Cell = _axis(
-        0, "gradients reduced together when overlapped; 1 = each tensor, 0 = the stack's"
-    )
-    shard: Cell = _axis(0, "ranks that ZeRO shards over, replicated beyond (HSDP); 0 = all")
-    offload_optimizer: Cell = _axis(
-        0, "percent of the optimizer whose state and update are on the host's CPUs"
-    )
-    offload_activations: Cell = _axis(0, "percent of the kept activations that wait in host memory")
-    layers_per_stage: tuple[int, ...] = field(
-        default=(), metadata={"help": "layers of every stage: 11,12,12,11 or Et*3|(tt|)*29|L"}
-    )
-    segments: Segments | None = field(
-        default=None,
-        metadata={"help": "runs of layers with a strategy of their own: 11:recompute=full+1|12*3"},
-    )
-
     def __post_init__(self) -> None:
         lengths = set()
         for name in AXES:
-            value = coded(name, getattr(self, name))
+            value = FIELDS[name].coded(getattr(self, name))
             object.__setattr__(self, name, value)
             if isinstance(value, np.ndarray):
                 lengths.add(value.size)
@@ -211,7 +132,7 @@ class Plan:
             out["layers_per_stage"] = list(self.layers_per_stage)
         if self.segments:
             out["segments"] = [
-                [{n: spell(n, value) for n, value in run.items()} for run in stage]
+                [{n: spell(n, v) if n in BY_RUN else v for n, v in run.items()} for run in stage]
                 for stage in self.segments.stages()
             ]
         return out
@@ -237,20 +158,6 @@ class Plan:
         return " ".join(shown) or "tp=1"
 
 
-AXES = tuple(f.name for f in fields(Plan) if f.name not in ("layers_per_stage", "segments"))
-"""The columns of a plan."""
-_STATED = {name: max(int(getattr(Plan, name)), 0) for name in AXES}
-"""Defaults of the columns, 0 where they are AUTO."""
-DISTINCT = (
-    *("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch", "virtual_stages", "schedule"),
-    *("micro_batch_group", "cp_comm", "expert_dispatch", "precision", "optimizer"),
-    *("sync", "topology", "sync_period", "compression"),
-)
-"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
-HELP = {f.name: f.metadata["help"] for f in fields(Plan)}
-"""One line about every field; the command line shows the same."""
-
-
 def _usual(row: Plan) -> Plan:
     """The defaults that go with a row's sizes and segments, dp aside."""
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
@@ -270,7 +177,7 @@ def model_copies(schedule: Cell) -> Cell:
 def _differing(row: Plan) -> Segments:
     """A row's segments with only what differs from the row's own fields."""
     assert row.segments
-    own = {name: np.int64(getattr(row, name)) for name in SEGMENT_FIELDS}
+    own = {name: np.int64(getattr(row, name)) for name in BY_RUN}
     columns = {name: getattr(row.segments, name) for name in own}
     return row.segments.filled(
         **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
@@ -284,12 +191,6 @@ def _chosen(column: Column, rows: Any) -> Column:
         return column[:size] if size <= column.size else np.repeat(column[:1], size)
     out: Column = column[rows]
     return out
-
-
-def check_field(name: str) -> None:
-    """Raise InputError, with the nearest names, when no plan has this field."""
-    if name not in HELP:
-        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, HELP)}")
 
 
 def _unchecked(
@@ -311,7 +212,7 @@ def from_columns(
     n = max(np.size(c) for c in columns.values())
     full = {
         name: columns[name] if name in columns else np.full(n, default, np.int64)
-        for name, default in _STATED.items()
+        for name, default in STATED.items()
     }
     return _unchecked(full, layers_per_stage, segments)
 
@@ -364,7 +265,7 @@ def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
     and ZeRO only where there are ranks to shard over."""
     assert plan.segments
     runs, own = plan.segments, {**plan.columns(), "dp": dp}
-    row = {name: np.reshape(own[name], (-1, 1)) for name in (*SEGMENT_FIELDS, "cp")}
+    row = {name: np.reshape(own[name], (-1, 1)) for name in (*BY_RUN, "cp")}
     tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
     dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
     usual = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)

@@ -10,27 +10,16 @@ from typing import NamedTuple
 
 from .codes import Sync
 from .compressors import Compression
+from .fields import POLICY
 from .gossip_graphs import Topology
 from .plan import Plan
 
-FIELDS = (
-    "sync",
-    "topology",
-    "sync_period",
-    "compression",
-    "levels",
-    "kept_per_thousand",
-    "bucket_parameters",
-    "shard",
-    "offload_optimizer",
-)
-"""Fields of a plan that make its policy."""
 GOSSIP = (Sync.GOSSIP, Sync.HIERARCHICAL_GOSSIP)
 SERVERS = (Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
 
 
 class SyncPolicy(NamedTuple):
-    """One combination of FIELDS."""
+    """One combination of the fields of POLICY."""
 
     sync: Sync = Sync.ALL_REDUCE
     topology: Topology = Topology.NONE
@@ -59,7 +48,7 @@ PLAIN = SyncPolicy()
 
 def policy_of(plans: Plan, row: int = 0) -> SyncPolicy:
     """The policy of one row of a table."""
-    stated = tuple(int(getattr(plans, name)[row]) for name in FIELDS)
+    stated = tuple(int(getattr(plans, name)[row]) for name in POLICY)
     if stated == PLAIN:
         return PLAIN
     sync, topology, period, method, *rest = stated

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Mask
+from ..plan.fields import BY_RUN, PLAIN, POLICY
 from ..plan.layer_runs import Segments
 from ..plan.plan import Plan, from_columns, model_copies
-from ..plan.sync_policy import FIELDS as POLICY_FIELDS
-from ..plan.sync_policy import PLAIN
 from ..task import Task
 
 
@@ -41,7 +40,7 @@ def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
     assert runs
     owner, _ = np.nonzero(runs.present)
     columns = {name: column[owner] for name, column in table.columns().items()}
-    for name in ("tp", "dp", "zero", "recompute"):
+    for name in BY_RUN:
         columns[name] = getattr(runs, name)[runs.present]
     m = micro_batches(table, task)[owner]
     columns["micro_batch"] = np.maximum(task.global_batch // (m * columns["dp"]), 1)
@@ -140,10 +139,7 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
 
 
 def _all_reduced(plans: Plan) -> Mask:
-    own = {name: getattr(plans, name) for name in POLICY_FIELDS}
-    usual = PLAIN._asdict().values()
-    same = [own[name] == value for name, value in zip(own, usual, strict=True)]
-    out: Mask = np.all(same, axis=0)
+    out: Mask = np.all([getattr(plans, name) == PLAIN[name] for name in POLICY], axis=0)
     return out
 
 

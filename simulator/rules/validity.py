@@ -16,10 +16,10 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Precision
+from ..hardware.precision import RECIPES
 from ..plan.codes import ContextComm, Recompute
+from ..plan.fields import PLAIN
 from ..plan.plan import Plan, model_copies
-from ..plan.sync_policy import FIELDS, PLAIN
 from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES
@@ -83,9 +83,9 @@ def supported_precisions(task: Task) -> list[int]:
     """Precision recipes whose formats the accelerator computes in."""
     peaks = task.cluster.accelerator.peak
     return [
-        int(p)
-        for p, recipe in RECIPES.items()
-        if recipe.gemm_format in peaks and recipe.attention_format in peaks
+        code
+        for code, recipe in RECIPES.items()
+        if all(form.name in peaks for form in recipe.formats)
     ]
 
 
@@ -245,10 +245,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def _no_format(p: Plan, task: Task) -> str:
-    recipe = RECIPES[Precision(p.precision)]
-    for number_format in (recipe.gemm_format, recipe.attention_format):
+    for form in RECIPES[int(p.precision)].formats:
         try:
-            peak_flops(task.cluster.accelerator, number_format)
+            peak_flops(task.cluster.accelerator, form.name)
         except InputError as error:
             return f"{error} (precision)"
     raise AssertionError("the rule holds")
@@ -275,7 +274,7 @@ def _of_pipeline(rule: Rule) -> bool:
     return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
 
 
-_PLAIN = (*zip(FIELDS, PLAIN, strict=True), ("tp_grid", 0), ("offload_activations", 0))
+_PLAIN = (*PLAIN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: the rules of others hold."""
 _OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)

@@ -12,34 +12,23 @@ import numpy as np
 from ..base import text_tables
 from ..base.text_tables import Table
 from ..base.units import GIB, format_bytes
-from ..hardware.precision import RECIPES, Precision
-from ..plan.plan import ZERO_IS_USUAL, Plan
-from ..plan.sync_policy import FIELDS, PLAIN
+from ..hardware.precision import RECIPES
+from ..plan.field_record import Shown
+from ..plan.fields import FIELDS, STATED, those
+from ..plan.plan import Plan
 from ..plan.values import spell
 from .plan_groups import COMPUTE
 
 if TYPE_CHECKING:
     from .costs import Costs
 
-SHORT = {
-    "virtual_stages": "virtual",
-    "micro_batch": "micro",
-    "micro_batches": "batches",
-    "sequence_parallel": "sp",
-    "overlap_grad_reduce": "o-grad",
-    "overlap_param_gather": "o-param",
-    "overlap_p2p": "o-p2p",
-    "overlap_tp": "o-tp",
-    "overlap_ep": "o-ep",
-    "expert_dispatch": "dispatch",
-    "first_stage_layers": "first",
-    "last_stage_layers": "last",
-    "offload_optimizer": "off-opt %",
-    "offload_activations": "off-act %",
-}
+SHORT = {name: record.header for name, record in FIELDS.items() if record.header}
+SHORT |= {"micro_batches": "batches"}
 """Column headers of a ranking where the field's name is long."""
-ALWAYS = ("tp", "pp", "dp", "micro_batch", "micro_batches", "recompute", "zero")
+ALWAYS = (*those(lambda record: record.shown is Shown.ALWAYS), "micro_batches")
 """Fields that a ranking shows even if all its rows agree."""
+SELDOM = those(lambda record: record.shown is Shown.SELDOM or record.plain)
+"""Fields that few plans use: a ranking does not say that all plans leave them at their defaults."""
 SHOWN, WIDEST = 10, 60
 """Rows of a ranking, and characters of segments in it."""
 NEGLIGIBLE = 1e-6
@@ -48,7 +37,7 @@ NEGLIGIBLE = 1e-6
 
 def number_format(plan: Plan, row: int = 0) -> str:
     """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
-    return RECIPES[Precision(int(plan.table().precision[row]))].gemm_format
+    return RECIPES[int(plan.table().precision[row])].linear.name
 
 
 def plan_fields(costs: Costs, row: int) -> dict[str, Any]:
@@ -131,9 +120,7 @@ def same_for_all(costs: Costs) -> dict[str, str]:
 
 def worth_saying(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = {**dict.fromkeys(ZERO_IS_USUAL, "0"), "tp_grid": "1d"}
-    usual |= {name: _cell(spell(name, code)) for name, code in zip(FIELDS, PLAIN, strict=True)}
-    usual["offload_activations"] = "0"
+    usual = {name: _cell(spell(name, STATED[name])) for name in SELDOM}
     return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.arrays import Index, Value, codes_in, distinct, repeats
 from ..pipeline import stage_placement
-from ..plan import sync_policy
+from ..plan.fields import POLICY
 from ..plan.plan import Plan, resolve
 from ..rules.validity import check
 from ..task import Task
@@ -26,7 +26,7 @@ def _groups(plans: Plan) -> list[Index]:
     key = plans.precision * 16 + plans.optimizer
     if key.size < 2:
         return [np.arange(1)] * key.size
-    for column in (getattr(plans, name) for name in sync_policy.FIELDS):
+    for column in (getattr(plans, name) for name in POLICY):
         if not repeats(column) and (column != column[0]).any():
             _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]

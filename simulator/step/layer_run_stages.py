@@ -19,6 +19,7 @@ from ..layers.layer_costs import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
 from ..operators.layer_work import Strategy
+from ..plan.fields import STRATEGY
 from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import micro_batches
@@ -26,7 +27,7 @@ from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
 from .ranks import Ranks, Weights, weight_split
-from .stages import STRATEGY, Stages, combine, costs_of
+from .stages import Stages, combine, costs_of
 
 Flags = NDArray[np.bool_]
 
@@ -105,7 +106,7 @@ class Runs:
         sequences = task.global_batch // micro_batches(plans, task)
         micro_batch = np.maximum(sequences // self.dp, 1)
         self.hidden = micro_batch * (task.sequence / plans.cp * task.model.hidden)
-        self.hidden = self.hidden * recipe.activation
+        self.hidden = self.hidden * recipe.sent
         shared = {name: getattr(plans, name) for name in _SHARED}
         shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
         own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}

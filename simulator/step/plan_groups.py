@@ -13,10 +13,11 @@ import numpy as np
 
 from ..base.arrays import Column, Index, Value, codes_in, take_last
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Precision, Recipe
+from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import idle_time
+from ..plan.fields import SKELETON
 from ..plan.plan import Plan
 from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
 from ..task import Task
@@ -70,7 +71,7 @@ class PlanGroup:
 
     def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
         self._describe(task, plans, rows)
-        first, self.skeleton = stages.first_of_runs(plans, stages.SKELETON)
+        first, self.skeleton = stages.first_of_runs(plans, SKELETON)
         skeletons = plans if first.size == plans.rows else plans.take(first)
         s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
         if policy.shard:
@@ -93,9 +94,9 @@ class PlanGroup:
         self.task, self.plans, self.rows = task, plans, rows
         self.zero = data_parallel.zero_in_pipeline(plans.zero, plans.pp)
         self.optimizer = int(plans.optimizer[0])
-        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.recipe = RECIPES[int(plans.precision[0])]
         self.policy = policy_of(plans)
-        self.peak = peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.name)
 
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""

@@ -1,4 +1,4 @@
-"""Which rank holds which layers, for every plan of a table? Layouts of its distinct shapes."""
+"""Stage layouts: which rank holds which layers, for the distinct shapes of a table of plans."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
 
-SHAPE = ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers", "mtp_stage")
-"""Fields of a plan that decide its layout, with the placement of its schedule."""
 LayoutOf = Callable[[stage_placement.Cut], stage_placement.StageLayout]
 
 
@@ -23,8 +21,10 @@ class Placements:
 
     def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
-        columns = [getattr(plans, name) for name in SHAPE]
-        columns.append(stage_placement.placement(plans.schedule))
+        columns = [
+            *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
+            *(plans.mtp_stage, stage_placement.placement(plans.schedule)),
+        ]
         rows, self.which = distinct(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
         cut = [

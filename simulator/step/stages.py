@@ -1,4 +1,4 @@
-"""What does a pipeline rank cost? Layer costs gathered over placements, before sharding.
+"""Stages: what a pipeline rank costs. Layer costs gathered over placements, before sharding.
 
 A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
 optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
@@ -24,40 +24,12 @@ from ..pipeline.activations_in_flight import Sizes, held_bytes, in_flight, losse
 from ..pipeline.idle_time import Passes
 from ..pipeline.schedule_names import Schedule
 from ..plan import tensor_grid
+from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Model, Network
 from .ranks import Ranks, Weights, uniform
 from .stage_layouts import LayoutOf, Placements
-
-STRATEGY = (
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "sequence_parallel",
-    "recompute",
-    "overlap_tp",
-    "overlap_ep",
-    "cp_comm",
-    "expert_dispatch",
-    "tp_grid",
-    "offload_activations",
-)
-"""Fields of a plan that one layer can see."""
-SKELETON = (
-    *STRATEGY,
-    "pp",
-    "dp",
-    "virtual_stages",
-    "schedule",
-    "micro_batch_group",
-    "first_stage_layers",
-    "last_stage_layers",
-    "mtp_stage",
-)
-"""Fields of a plan that decide its stages."""
 
 CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
 

@@ -16,7 +16,8 @@ import numpy as np
 from ..base.arrays import Column, Index, Mask, Value
 from ..pipeline.stage_placement import every_rank
 from ..pipeline.stage_placement import layout as stage_layout
-from ..plan.plan import AXES, concat
+from ..plan.fields import AXES
+from ..plan.plan import concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
 from . import metrics

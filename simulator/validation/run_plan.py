@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError
+from ..plan.fields import POLICY
 from ..plan.plan import AUTO, Plan
-from ..plan.sync_policy import FIELDS
 from .published_runs import PublishedRun
 from .run_stack import STACKS
 from .synchronisation_runs import FRAMEWORKS
@@ -85,7 +85,7 @@ def _offloaded(run: PublishedRun) -> int:
 def _policy(run: PublishedRun) -> dict[str, Any]:
     """How the replicas of a row's framework are kept together, where it is not by all-reduce."""
     policy = FRAMEWORKS.get(run.given("framework", ""))
-    named = dict(zip(FIELDS, policy, strict=True)) if policy else {}
+    named = dict(zip(POLICY, policy, strict=True)) if policy else {}
     return {
         name: value for name, value in named.items() if name not in ("shard",) and "off" not in name
     }

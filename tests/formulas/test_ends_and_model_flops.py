@@ -19,9 +19,7 @@ from plan3d.simulator.workload.model import Model, Network
 
 def strategy(**fields):
     """One row; tp, cp, ep, etp and micro_batch are 1 and the rest 0 unless given."""
-    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
-    values = {**dict.fromkeys(Strategy.__dataclass_fields__, 0), **ones, **fields}
-    return Strategy(**{name: np.array([float(value)]) for name, value in values.items()})
+    return Strategy.of(**fields)
 
 
 def sides(gemms):
@@ -44,7 +42,7 @@ def test_head():
     assert sides(found.gemms) == [(8192, 8000, 4096, 1)]
     assert found.loss_bytes == 8 * 8192 * 8000
     assert found.moved_bytes == 2048 * 2 * 4096 * 2 + 8 * 8192 * 8000
-    assert (found.kernels, found.sixteen_bit) == (3, True)
+    assert (found.kernels, found.logits) == (3, True)
 
 
 MTP = Model(
@@ -87,7 +85,7 @@ def test_parts_add_up():
     assert whole.loss_bytes == 8 * 8192 * 8000
     assert whole.selective_bytes == 2048 * 2 * 4 * 4096
     assert whole.attention == block.attention
-    assert not whole.sixteen_bit
+    assert not whole.logits
     layer = 2 * (2048 * 11 * 4096 + 8192 * 8 * 256 + 8192 * 4 * 250)
     ends = 2 * 2048 * 6 * 4096 + 2 * 2048 * 2 * 4096 + 8 * 8192 * 8000
     assert whole.moved_bytes == layer + ends

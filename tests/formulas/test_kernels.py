@@ -211,10 +211,7 @@ def layer_task(**software):
 
 def costs(task, kind):
     """The costs of one layer kind for a plan of ones."""
-    names = Strategy.__dataclass_fields__
-    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), np.ones(1))
-    strategy = Strategy(**{name: ones.get(name, np.zeros(1)) for name in names})
-    return layer_costs(task, BF16, strategy).table[0, kind]
+    return layer_costs(task, BF16, Strategy.of()).table[0, kind]
 
 
 def test_both_gradients_of_a_layers_gemms():

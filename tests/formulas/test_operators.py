@@ -17,9 +17,7 @@ from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 def strategy(**fields):
     """One row; tp, cp, ep, etp and micro_batch are 1 and the rest 0 unless given."""
-    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
-    values = {**dict.fromkeys(Strategy.__dataclass_fields__, 0), **ones, **fields}
-    return Strategy(**{name: np.array([float(value)]) for name, value in values.items()})
+    return Strategy.of(**fields)
 
 
 def sides(gemms):
@@ -97,7 +95,7 @@ def test_gemms_of_a_dense_layer():
         (2048, 4096, 5_000, 1),
     ]
     assert found.kernels == 6
-    assert not found.sixteen_bit
+    assert not found.logits
     # An MLP without gate has one input matrix.
     plain = work(Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False)), strategy(tp=2))
     assert sides(plain.gemms)[2:] == [(4096, 5_000, 4096, 1), (4096, 4096, 5_000, 1)]

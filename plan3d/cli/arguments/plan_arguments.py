@@ -152,7 +152,8 @@ def _of_text(text: str) -> Saved:
 
 
 def _of_result(content: Any, source: str, path: str, number: str, option: str) -> Saved:
-    from plan3d.simulator.plan.plan import Plan, check_field
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.plan.values import check_field
 
     fields = _record(content, source, number, option)
     fields = fields.get("plan", fields)

@@ -25,8 +25,6 @@ OF_TASK = (
 )
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")
-NOT_SWEPT = ("layers_per_stage", "segments")
-"""Plan fields that are no single number."""
 OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
 
 
@@ -72,12 +70,12 @@ def axes_of(args: argparse.Namespace) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    from plan3d.simulator.plan.plan import HELP
+    from plan3d.simulator.plan.fields import AXES, OF_TABLE
 
     name, equals, values = text.partition("=")
     name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
-    known = [*OF_TASK, *(field for field in HELP if field not in NOT_SWEPT)]
-    if name in NOT_SWEPT:
+    known = [*OF_TASK, *AXES]
+    if name in OF_TABLE:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
     if name not in known:
         raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")

@@ -20,10 +20,9 @@ from . import goal_arguments
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
-SHARES = ("offload_optimizer", "offload_activations")
-"""Fields in percent whose options take several values, or auto, in a search."""
 AUTO_SHARES = "0,25,50,75,100"
-PLAN_FIELDS = ("precision", "optimizer", "tp_grid", *SHARES)
+"""Percents that a search tries of what may be on the host, where auto is asked for."""
+PLAN_FIELDS = ("precision", "optimizer", "tp_grid", "offload_optimizer", "offload_activations")
 """Fields of a plan that have an option of their own."""
 LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""
@@ -189,19 +188,19 @@ def layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _choice(option: str, text: str) -> tuple[str, list[str]]:
-    from plan3d.simulator.plan.plan import ALIASES
+    from plan3d.simulator.plan.fields import ALIASES, ON_HOST
 
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     name = ALIASES.get(name, name)
-    if name in SHARES and value == "auto":
+    if name in ON_HOST and value == "auto":
         value = AUTO_SHARES
     values = [v.strip() for v in value.split(",")]
     if not equals or not all(values):
         raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
     if name == "layers_per_stage" and option == "--choose":
         raise InputError(f"--choose {text}: one layout at a time, --fix layers_per_stage=11,12,...")
-    several = option != "--fix" and name in SHARES
+    several = option != "--fix" and name in ON_HOST
     if option != "--choose" and len(values) > 1 and name != "layers_per_stage" and not several:
         raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
     return name, values
@@ -211,8 +210,8 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
     """Refuse constraints that no plan can meet, in the words of the rule that they break."""
     import numpy as np
 
-    from plan3d.simulator.plan.plan import Plan, check_field
-    from plan3d.simulator.plan.values import AUTO
+    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.plan.values import AUTO, check_field
     from plan3d.simulator.rules.validity import RULES
 
     for name in choose:

@@ -11,6 +11,7 @@ import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
+from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
@@ -310,7 +311,7 @@ def _as_text(record: dict[str, Any]) -> dict[str, Any]:
     fields = record["plan"]
     if "segments" not in fields:
         return record
-    own = {name: fields[name] for name in ("tp", "dp", "zero", "recompute", "segments")}
+    own = {name: fields[name] for name in (*BY_RUN, "segments")}
     return {**record, "plan": {**fields, "segments": Plan(**own).segments_text}}
 
 

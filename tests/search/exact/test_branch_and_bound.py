@@ -14,9 +14,9 @@ from plan3d.search.result.objective import OBJECTIVES
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import concat
 from plan3d.simulator.step.evaluate import simulate
-from plan3d.simulator.step.stages import STRATEGY
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

@@ -19,7 +19,7 @@ from plan3d.search.space.staged import StagedProblem
 from plan3d.search.space.uniform import UniformProblem
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.plan import AXES
+from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from plan3d.search.result.objective import BARRIER, guided
 from plan3d.search.sampling.two_phase import EqualStagesProblem
-from plan3d.search.space.axes import DERIVED, DERIVES_FROM
+from plan3d.search.space.axes import DERIVED
 from plan3d.search.space.decision_diagram import DEAD, diagram
 from plan3d.search.space.problem import construct, coordinates, draw, encode, highest, nearest, step
-from plan3d.search.space.space import ORDER, Space
+from plan3d.search.space.space import Space
 from plan3d.search.space.stage_variables import EIGHTHS, distinct_shares, heavier
 from plan3d.search.space.staged import StagedProblem
 from plan3d.search.space.uniform import UniformProblem
 from plan3d.search.stage_dp.dynamic_programming import best_plan
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.plan import AXES
+from plan3d.simulator.plan.fields import AXES, EXPANSION
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -174,9 +174,9 @@ class Reads:
 @pytest.mark.parametrize("name", DERIVED)
 def test_derived_fields_read_what_they_say(name):
     columns = Reads()
-    DERIVED[name](columns, task())
-    assert columns.names == set(DERIVES_FROM[name])
-    assert all(ORDER.index(read) < ORDER.index(name) for read in DERIVES_FROM[name])
+    DERIVED[name].of(columns, task())
+    assert columns.names == set(DERIVED[name].reads)
+    assert all(EXPANSION.index(read) < EXPANSION.index(name) for read in DERIVED[name].reads)
 
 
 FEW = replace(Model.preset("gpt3-1.3b"), order=(0,) * 5)

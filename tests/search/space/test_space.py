@@ -16,7 +16,8 @@ from plan3d.search.space.axes import divisors
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.plan import AXES, DISTINCT, Plan
+from plan3d.simulator.plan.fields import AXES, DISTINCT
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.evaluate import simulate

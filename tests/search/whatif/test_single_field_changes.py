@@ -20,7 +20,8 @@ from plan3d.search.whatif.single_field_changes import (
 )
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.plan import AXES, Plan, resolve
+from plan3d.simulator.plan.fields import AXES
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import legal, violated
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task

@@ -1,7 +1,6 @@
 """Does a table of whole layers give back what was measured, and act as a ratio elsewhere?"""
 
 import itertools
-from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from importlib.resources import files
 
@@ -41,11 +40,7 @@ def task(model="llama-7b", software="megatron-core", sequence=2048):
 
 
 def local(**fields):
-    given = {"tp": 1, "cp": 1, "ep": 1, "etp": 1, "micro_batch": 1}
-    given |= {field.name: 0 for field in dataclass_fields(Strategy) if field.name not in given}
-    given |= fields
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in given.values()))
-    return Strategy(**dict(zip(given, columns, strict=True)))
+    return Strategy.of(**fields)
 
 
 def seconds(question, plan):

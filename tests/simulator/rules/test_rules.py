@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.codes import NAMES
+from plan3d.simulator.plan.fields import AXES, CHOICES
 from plan3d.simulator.plan.gossip_graphs import Graph
-from plan3d.simulator.plan.plan import AXES, Plan, resolve
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.validity import RULES, check, legal, violated
@@ -383,7 +383,7 @@ RANGES = {
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
-fields |= {name: st.integers(0, max(codes.values())) for name, codes in NAMES.items()}
+fields |= {name: st.integers(0, choice.most) for name, choice in CHOICES.items()}
 fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel"))}
 anything = st.fixed_dictionaries(fields)
 layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))

@@ -21,7 +21,8 @@ from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight
 from plan3d.simulator.pipeline.schedule_names import Schedule
 from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.plan.plan import AXES, Plan, concat, resolve
+from plan3d.simulator.plan.fields import AXES
+from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step import memory, stages
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.step.plan_groups import PARTS
@@ -271,9 +272,7 @@ def test_bytes_over_all_shards_are_those_of_one_copy(name, zero):
 
 
 def strategy(**values):
-    ones = dict.fromkeys(("tp", "cp", "ep", "etp", "micro_batch"), 1)
-    ones = dict.fromkeys(stages.STRATEGY, 0) | ones
-    return layer_work.Strategy(**{k: np.array([float(v)]) for k, v in (ones | values).items()})
+    return layer_work.Strategy.of(**values)
 
 
 def flops(gemms):

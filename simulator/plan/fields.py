@@ -1,0 +1,299 @@
+"""The fields of a plan: one record each, and what follows from the records.
+
+`Plan` has these attributes and adds what can be done with them. The order of the attributes is that
+of every table and JSON object of plans. docs/extending.md says what else a new field needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..hardware.precision import CODES, Optimizer
+from ..pipeline.schedule_names import SCHEDULE_NAMES
+from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
+from .field_record import (
+    Field,
+    SeenBy,
+    Shown,
+    layer,
+    recipe,
+    records,
+    stages,
+    step,
+    synchronisation,
+)
+from .gossip_graphs import Topology
+from .value_kinds import AUTO, PERCENT, Cell, Choice, Count, Flag, Grid, Text
+
+if TYPE_CHECKING:
+    from .layer_runs import Segments
+
+ALWAYS, SELDOM = Shown.ALWAYS, Shown.SELDOM
+SIZE, FLAG = Count(1), Flag()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanFields:
+    """How a model is spread over GPUs: one attribute a field."""
+
+    tp: Cell = layer(
+        help="tensor-parallel size", values=SIZE, turn=10, ranked=True, shown=ALWAYS, by_run=True
+    )
+    tp_grid: Cell = layer(
+        help="grid of the tensor ranks", values=Grid(), turn=20, ranked=True, shown=SELDOM
+    )
+    pp: Cell = stages(
+        help="pipeline-parallel size (stages)", values=SIZE, turn=40, ranked=True, shown=ALWAYS
+    )
+    dp: Cell = stages(
+        help="data-parallel size; derived from the GPUs when absent",
+        values=SIZE,
+        default=AUTO,
+        turn=50,
+        ranked=True,
+        shown=ALWAYS,
+        by_run=True,
+    )
+    cp: Cell = layer(
+        help="context-parallel size; divides the sequence", values=SIZE, turn=30, ranked=True
+    )
+    ep: Cell = layer(
+        help="expert-parallel size; folds into the data ranks", values=SIZE, turn=60, ranked=True
+    )
+    etp: Cell = layer(help="tensor-parallel size of the experts", values=SIZE, turn=70, ranked=True)
+    virtual_stages: Cell = stages(
+        help="model chunks a pipeline rank holds (interleaving)",
+        values=SIZE,
+        turn=90,
+        ranked=True,
+        header="virtual",
+    )
+    micro_batch: Cell = layer(
+        help="sequences in one micro-batch",
+        values=SIZE,
+        turn=80,
+        ranked=True,
+        shown=ALWAYS,
+        header="micro",
+    )
+    schedule: Cell = stages(
+        help="order of the passes of a pipeline",
+        values=Choice(SCHEDULE_NAMES),
+        default=AUTO,
+        turn=100,
+        ranked=True,
+    )
+    micro_batch_group: Cell = stages(
+        help="micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp",
+        values=Count(),
+        turn=110,
+        ranked=True,
+        shown=SELDOM,
+    )
+    sequence_parallel: Cell = layer(
+        help="shard norms and residuals along the sequence (SP)",
+        values=FLAG,
+        default=AUTO,
+        turn=190,
+        searched=(1, 0),
+        header="sp",
+    )
+    zero: Cell = step(
+        help="ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded",
+        values=Count(0, 3),
+        default=AUTO,
+        turn=240,
+        searched=(0, 1, 2, 3),
+        shown=ALWAYS,
+        by_run=True,
+    )
+    recompute: Cell = layer(
+        help="activations that are thrown away and computed again in the backward pass",
+        values=Choice(names_of(Recompute), ordered=True),
+        turn=200,
+        searched=(0, 1, 2),
+        shown=ALWAYS,
+        by_run=True,
+    )
+    overlap_grad_reduce: Cell = step(
+        help="gradient reduction hides behind the backward pass",
+        values=FLAG,
+        default=AUTO,
+        turn=250,
+        searched=(1, 0),
+        header="o-grad",
+    )
+    overlap_param_gather: Cell = step(
+        help="parameter gathers hide behind the forward pass",
+        values=FLAG,
+        default=AUTO,
+        turn=260,
+        header="o-param",
+    )
+    overlap_p2p: Cell = step(
+        help="pipeline sends hide behind compute (interleaved only)",
+        values=FLAG,
+        default=AUTO,
+        turn=270,
+        header="o-p2p",
+    )
+    overlap_tp: Cell = layer(
+        help="tensor-parallel collectives hide behind their GEMMs",
+        values=FLAG,
+        turn=210,
+        searched=(1, 0),
+        header="o-tp",
+    )
+    overlap_ep: Cell = layer(
+        help="expert all-to-alls hide behind another micro-batch",
+        values=FLAG,
+        turn=220,
+        header="o-ep",
+    )
+    cp_comm: Cell = layer(
+        help="how ranks get each other's keys and values: ring, gather or Ulysses (a2a)",
+        values=Choice(names_of(ContextComm)),
+        turn=120,
+        ranked=True,
+    )
+    expert_dispatch: Cell = layer(
+        help="how tokens reach their experts; hierarchical: one copy a node",
+        values=Choice(names_of(Dispatch)),
+        turn=130,
+        ranked=True,
+        header="dispatch",
+    )
+    precision: Cell = recipe(
+        help="number formats of weights, gradients and GEMMs",
+        values=Choice(CODES),
+        turn=140,
+        ranked=True,
+    )
+    optimizer: Cell = recipe(
+        help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
+    )
+    first_stage_layers: Cell = stages(
+        help="layers of the first pipeline rank; 0 = balanced",
+        values=Count(),
+        turn=160,
+        shown=SELDOM,
+        header="first",
+    )
+    last_stage_layers: Cell = stages(
+        help="layers of the last pipeline rank; 0 = balanced",
+        values=Count(),
+        turn=170,
+        shown=SELDOM,
+        header="last",
+    )
+    mtp_stage: Cell = stages(
+        help="stage, from 1, of the multi-token prediction layer; 0 = the last, with the head",
+        values=Count(),
+        turn=180,
+        shown=SELDOM,
+    )
+    sync: Cell = synchronisation(
+        help="how replicas of the model are kept together",
+        values=Choice(names_of(Sync)),
+        turn=280,
+        ranked=True,
+    )
+    topology: Cell = synchronisation(
+        help="graph of gossip; given: --graph",
+        values=Choice(names_of(Topology)),
+        default=AUTO,
+        turn=290,
+        searched=(0,),
+        ranked=True,
+    )
+    sync_period: Cell = synchronisation(
+        help="steps between synchronisations (local SGD)", values=SIZE, turn=300, ranked=True
+    )
+    compression: Cell = synchronisation(
+        help="how gradients are compressed", values=Choice(COMPRESSION_NAMES), turn=310, ranked=True
+    )
+    levels: Cell = synchronisation(
+        help="levels of quantisation, for qsgd", values=Count(), turn=320
+    )
+    kept_per_thousand: Cell = synchronisation(
+        help="entries of a thousand that top-k keeps", values=Count(0, 1000), turn=330
+    )
+    bucket_parameters: Cell = synchronisation(
+        help="gradients reduced together when overlapped; 1 = each tensor, 0 = the stack's",
+        values=Count(),
+        turn=340,
+    )
+    shard: Cell = synchronisation(
+        help="ranks that ZeRO shards over, replicated beyond (HSDP); 0 = all",
+        values=Count(),
+        turn=350,
+    )
+    offload_optimizer: Cell = synchronisation(
+        help="share of the optimizer whose state and update are on the host's CPUs",
+        values=Count(0, 100, PERCENT),
+        turn=360,
+        header="off-opt %",
+    )
+    offload_activations: Cell = layer(
+        help="share of the kept activations that wait in host memory",
+        values=Count(0, 100, PERCENT),
+        turn=230,
+        plain=True,
+        header="off-act %",
+    )
+    layers_per_stage: tuple[int, ...] = stages(
+        help="layers of every stage",
+        values=Text("11,12,12,11 or Et*3|(tt|)*29|L"),
+        default=(),
+        aliases=("pipeline_model_parallel_layout",),
+    )
+    segments: Segments | None = stages(
+        help="runs of layers with a strategy of their own", values=Text("11:recompute=full+1|12*3")
+    )
+
+
+FIELDS = records(PlanFields)
+"""The record of every field, by name."""
+ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.aliases}
+"""Other names of fields, where a plan is written out."""
+
+
+def those(keep: Callable[[Field], bool]) -> tuple[str, ...]:
+    """The columns of a plan whose records are such, in the order of its attributes."""
+    return tuple(n for n, record in FIELDS.items() if record.is_column and keep(record))
+
+
+AXES = those(lambda record: True)
+"""The columns of a plan."""
+OF_TABLE = tuple(name for name in FIELDS if name not in AXES)
+"""Fields that all plans of a table share, which are no numbers."""
+STATED = {name: FIELDS[name].stated for name in AXES}
+"""Defaults of the columns, 0 where they are AUTO."""
+EXPANSION = tuple(sorted(AXES, key=lambda name: FIELDS[name].turn))
+"""Axes of a search space from the outermost in: what decides the stages comes before what
+synchronises them, and DISTINCT before the rest, so that plans which a ranking does not tell apart
+are neighbours."""
+DISTINCT = tuple(name for name in EXPANSION if FIELDS[name].ranked)
+"""Plans of a ranking differ in one of these; of the others only the best values are shown."""
+STRATEGY = those(lambda record: record.seen_by is SeenBy.LAYER)
+"""Fields that one layer can see."""
+SKELETON = (*STRATEGY, *those(lambda record: record.seen_by is SeenBy.STAGES))
+"""Fields that decide the stages."""
+TRAINED = those(lambda record: record.seen_by is SeenBy.RECIPE)
+"""Fields that change the numbers that are trained."""
+POLICY = those(lambda record: record.seen_by is SeenBy.SYNCHRONISATION)
+"""Fields that make the policy by which replicas are kept together."""
+BY_RUN = those(lambda record: record.by_run)
+"""Fields that may differ from run to run of layers."""
+PLAIN = {name: STATED[name] for name in those(lambda record: record.plain)}
+"""Fields that few know of, and the values at which nobody needs to: gradients all-reduced every
+step in full, since other ways change the training, and nothing on the host."""
+CHOICES = {n: record.values for n, record in FIELDS.items() if isinstance(record.values, Choice)}
+"""The names of the fields whose values have names."""
+CATEGORICAL = tuple(n for n, names in CHOICES.items() if not names.ordered and n not in PLAIN)
+"""Fields whose values a search takes for unrelated. Those of a policy, which it tries only when
+they are chosen by name, keep the order of their codes."""
+ON_HOST = those(lambda record: record.unit == PERCENT)
+"""Fields that make room on a GPU at the expense of its host, and of time."""
