@@ -1,4 +1,4 @@
-"""Which values are worth trying on each axis of a plan, and which follow from others?"""
+"""Axes of a plan: values worth trying on each, and those that follow from others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.codes import Dispatch, Recompute, Sync
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.sync_policy import FIELDS, PLAIN
@@ -26,9 +26,7 @@ MOST_DOMAINS = 2
 
 DERIVED: dict[str, Callable[[Any, Task], Any]] = {
     "dp": lambda p, task: np.maximum(task.gpus // (p.tp * p.cp * p.pp), 1),
-    "schedule": lambda p, task: np.where(
-        np.asarray(p.virtual_stages) > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B
-    ),
+    "schedule": lambda p, task: schedules.usual(np.asarray(p.virtual_stages)),
     "overlap_param_gather": lambda p, task: p.overlap_grad_reduce * (np.asarray(p.zero) > 0),
     "overlap_p2p": lambda p, task: np.asarray(p.virtual_stages) > 1,
     "expert_dispatch": lambda p, task: np.where(

@@ -1,11 +1,12 @@
-"""How are the values of a plan's fields called? Enumerations, and the names people write."""
+"""Values of a plan's fields: enumerations, and the names people write."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from ..hardware.precision import Optimizer, Precision
-from ..pipeline.schedule_names import SCHEDULE_NAMES
+from ..pipeline.schedules import SCHEDULE_NAMES
 from .compressors import Compression
 from .gossip_graphs import Topology
 
@@ -57,7 +58,7 @@ class Sync(IntEnum):
     """Exact averages inside a fast domain, gossip between domains."""
 
 
-NAMES: dict[str, dict[str, int]] = {
+NAMES: dict[str, Mapping[str, int]] = {
     "schedule": SCHEDULE_NAMES,
     "recompute": {r.name.lower(): r for r in Recompute},
     "cp_comm": {c.name.lower().replace("_", "-"): c for c in ContextComm},

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InputError, did_you_mean
+from ..pipeline.schedules import SCHEDULES
 from . import tensor_grid
 from .codes import NAMES
 
@@ -33,9 +34,14 @@ _MAY_BE_AUTO = ("dp", "schedule", "sequence_parallel", "zero", *BOOLEAN[1:4], "t
 _HIGHEST = {
     **{"zero": 3, "kept_per_thousand": 1000, "offload_optimizer": 100, "offload_activations": 100},
     **dict.fromkeys(BOOLEAN, 1),
-    **{name: max(codes.values()) for name, codes in NAMES.items()},
+    **{name: max(codes.values()) for name, codes in NAMES.items() if name != "schedule"},
 }
 _LIMIT = 2**31
+
+
+def _highest(name: str) -> int:
+    """The largest value of a field; schedules may be added to."""
+    return len(SCHEDULES) - 1 if name == "schedule" else _HIGHEST.get(name, _LIMIT - 1)
 
 
 def spell(name: str, code: int) -> Any:
@@ -84,8 +90,8 @@ def _in_range(name: str, value: int) -> bool:
     """Whether an integer needs no further look."""
     if value == AUTO:
         return name in _MAY_BE_AUTO
-    low, high = int(name in _POSITIVE or name == "dp"), _HIGHEST.get(name, _LIMIT - 1)
-    return low <= value <= high and (name != "tp_grid" or value == 0)
+    low = int(name in _POSITIVE or name == "dp")
+    return low <= value <= _highest(name) and (name != "tp_grid" or value == 0)
 
 
 def _check_range(name: str, values: NDArray[Any]) -> None:
@@ -99,9 +105,9 @@ def _check_range(name: str, values: NDArray[Any]) -> None:
         raise InputError(f"{name}={values[bad].flat[0]} must be at least {max(low, name == 'dp')}")
     if name == "tp_grid" and not (tensor_grid.is_code(values) | (values == AUTO)).all():
         raise InputError("tp_grid has a number that stands for no grid; write it as 4x4 or 4x2x2")
-    if name in _HIGHEST and (values > _HIGHEST[name]).any():
-        wrong = values[values > _HIGHEST[name]].flat[0]
-        raise InputError(f"{name}={wrong} must be at most {_HIGHEST[name]}")
+    high = _highest(name)
+    if high < _LIMIT - 1 and (values > high).any():
+        raise InputError(f"{name}={values[values > high].flat[0]} must be at most {high}")
 
 
 def coded(name: str, value: Any) -> Any:

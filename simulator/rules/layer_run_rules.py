@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Mask
+from ..pipeline.schedules import model_copies
 from ..plan.layer_runs import Segments
-from ..plan.plan import Plan, from_columns, model_copies
+from ..plan.plan import Plan, from_columns
 from ..plan.sync_policy import FIELDS as POLICY_FIELDS
 from ..plan.sync_policy import PLAIN
 from ..task import Task

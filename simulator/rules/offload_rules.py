@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline.schedule_names import Schedule
+from ..pipeline.schedules import defers, model_copies
 from ..plan.codes import Sync
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .rule import Rule
@@ -69,7 +69,7 @@ OFFLOAD_RULES = (
     Rule(
         "offload-activations-schedule",
         ("offload_activations", "schedule"),
-        lambda p, t: (p.offload_activations == 0) | (p.schedule < Schedule.ZB_H1),
+        lambda p, t: (p.offload_activations == 0) | ~defers(p.schedule),
         lambda p, t: (
             f"offload_activations={p.offload_activations} is not modelled with "
             f"schedule={spell('schedule', p.schedule)}, which keeps what weight gradients need"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..pipeline.schedules import model_copies
 from ..plan.codes import Sync
 from ..plan.compressors import METHODS, Compression
 from ..plan.gossip_graphs import Topology
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .rule import Rule

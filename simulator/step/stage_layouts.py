@@ -1,4 +1,4 @@
-"""Which rank holds which layers, for every plan of a table? Layouts of its distinct shapes."""
+"""Layouts of the distinct shapes of a table of plans: which rank holds which layers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ..base.arrays import Value, distinct
 from ..layers.layer_kinds import layer_kinds
 from ..pipeline import stage_placement
+from ..pipeline.schedules import placement
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
@@ -24,7 +25,7 @@ class Placements:
     def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         columns = [getattr(plans, name) for name in SHAPE]
-        columns.append(stage_placement.placement(plans.schedule))
+        columns.append(placement(plans.schedule))
         rows, self.which = distinct(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
         cut = [
@@ -65,7 +66,7 @@ def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
 
 def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
     """Layers of each chunk of one plan, in model order."""
-    place = int(stage_placement.placement(plan.schedule))
+    place = int(placement(plan.schedule))
     ends = (plan.first_stage_layers, plan.last_stage_layers)
     return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
 

@@ -351,7 +351,8 @@ def test_each_rule_refuses_with_its_numbers(name, question, changes, message):
 
 
 def test_every_rule_is_refused_somewhere():
-    assert {name for name, *_ in REFUSED} == {rule.name for rule in RULES}
+    elsewhere = {"schedule-conditions"}  # tests/simulator/pipeline/test_schedules.py
+    assert {name for name, *_ in REFUSED} | elsewhere == {rule.name for rule in RULES}
 
 
 def test_names_are_distinct():
