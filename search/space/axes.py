@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.plan.codes import Dispatch, Recompute, Sync
+from plan3d.simulator.plan.codes import Dispatch, Recompute, gossips
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.sync_policy import FIELDS, PLAIN
 from plan3d.simulator.plan.values import AUTO
@@ -117,4 +117,4 @@ def micro_batches(task: Task, largest: int) -> tuple[int, ...]:
 
 def topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
     """The graphs that go with the ways to synchronise: the exponential one for gossip."""
-    return tuple({Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs})
+    return tuple({Topology.EXPONENTIAL * gossips(sync) for sync in syncs})

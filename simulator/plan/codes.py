@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 from ..hardware.precision import Optimizer, Precision
 from ..pipeline.schedules import SCHEDULE_NAMES
@@ -56,6 +57,21 @@ class Sync(IntEnum):
     """Every replica averages its weights with its neighbours' in a graph."""
     HIERARCHICAL_GOSSIP = 7
     """Exact averages inside a fast domain, gossip between domains."""
+
+
+def gossips(sync: Any) -> Any:
+    """Whether replicas average their weights with neighbours in a graph."""
+    return (sync == Sync.GOSSIP) | (sync == Sync.HIERARCHICAL_GOSSIP)
+
+
+def through_servers(sync: Any) -> Any:
+    """Whether gradients and weights go through parameter servers."""
+    return (sync == Sync.PARAMETER_SERVER) | (sync == Sync.SHARDED_PARAMETER_SERVER)
+
+
+def all_reduces(sync: Any) -> Any:
+    """Whether the replicas' gradients are all-reduced, in whatever way."""
+    return (through_servers(sync) | gossips(sync)) == 0
 
 
 NAMES: dict[str, Mapping[str, int]] = {

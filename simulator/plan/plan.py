@@ -18,7 +18,7 @@ from ..base.arrays import Column, repeats
 from ..base.errors import InputError, did_you_mean
 from ..hardware.precision import Optimizer, Precision
 from ..pipeline import schedules
-from .codes import ContextComm, Dispatch, Recompute, Sync
+from .codes import ContextComm, Dispatch, Recompute, Sync, gossips
 from .compressors import Compression
 from .gossip_graphs import Topology
 from .layer_runs import FIELDS as SEGMENT_FIELDS
@@ -344,7 +344,7 @@ def resolve(plan: Plan, gpus: int) -> Plan:
         "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
-        "topology": Topology.EXPONENTIAL * (plan.sync >= Sync.GOSSIP),
+        "topology": Topology.EXPONENTIAL * gossips(plan.sync),
     }
     for name, default in usual.items():
         columns[name] = _unless_given(columns[name], default)

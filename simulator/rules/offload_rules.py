@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipeline.schedules import defers, model_copies
-from ..plan.codes import Sync
+from ..plan.codes import all_reduces
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
@@ -35,7 +35,7 @@ def _shards(p: Any, task: Task) -> Any:
 
 
 def _usual_sync(p: Any, task: Task) -> Any:
-    plain = (p.sync < Sync.PARAMETER_SERVER) & (p.sync_period == 1) & (p.compression == 0)
+    plain = all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
     return (p.offload_optimizer == 0) | plain
 
 
