@@ -16,6 +16,7 @@ from ..base.arrays import Column, Value, codes_in
 from ..base.registry import Registry
 from . import (
     breadth_first,
+    chimera,
     dualpipe,
     dualpipe_v,
     gpipe,
@@ -40,6 +41,7 @@ BUILT_IN = (
     zb_v.SCHEDULE,
     dualpipe.SCHEDULE,
     dualpipe_v.SCHEDULE,
+    chimera.SCHEDULE,
 )
 """The schedules of the package, in the order of their codes; others follow."""
 USUAL, USUAL_OF_CHUNKS = "1f1b", "interleaved"

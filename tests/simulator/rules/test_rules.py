@@ -252,6 +252,12 @@ REFUSED = [
         "not pp = 2 and 7; nearest: pp = 2 and 8",
     ),
     (
+        "chimera-units",
+        replace(task(), global_batch=112),
+        {"pp": 2, "schedule": "chimera"},
+        "not pp = 2 and 7; nearest: pp = 2 and 8",
+    ),
+    (
         "breadth-first-micro-batches",
         task(),
         {"pp": 16, "schedule": "breadth-first", "virtual_stages": 2, "micro_batch": 8},
