@@ -131,7 +131,8 @@ def launched_by(framework: str) -> dict[int, str]:
 
 
 class Fact:
-    """A number of every record, by the codes of a column; of AUTO (-1) it is `usual`."""
+    """A number of every record, by the codes of a column or by one code; of AUTO (-1) it is
+    `usual`."""
 
     def __init__(self, of: Callable[[Schedule], int], usual: int = False) -> None:
         self._of, self._usual = of, usual
@@ -142,7 +143,8 @@ class Fact:
         if self._rows is not SCHEDULES.rows:
             self._rows = SCHEDULES.rows
             self._numbers = np.array([*map(self._of, self._rows), self._usual])
-        return self._numbers[schedule]
+        found = self._numbers[schedule]
+        return found if isinstance(schedule, np.ndarray) else found.item()
 
 
 placement = Fact(lambda s: s.placement)

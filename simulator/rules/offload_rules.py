@@ -69,7 +69,7 @@ OFFLOAD_RULES = (
     Rule(
         "offload-activations-schedule",
         ("offload_activations", "schedule"),
-        lambda p, t: (p.offload_activations == 0) | ~defers(p.schedule),
+        lambda p, t: (p.offload_activations == 0) | (defers(p.schedule) == 0),
         lambda p, t: (
             f"offload_activations={p.offload_activations} is not modelled with "
             f"schedule={spell('schedule', p.schedule)}, which keeps what weight gradients need"

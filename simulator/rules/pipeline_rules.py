@@ -75,7 +75,7 @@ def _met(group: Iterable[Condition], p: Any, task: Task) -> Any:
     for condition in group:
         bound = known[condition](p.schedule)
         if some(bound):
-            out = out & (condition.ok(_sizes(p, task, condition.reads)) | ~bound)
+            out = out & (condition.ok(_sizes(p, task, condition.reads)) | (bound == 0))
     return out
 
 
@@ -159,7 +159,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         "pipeline-schedule-needs-pipeline",
         ("schedule", "pp"),
-        lambda p, t: (p.pp > 1) | ~schedules.needs_stages(p.schedule),
+        lambda p, t: (p.pp > 1) | (schedules.needs_stages(p.schedule) == 0),
         lambda p, t: (
             f"schedule={spell('schedule', p.schedule)} needs pp > 1: without stages it is plain "
             "accumulation (1f1b)"

@@ -22,6 +22,7 @@ from plan3d.simulator.pipeline.schedules import (
     ScheduleTable,
     code,
     launched_by,
+    model_copies,
     register_schedule,
 )
 from plan3d.simulator.plan.codes import NAMES
@@ -115,6 +116,18 @@ def test_codes_of_the_package_stay():
     assert list(NAMES["schedule"])[:11] == list(CODES)[:11]
     assert [spell("schedule", number) for number in range(11)] == list(CODES)[:11]
     assert Plan.parse("schedule=zb-2p").to_dict()["schedule"] == "zb-h2"
+
+
+def test_facts_of_one_code_are_plain_numbers():
+    """A resolved plan of plain numbers stays one when it is resolved again."""
+    plan = resolve(Plan(tp=2, pp=2, schedule="dualpipe"), 8)
+    assert {type(value) for value in resolve(plan, 8).columns().values()} == {int}
+    assert (model_copies(code("dualpipe")), model_copies(code("1f1b")), model_copies(-1)) == (
+        2,
+        1,
+        1,
+    )
+    assert model_copies(np.array([code("dualpipe"), -1, 0])).tolist() == [2, 1, 1]
 
 
 def test_help_lists_the_names():
