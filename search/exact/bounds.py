@@ -26,8 +26,7 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.operators.layer_work import Strategy
-from plan3d.simulator.pipeline import idle_time, stage_placement
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
@@ -50,8 +49,6 @@ COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
 ROUNDING = 1e-9
 """Relative slack of a bound: sums in another order round differently."""
-DEFERRING = tuple(code for code in Schedule if code >= Schedule.ZB_H1)
-"""Schedules whose idle time falls when some passes take longer: no bound on it here."""
 
 
 class PlanBounds(NamedTuple):
@@ -145,7 +142,7 @@ class Relaxation:
     def possible(self) -> bool:
         """Whether enough is known for a bound: before a placement is, it must be a looped one."""
         axes = self.space.axes
-        looped = max(axes["schedule"]) < Schedule.ZB_V and axes["mtp_stage"] == (0,)
+        looped = all(map(schedules.looped, axes["schedule"])) and axes["mtp_stage"] == (0,)
         return self.known >= set(SIZES) and (looped or self.placed)
 
     @cached_property
@@ -192,8 +189,9 @@ class Relaxation:
             for name in names
             if name in self.known
         }
+        stated = STATED | {"schedule": schedules.usual(1)}
         for name in set(names) | set(PLACEMENT):
-            full.setdefault(name, np.full(length, STATED[name], np.int64))
+            full.setdefault(name, np.full(length, stated[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)
 
     def _of(self, plans: Plan, recipe: Recipe) -> PlanBounds:
@@ -213,10 +211,11 @@ class Relaxation:
 
     def _idle(self, plans: Plan, s: Stages) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
-        schedule = self.space.axes["schedule"] if not self.placed else ()
+        chosen = self.space.axes["schedule"] if not self.placed else ()
         chunks = 1 if self.placed else max(self.space.axes["virtual_stages"])
-        known = 1.0 if self.exact else 1.0 - np.isin(plans.schedule, DEFERRING)
-        known = known * (not set(schedule) & set(DEFERRING))
+        # No bound where longer passes may shorten idle seconds.
+        known = 1.0 if self.exact else 1.0 * schedules.idle_grows(plans.schedule)
+        known = known * all(map(schedules.idle_grows, chosen))
         out: Value = np.maximum(s.idle, 0.0) * known / chunks
         return out
 
@@ -228,16 +227,8 @@ class Relaxation:
         hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}
         overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
-        hops = idle_time.sends(
-            plans.schedule,
-            s.ranks,
-            s.virtual,
-            stages.micro_batch_groups(plans),
-            s.micro_batches,
-            overlapped,
-            contention,
-        )
-        return hops * s.hop
+        sizes = stages.sizes_of(plans, s.micro_batches)
+        return schedules.sends(plans.schedule, sizes, overlapped, contention) * s.hop
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
         seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)

@@ -19,7 +19,7 @@ import numpy as np
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.layers.layer_costs import Cost
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import USUAL, code
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import AUTO
 
@@ -50,7 +50,7 @@ UNKNOWN = 8.0
 """Times the bound of a pipeline that its step may be, where no plan is known yet."""
 ONLY = {
     "virtual_stages": (1,),
-    "schedule": (Schedule.ONE_F_ONE_B,),
+    "schedule": (code(USUAL),),
     "micro_batch_group": (0,),
     "first_stage_layers": (0,),
     "last_stage_layers": (0,),

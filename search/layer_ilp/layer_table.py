@@ -17,8 +17,8 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives
-from plan3d.simulator.pipeline import idle_time
-from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight
+from plan3d.simulator.pipeline.schedule import Sizes
+from plan3d.simulator.pipeline.schedules import in_flight, sends
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import from_columns
 from plan3d.simulator.step import data_parallel, gradient_exchange, layer_run_stages, memory, stages
@@ -214,8 +214,8 @@ class LayerCostTable:
         """Micro-batches that each stage keeps [stage]."""
         p, one = self.pipeline, np.ones(1)
         rank = np.arange(p.stages, dtype=float)[:, None]
-        sizes = Sizes(one * p.stages, one, one * p.stages, one * p.micro_batches, rank)
-        return in_flight(np.array([p.shared.schedule]), sizes)[:, 0]
+        sizes = Sizes(one * p.stages, one, one * p.stages, one * p.micro_batches)
+        return in_flight(np.array([p.shared.schedule]), sizes, rank)[:, 0]
 
     @cached_property
     def ends(self) -> float:
@@ -223,8 +223,8 @@ class LayerCostTable:
         p, one = self.pipeline, np.ones(1)
         crosses = np.array(p.task.gpus > p.task.cluster.fast.gpus)
         hop = collectives.send(self.layers.boundary.min(), crosses, p.task.cluster)
-        sizes = (one * p.stages, one, one * p.stages, one * p.micro_batches)
-        hops = idle_time.sends(np.array([p.shared.schedule]), *sizes, 0 * one)
+        sizes = Sizes(one * p.stages, one, one * p.stages, one * p.micro_batches)
+        hops = sends(np.array([p.shared.schedule]), sizes, 0 * one)
         return float(hops[0] * hop)
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.fields import PLAIN
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -121,10 +121,14 @@ def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
     for name in _SINGLE:
         if len(axes[name]) > 1:
             raise InputError(f"dynamic-programming takes one value of {name}, not several")
-    axes["schedule"] = tuple(max(code, Schedule.ONE_F_ONE_B) for code in axes["schedule"])
-    if axes["schedule"][0] not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
-        name = spell("schedule", axes["schedule"][0])
-        raise InputError(f"dynamic-programming knows the schedules 1f1b and gpipe, not {name}")
+    if axes["schedule"] == (AUTO,):
+        axes["schedule"] = (schedules.usual(1),)
+    schedule = schedules.SCHEDULES.rows[axes["schedule"][0]]
+    known = [s.name for s in schedules.SCHEDULES.rows if s.of_stages]
+    if schedule.name not in known:
+        raise InputError(
+            f"dynamic-programming knows the schedules {' and '.join(known)}, not {schedule.name}"
+        )
     return axes | _overlaps(space.task, axes)
 
 

@@ -19,7 +19,7 @@ from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.collectives import place
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import needs_stages
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
@@ -166,7 +166,7 @@ def _with_strategies(
     for i, (at, m) in enumerate(keys.tolist()):
         mine = (which.ravel() == i) & legal.any(axis=1)
         pp = meshes[at][0]
-        if modes and mine.any() and (pp > 1 or shared["schedule"] == Schedule.ONE_F_ONE_B):
+        if modes and mine.any() and (pp > 1 or not needs_stages(shared["schedule"])):
             tp, dp = rows[mine][:, 2], rows[mine][:, 3]
             least = seconds[mine], held[mine]
             yield Pipeline(pp, m, shared, tp, dp, legal[mine], *least, modes)

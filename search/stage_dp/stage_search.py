@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.pipeline import idle_time
+from plan3d.simulator.pipeline import schedules
+from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -168,17 +169,9 @@ def _hops(task: Task, pipeline: Pipeline) -> float:
     p, m = pipeline.stages, pipeline.micro_batches
     if p == 1:
         return 0.0
-    ranks, virtual, batches, overlapped = (np.array([float(n)]) for n in (p, 1, m, 0))
-    sends = idle_time.sends(
-        np.array([pipeline.shared["schedule"]]),
-        ranks,
-        virtual,
-        ranks,
-        batches,
-        overlapped,
-        task.software.contention,
-    )
-    return float(sends[0]) / (p - 1)
+    sizes = Sizes(*(np.array([float(n)]) for n in (p, 1, p, m)))
+    schedule, contention = np.array([pipeline.shared["schedule"]]), task.software.contention
+    return float(schedules.sends(schedule, sizes, np.zeros(1), contention)[0]) / (p - 1)
 
 
 def plan_of(task: Task, table: StageTable, found: Found) -> Plan:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Mask, Value
-from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight
+from plan3d.simulator.pipeline.schedule import Sizes
+from plan3d.simulator.pipeline.schedules import in_flight
 from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import from_columns
 from plan3d.simulator.step.layer_run_stages import hop_seconds
@@ -165,7 +166,7 @@ def _in_flight(pipeline: Pipeline) -> Value:
     rank = np.arange(pipeline.stages, dtype=float)
     schedule = np.array([pipeline.shared["schedule"]])
     p, m = (np.array([float(n)]) for n in (pipeline.stages, pipeline.micro_batches))
-    out: Value = in_flight(schedule, Sizes(p, np.ones(1), p, m, rank[:, None]))[:, 0]
+    out: Value = in_flight(schedule, Sizes(p, np.ones(1), p, m), rank[:, None])[:, 0]
     return out
 
 

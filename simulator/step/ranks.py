@@ -1,4 +1,4 @@
-"""What do the layers of each pipeline rank add up to, before the schedule comes in?
+"""Sums of the layers of each pipeline rank, before the schedule comes in.
 
 Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ..base.arrays import Index, Value, some
 from ..layers.layer_costs import Cost, LayerCosts
 from ..operators import collectives
+from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ..base.errors import InputError
-from ..pipeline.schedule_names import Schedule
+from ..pipeline import schedules
 from ..plan.fields import CHOICES, POLICY
 from ..plan.plan import Plan
 from .published_runs import PublishedRun
@@ -77,9 +77,9 @@ def _schedule(run: PublishedRun, virtual: int) -> int:
     """The code of a row's schedule; 'zb (ZB-1p)' is the one whose name has these letters."""
     text = run.given("schedule", "1f1b").lower()
     if run["pp"] == 1:
-        return Schedule.ONE_F_ONE_B
+        return schedules.code("1f1b")
     if virtual > 1 and text in ("1f1b", "interleaved", "interleaved 1f1b"):
-        return Schedule.INTERLEAVED
+        return schedules.code("interleaved")
     inside = re.fullmatch(r"zb \((.*)\)", text)
     wanted = _letters(inside[1] if inside else text.removesuffix(" (deepspeed)"))
     if wanted == "zb2p" and run.noted("synchronous all-reduce optimizer step"):

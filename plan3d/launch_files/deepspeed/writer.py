@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code, launched_by
 from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
@@ -39,7 +39,7 @@ VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 FILE = "ds_config.json"
 """Where the fragment puts the configuration."""
-SCHEDULES = (Schedule.ZB_H1, Schedule.ONE_F_ONE_B)
+SCHEDULES = launched_by("deepspeed")
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
 """The section that switches a 16-bit format on."""
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
@@ -114,7 +114,7 @@ RULES = (
     Rule(
         "deepspeed-zero-bubble",
         ("schedule", "sequence_parallel"),
-        lambda p, t: (p.schedule != Schedule.ZB_H1) | (p.sequence_parallel == 0),
+        lambda p, t: (p.schedule != code("zb-h1")) | (p.sequence_parallel == 0),
         lambda p, t: "zb-h1 excludes sequence parallelism; nearest: sequence_parallel=0",
     ),
     Rule(
@@ -243,7 +243,7 @@ def deepspeed_flags(plan: Plan) -> Lines:
         out.append(("--cpu-optimizer",))
     if plan.pp == 1:
         out.append(("--no-pipeline-parallel",))
-    if plan.schedule == Schedule.ZB_H1:
+    if plan.schedule == code("zb-h1"):
         out.append(("--enable-zbh1-pipeline",))
     if plan.recompute:
         out += [("--checkpoint-activations",), ("--deepspeed-activation-checkpointing",)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.step.stage_layouts import chunk_sizes
@@ -20,7 +20,7 @@ from ..exporter import expresses, only
 from .model_flags import EXPRESSES
 from .offload_flags import offload_rules
 
-SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
+SCHEDULES = launched_by("megatron-core")
 PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base.typed_objects import JsonObject
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import usual
 from plan3d.simulator.workload.blocks import Attention, Block, Mlp
 from plan3d.simulator.workload.model import Model
 
@@ -110,7 +110,7 @@ def _parallelism(p: JsonObject, launch: Launch) -> None:
         "pp": pp,
         "tp": tp,
         "cp": cp,
-        "schedule": int(engines[engine] if pp > 1 else Schedule.ONE_F_ONE_B),
+        "schedule": int(engines[engine] if pp > 1 else usual(1)),
         "sequence_parallel": int(scattered and tp > 1),
         "overlap_tp": int(p.flag("tp_linear_async_communication", False) and tp > 1),
         "recompute": "full" if p.flag("recompute_layer", False) else "none",

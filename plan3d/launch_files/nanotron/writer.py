@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
@@ -34,7 +34,7 @@ from ..shape import shape_of
 
 VERSION = "2026-04"
 TITLE = f"nanotron main of {VERSION}"
-SCHEDULES = {Schedule.GPIPE: "afab", Schedule.ONE_F_ONE_B: "1f1b"}
+SCHEDULES = launched_by("nanotron")
 """pp_engine by schedule."""
 FORMATS = {
     Precision.FP32: ("float32", False),
@@ -123,7 +123,7 @@ def sections(task: Task, plan: Plan) -> dict[str, Any]:
             "tp": int(plan.tp),
             "context_parallel_size": int(plan.cp),
             "expert_parallel_size": 1,
-            "pp_engine": SCHEDULES[Schedule(int(plan.schedule))],
+            "pp_engine": SCHEDULES[int(plan.schedule)],
             "tp_mode": "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
             "tp_linear_async_communication": bool(plan.overlap_tp),
             "recompute_layer": plan.recompute == Recompute.FULL,

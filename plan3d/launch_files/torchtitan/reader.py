@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.typed_objects import JsonObject
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code, most_chunks
 from plan3d.simulator.plan.codes import Recompute
 
 from ..documents import unread
@@ -59,8 +59,6 @@ USED = frozenset(
 )
 """Keys that are read or follow from the plan; all others are kept."""
 POLICIES = ("default", "always", "never")
-SINGLE = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
-"""Schedules with one chunk a rank."""
 MATTERS = (
     "training.enable_cpu_offload",
     "parallelism.pipeline_parallel_schedule_csv",
@@ -119,7 +117,7 @@ def _exchanges(p: JsonObject, launch: Launch) -> None:
     plan, codes = launch.plan, {name: int(code) for code, name in ROTATIONS.items()}
     method = p.text("context_parallel_rotate_method", tuple(codes), default="allgather")
     backend = p.text("expert_parallel_comm_backend", ("standard", "deepep"), default="standard")
-    dual = plan["schedule"] == Schedule.DUALPIPE_V
+    dual = plan["schedule"] == code("dualpipe-v")
     wanted = p.flag("pipeline_parallel_expert_parallel_overlap", True)
     if plan["cp"] > 1:
         plan["cp_comm"] = codes[method]
@@ -157,9 +155,9 @@ def _pipeline(p: JsonObject, pp: int, launch: Launch, layers: int) -> None:
     if name.lower() not in CODES:
         why = f"$.parallelism.pipeline_parallel_schedule is {name}, which no plan has"
         launch.open["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
-    code = CODES.get(name.lower(), Schedule.ONE_F_ONE_B)
-    plan["schedule"] = int(code)
-    chunks = _chunks(p, pp, code in SINGLE, layers)
+    schedule = CODES.get(name.lower(), code("1f1b"))
+    plan["schedule"] = schedule
+    chunks = _chunks(p, pp, bool(most_chunks(schedule) == 1), layers)
     v = len(chunks) // pp
     plan |= {"virtual_stages": v, "overlap_p2p": int(v > 1), **stated_layers(chunks, pp, v)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code, launched_by
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
@@ -18,14 +18,7 @@ from .model_flavors import is_flexible, missing
 
 VERSION = "0.2.2"
 TITLE = f"torchtitan {VERSION}"
-SCHEDULES: dict[int, str] = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.BREADTH_FIRST: "LoopedBFS",
-    Schedule.ZB_V: "ZBVZeroBubble",
-    Schedule.DUALPIPE_V: "DualPipeV",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ONE_F_ONE_B: "1F1B",
-}
+SCHEDULES = launched_by("torchtitan")
 """torch.distributed.pipelining's name of each schedule that it has."""
 PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
 ROTATIONS: dict[int, str] = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
@@ -61,7 +54,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             "torchtitan-compiled-schedule",
             ("schedule", "precision", "overlap_tp"),
             lambda p, t: (
-                ((p.schedule != Schedule.ZB_V) & (p.schedule != Schedule.DUALPIPE_V))
+                ((p.schedule != code("zb-v")) & (p.schedule != code("dualpipe-v")))
                 | ((p.precision != Precision.FP8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (
@@ -183,7 +176,7 @@ RULES = (
         ("overlap_ep", "schedule", "recompute"),
         lambda p, t: (
             (p.overlap_ep == 0)
-            | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
+            | ((p.schedule == code("dualpipe-v")) & (p.recompute == Recompute.NONE))
         ),
         lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
     ),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.stage_layouts import chunk_sizes
@@ -64,7 +64,7 @@ def only_in_0_2(plan: Plan) -> dict[str, Any]:
         "expert_tensor_parallel_degree": (plan.ep > 1, int(plan.etp)),
         "expert_parallel_comm_backend": (plan.ep > 1, "deepep" if deep else "standard"),
         "pipeline_parallel_expert_parallel_overlap": (
-            plan.ep > 1 and plan.schedule == Schedule.DUALPIPE_V,
+            plan.ep > 1 and plan.schedule == code("dualpipe-v"),
             bool(plan.overlap_ep),
         ),
         "enable_async_tensor_parallel": (bool(plan.overlap_tp), True),

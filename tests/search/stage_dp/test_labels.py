@@ -8,7 +8,7 @@ from plan3d.search.stage_dp.labels import Entries, extended, nothing_yet, ragged
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes
 from plan3d.simulator.pipeline.event_simulation import simulate as run
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=8))
@@ -74,7 +74,7 @@ def test_a_chain_is_no_longer_than_the_simulated_pipeline(forward, ratio, m):
         own = one_choice(forward, backward, stage)
         labels = extended(labels, own, np.zeros((2, 2)), p, runs)
     times = StageTimes(forward=forward, input_gradient=backward, weight_gradient=0 * backward)
-    simulated = float(run(graph(Schedule.ONE_F_ONE_B, p, 1, m), times).step_seconds)
+    simulated = float(run(graph(SCHEDULES["1f1b"], p, 1, m), times).step_seconds)
     closed = (m - 1) * (forward + backward).max() + labels.total[0]
     assert labels.chain[0] <= simulated * (1 + 1e-12)
     assert simulated <= closed * (1 + 1e-12)
