@@ -1,8 +1,9 @@
-"""What is asked? A model, a cluster and a batch: what every plan of one question shares."""
+"""A task: model, cluster, batch and stack, which every plan of one question shares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .base.errors import InputError
@@ -23,6 +24,14 @@ def _positive(name: str, value: object) -> None:
         raise InputError(f"{name} must be a whole number from 1 to {_LARGEST - 1}, not {value!r}")
 
 
+def _stack(value: object) -> Software:
+    if isinstance(value, Software):
+        return value
+    if isinstance(value, (str, Path)):
+        return software_profile(value)
+    raise InputError(f"software must be a Software, its name or a path, not {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Question:
     sequence: int
@@ -30,6 +39,7 @@ class _Question:
     global_batch: int
     """Sequences in one optimizer step."""
     software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
+    """The training stack; its name, or the path of its TOML file, is read."""
     graph: Graph | None = None
     """The replicas that average with each other under topology=given."""
     goal: Goal | None = None
@@ -44,6 +54,7 @@ class Task(_Question):
     cluster: Cluster
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "software", _stack(self.software))
         _positive("sequence", self.sequence)
         _positive("global_batch", self.global_batch)
         if self.model.mtp_layers > 1:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from plan3d.cli.main import main
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
@@ -58,3 +60,20 @@ def test_commands_of_the_guide_are_answered(
         assert printed.out
         if target:
             Path(target).write_text(printed.out, encoding="utf-8")
+
+
+def profile_of(page: str, folder: Path) -> Path:
+    """The only TOML that a page shows, in a file."""
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
+    path = folder / "mine.toml"
+    path.write_text(block)
+    return path
+
+
+def test_the_stack_and_the_machine_that_pages_show_are_read(tmp_path: Path) -> None:
+    stack = software_profile(profile_of("software_profiles.md", tmp_path))
+    assert (stack.sustained, stack.layer_floor, stack.dropout) == (0.9, 0.2e-3, True)
+    machine = Cluster.profile(profile_of("extending.md", tmp_path), gpus=16)
+    assert machine.accelerator.memory_bandwidth == 2e12
+    assert machine.network.bandwidth == 25e9
+    assert machine.fast.switch_all_reduce is None

@@ -114,3 +114,20 @@ def test_pyproject_lists_every_package():
     assert found == set(setuptools["packages"])
     placed = {package: name for name, package in folders.items() if package != name}
     assert setuptools["package-dir"] == placed
+
+
+def test_pyproject_lists_every_file_that_is_read():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {package: name for name, package in FOLDERS.items()}
+    folders["plan3d.hardware_profiles"] = "hardware_profiles"
+    listed = set()
+    for package, patterns in setuptools["package-data"].items():
+        top = max((one for one in folders if f"{package}.".startswith(f"{one}.")), key=len)
+        inside = package.removeprefix(top).strip(".").replace(".", "/")
+        place = ROOT / folders[top] / inside
+        listed |= {path for pattern in patterns for path in place.glob(pattern)}
+    every = {path for name in folders.values() for path in (ROOT / name).rglob("*.*")}
+    found = {path for path in every if path.suffix in (".toml", ".csv", ".typed")}
+    assert found == listed
+    stacks = [path for path in found if path.parent.name == "software"]
+    assert len(stacks) == 9

@@ -18,7 +18,7 @@ class Positional:
     name: str
     help: str
     completes: str
-    """What a shell completes: 'file', 'model', 'cluster', 'system'."""
+    """What a shell completes: 'file', 'model', 'cluster', 'software', 'system'."""
     optional: bool = False
 
 
@@ -64,6 +64,11 @@ VERBS = {
         "list hardware profiles, or show one",
         "catalogue.clusters",
         Positional("NAME", "profile or TOML file", "cluster", optional=True),
+    ),
+    "software": Verb(
+        "list training stacks, or show one",
+        "catalogue.software",
+        Positional("NAME", "stack or TOML file", "software", optional=True),
     ),
     "systems": Verb(
         "list training systems, or show one",

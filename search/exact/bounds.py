@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
+from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.operators.layer_work import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
@@ -177,7 +177,7 @@ class Relaxation:
         """Bounds of each row, the best over the precisions and optimizers that it may have."""
         plans = self._plans(columns, length)
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
-        each = [self._of(plans, RECIPES[Precision(code)]) for code in sorted(codes)]
+        each = [self._of(plans, RECIPES[int(code)]) for code in sorted(codes)]
         least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
 

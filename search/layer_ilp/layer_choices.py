@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Mask
-from plan3d.simulator.hardware.precision import RECIPES, Precision, Recipe
+from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal
@@ -57,7 +57,7 @@ class Pipeline:
 
     @property
     def recipe(self) -> Recipe:
-        return RECIPES[Precision(self.shared.precision)]
+        return RECIPES[int(self.shared.precision)]
 
     def rows(self) -> Plan:
         """Every strategy without ZeRO, as if all layers had it [s r]."""

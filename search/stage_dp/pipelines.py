@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Column, Value, distinct
-from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.precision import RECIPES
 from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.collectives import place
@@ -198,7 +198,7 @@ def _least_of_layers(
     task: Task, axes: Axes, shared: dict[str, int], rows: Column, legal: NDArray[np.bool_]
 ) -> tuple[Value, Value]:
     """Least seconds and least bytes of state of a layer of each kind [strategy, kind]."""
-    recipe = RECIPES[Precision(shared["precision"])]
+    recipe = RECIPES[int(shared["precision"])]
     lightest = _as_plans(shared, rows, 0, min(axes["recompute"]))
     first, which = distinct([lightest.tp, lightest.micro_batch])
     table = costs_of(task.model)(task, recipe, strategy(lightest.take(first))).table[which]

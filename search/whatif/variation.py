@@ -1,4 +1,4 @@
-"""What does a sweep of one task ask? Values of a task's and a plan's fields, a point each."""
+"""Sweeps of one task: values of its fields and of a plan's, a point each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.fields import FIELDS
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import check_field, code, spell
@@ -40,17 +39,13 @@ def _gpus(task: Task, value: Any) -> Task:
     return with_gpus(task, value)
 
 
-def _software(task: Task, value: Any) -> Task:
-    return replace(task, software=software_profile(value) if isinstance(value, str) else value)
-
-
 OF_TASK: dict[str, Callable[[Task, Any], Task]] = {
     "model": _model,
     "cluster": _cluster,
     "gpus": _gpus,
     "sequence": lambda task, value: replace(task, sequence=value),
     "global_batch": lambda task, value: replace(task, global_batch=value),
-    "software": _software,
+    "software": lambda task, value: replace(task, software=value),
 }
 """Fields of a task that can be varied, in the order in which they are set."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.units import format_count, format_seconds
-from ..hardware.precision import RECIPES, Precision
+from ..hardware.precision import RECIPES
 from ..layers import grid_communication
 from ..layers.layer_kinds import layer_kinds, local_strategies
 from ..plan import tensor_mesh
@@ -42,7 +42,7 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
     plan = costs.plans.take(slice(row, row + 1)).table()
     if not plan.tp_grid[0]:
         return []
-    recipe = RECIPES[Precision(int(plan.precision[0]))]
+    recipe = RECIPES[int(plan.precision[0])]
     local = local_strategies(costs.task, recipe, stages.strategy(plan))
     ahead, behind = grid_communication.passes(layer_kinds(costs.task.model)[0], local)
     found = [c for one in (*ahead, *behind) for part in one for c in part]
@@ -54,8 +54,7 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
             group = grid_communication.group(grid, axis, costs.task.cluster)
             seconds = float(grid_communication.seconds(along, local)[0])
             sent = {
-                what: recipe.activation
-                * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
+                what: recipe.sent * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
                 for what, some in _by_operation(along).items()
             }
             domains = int(np.ravel(group.domains)[0])

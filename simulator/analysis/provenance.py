@@ -13,7 +13,7 @@ from ..base.arrays import Value
 from ..hardware import layer_tables
 from ..hardware.gemm_tables import Origin
 from ..hardware.layer_tables import LayerTable
-from ..hardware.precision import RECIPES, Precision
+from ..hardware.precision import RECIPES
 from ..hardware.profile_file import TableFile
 from ..layers import layer_costs
 from ..layers.layer_kinds import (
@@ -76,7 +76,7 @@ def _gemms(costs: Costs, row: int) -> Value:
     task, table = costs.task, costs.plans.take(slice(row, row + 1))
     if isinstance(task.model, Network):
         return _all(Origin.EXTRAPOLATED)
-    recipe = RECIPES[Precision(int(table.precision[0]))]
+    recipe = RECIPES[int(table.precision[0])]
     out = np.zeros(len(Origin))
     for plan, counts in _on_slowest_rank(task, table):
         out += _gemm_seconds(local_strategies(task, recipe, stages.strategy(plan)), counts)
@@ -117,7 +117,7 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
         work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        recipe = local.recipe.in_sixteen_bits() if work.sixteen_bit else local.recipe
+        recipe = local.recipe.of_head() if work.logits else local.recipe
         seconds = kernel_times.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernel_times.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
@@ -132,7 +132,7 @@ def _whole_layers(costs: Costs, row: int) -> Value:
         return out
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
     for plan, counts in _on_slowest_rank(task, table):
-        recipe = RECIPES[Precision(int(plan.precision[0]))]
+        recipe = RECIPES[int(plan.precision[0])]
         s = stages.strategy(plan)
         local = local_strategies(task, recipe, s)
         kinds = layer_costs.layer_costs(task, recipe, s).table[0]
@@ -144,12 +144,12 @@ def _whole_layers(costs: Costs, row: int) -> Value:
 
 
 def _layer_entry(task: Task) -> TableFile | LayerTable | None:
-    return task.cluster.accelerator.layer_tables.get(task.software.name)
+    return task.cluster.accelerator.layer_tables.get(task.software.label)
 
 
 def _layer_origin(local: Local) -> Origin:
     """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
-    entry = local.task.cluster.accelerator.layer_tables[local.task.software.name]
+    entry = local.task.cluster.accelerator.layer_tables[local.task.software.label]
     table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)
     found = Origin(int(layer_tables.origins(table, sizes)[0]))
     alone = not isinstance(entry, TableFile) or entry.provenance.measured

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Precision, Recipe
+from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_kinds import layer_kinds, local_strategies, work_of
 from ..operators import kernel_times
 from ..plan.plan import Plan
@@ -45,7 +45,7 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
     if isinstance(costs.task.model, Network):
         return []
     task, plan = costs.task, costs.one().plans.take(slice(0, 1))
-    recipe = RECIPES[Precision(int(plan.precision[0]))]
+    recipe = RECIPES[int(plan.precision[0])]
     rows = run_rows(plan, task)[0] if plan.segments else plan
     found: dict[tuple[int, ...], GemmPoint] = {}
     for row in range(rows.rows):
@@ -61,13 +61,13 @@ def _points(costs: Costs, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
         work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        own = recipe.in_sixteen_bits() if work.sixteen_bit else recipe
+        own = recipe.of_head() if work.logits else recipe
         seconds = kernel_times.gemm_seconds(work.gemms, 1, machine, own, task.software.sustained)
         sizes = kernel_times.stack_gemms(work.gemms, 1)[:, :, 0].T
         for (m, n, k, batch), s in zip(sizes.tolist(), seconds[:, 0].tolist(), strict=True):
             flops = 2 * m * n * k * batch
-            intensity = flops / (own.activation * (m * k + k * n + m * n) * batch)
-            peak = peak_flops(machine, own.gemm_format)
+            intensity = flops / (own.linear.operand * (m * k + k * n + m * n) * batch)
+            peak = peak_flops(machine, own.linear.name)
             roof = min(peak, machine.memory_bandwidth * intensity)
             sides = (round(m), round(n), round(k))
             yield GemmPoint(kind.name, sides, round(batch), intensity, flops / s, roof)

@@ -6,9 +6,9 @@ name is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import InputError, did_you_mean
 
@@ -16,19 +16,24 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Name -> thing; a thing of the package may be given as 'module:attribute'."""
+    """Name -> thing; a thing of the package may be given as the text that `load` turns into it,
+    'module:attribute' unless said otherwise."""
 
-    def __init__(self, what: str, group: str, known: Mapping[str, T | str]) -> None:
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        known: Mapping[str, T | str],
+        load: Callable[[str], T] | None = None,
+    ) -> None:
+        self.what, self.group, self._load = what, group, load or _attribute
         self._known: dict[str, T | str] = dict(known)
         self._plugged = False
 
     def __getitem__(self, name: str) -> T:
         found = self._known[name]
         if isinstance(found, str):
-            module, _, attribute = found.partition(":")
-            found = getattr(import_module(module), attribute)
-            self._known[name] = found
+            found = self._known[name] = self._load(found)
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -70,3 +75,49 @@ class Registry(Mapping[str, T], Generic[T]):
         for point in entry_points(group=self.group):
             if point.name not in self._known:
                 self.register(point.name, point.load())
+
+
+def _attribute(text: str) -> Any:
+    """What a module of the package has under a name."""
+    module, _, attribute = text.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+class Codes(Mapping[str, int]):
+    """Name -> code of what a registry holds: its place there, which never changes."""
+
+    def __init__(self, registry: Registry[T]) -> None:
+        self._registry = registry
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self:
+            raise KeyError(name)
+        return list(self._registry).index(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._registry.knows(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry)
+
+    def __len__(self) -> int:
+        return len(self._registry)
+
+
+class ByCode(Mapping[int, T], Generic[T]):
+    """Code -> thing of a registry."""
+
+    def __init__(self, registry: Registry[T]) -> None:
+        self._registry = registry
+
+    def __getitem__(self, code: int) -> T:
+        names = list(self._registry)
+        if not 0 <= code < len(names):
+            raise KeyError(code)
+        return self._registry[names[code]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._registry)

@@ -1,4 +1,4 @@
-"""How are bytes, rates and times written? The only room that parses or prints a unit.
+"""Units of bytes, rates and times: the only room that parses or prints one.
 
 Inside the package everything is SI: seconds, bytes, bytes/s, FLOP/s, watts.
 GB = 10^9 bytes, GiB = 2^30 bytes; memory is printed in GiB, rates in GB/s.
@@ -29,6 +29,7 @@ _FLOPS = _prefixed("FLOP/s")
 _POWER = {"W": 1.0, "kW": 1e3}
 _COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _FRACTION = {"": 1.0, "%": 0.01}
+_EACH = {"parameter": "parameter", "score": "score", "logit": "logit", "hidden unit": "unit"}
 _DIMENSIONS: dict[str, dict[str, float]] = {
     "memory": _BYTES,
     "bandwidth": _BANDWIDTH,
@@ -44,14 +45,23 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "length": {"tokens": 1.0},
     "count": {"GPUs": 1.0},
     "rows": {"rows": 1.0},
+    "parameters": {"parameters": 1.0, "M parameters": 1e6},
+    "layers": {"layers": 1.0},
+    "tensors": {"tensors": 1.0},
+    **{f"bytes per {what}": {f"B/{unit}": 1.0} for what, unit in _EACH.items()},
 }
+
+
+def si_unit(dimension: str) -> str:
+    """The unit in which a number of that dimension is its SI value."""
+    return next(unit for unit, factor in _DIMENSIONS[dimension].items() if factor == 1.0)
 
 
 def convert(value: float, unit: str, dimension: str) -> float:
     """SI value of a number whose unit is written beside it, as in a profile.
 
     Dimensions: memory, bandwidth, compute rate, time, power, root latency (seconds per square
-    root of a byte), ratio, length, count. A ratio has the unit '1'.
+    root of a byte), ratio, length, count and others of one unit. A ratio has the unit '1'.
     """
     known = _DIMENSIONS[dimension]
     if unit not in known:

@@ -1,4 +1,4 @@
-"""What does one GPU reach? Peaks, memory, and constants and tables of the times of its kernels."""
+"""One GPU: its peaks and memory, and constants and tables of the times of its kernels."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Accelerator:
     power: float
     """Watts, board."""
     peak: Mapping[str, float]
-    """Dense FLOP/s by number format: 'bf16', 'fp16', 'fp8', 'tf32', 'fp32'; absent = cannot."""
+    """Dense FLOP/s by number format (precision.number_formats); absent = cannot."""
     gemm: Mapping[str, GemmTime]
-    """By operand width: '32bit', '16bit', '8bit'."""
+    """By width of operands."""
     attention: AttentionTime
     memory_bound: MemoryBoundTime
     training: TrainingTime = TrainingTime()

@@ -1,4 +1,4 @@
-"""What does it run on? Accelerator, links and cluster, read from hardware_profiles.
+"""A cluster: accelerator, links and nodes, read from hardware_profiles.
 
 Bandwidths are bytes/s in one direction for one GPU, the convention of NCCL's bus bandwidth.
 Neglected: GPUs of different kinds in one job (refused), failures, other jobs on the network.
@@ -12,19 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import profile_base
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
+from .leaves import problem, shown
+from .precision.number_formats import WIDTHS
 from .profile_file import (
     Profile,
-    Provenance,
     TableFile,
     checked,
-    problem,
     profile_names,
     read_profile,
     shipped_tables,
-    shown,
 )
-from .software_stack import SOFTWARE
+from .profile_schema import LAYERS
+from .provenance import Provenance
 
 __all__ = [
     "Accelerator",
@@ -42,10 +43,7 @@ __all__ = [
 
 MOST_GPUS = 10_000_000
 USER = "given by the user"
-_SHARED = ("host.memory", "host.memory_bandwidth")
-"""Numbers of a node that its GPUs share."""
 _TABLE = "kernels.gemm.{}.table"
-_LAYERS = "kernels.layer.{}.table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,15 +178,10 @@ class Cluster:
 def _override(file: Profile, changes: Mapping[str, float]) -> Profile:
     """The profile with the user's numbers; collectives follow the bandwidth of their link."""
     new = {key: checked(file.name, key, value) for key, value in changes.items()}
-    if "links.fast.bandwidth" in new:
-        ratio = new["links.fast.bandwidth"] / file.numbers["links.fast.bandwidth"]
-        scaled = {
-            key: value * ratio
-            for key, value in file.numbers.items()
-            if key.startswith("links.fast.") and key.endswith("bandwidth")
-        }
+    if profile_base.LINK in new:
+        scaled = profile_base.of_link(file.numbers, new[profile_base.LINK])
         file = file.changed(scaled, "the profile's, in proportion to the bandwidth of the user")
-    return file.changed(new, USER)
+    return file.changed(new, USER, "datasheet")
 
 
 def _resize(
@@ -216,15 +209,17 @@ def _resize_node(file: Profile, per_node: int) -> Profile:
     """Sets GPUs a node; a fast domain that is one node stays one, a rack keeps its size. A GPU
     keeps its share of the host."""
     node, domain = file.numbers["node.gpus"], file.numbers["links.fast.gpus"]
-    keys = ("node.gpus", "links.fast.gpus") if node == domain else ("node.gpus",)
-    if len(keys) == 1 and per_node > domain:
+    whole = profile_base.domain_of_node(file.numbers)
+    if not whole and per_node > domain:
         limit = f"the {domain:.0f} GPUs of the fast domain of {file.name}"
         raise problem("gpus_per_node", f"{per_node} exceeds {limit}; nearest: {domain:.0f}")
     if per_node == node:
         return file
-    shared = {k: v * per_node / node for k, v in file.numbers.items() if k in _SHARED}
+    shared = profile_base.of_node(file.numbers, per_node)
     file = file.changed(shared, "the profile's, in proportion to the GPUs of a node")
-    return file.changed({key: checked(file.name, key, per_node) for key in keys}, USER)
+    keys = ("node.gpus", "links.fast.gpus") if whole else ("node.gpus",)
+    new = {key: checked(file.name, key, per_node) for key in keys}
+    return file.changed(new, USER, "datasheet")
 
 
 def _count(name: str, value: int) -> int:
@@ -238,8 +233,7 @@ def _count(name: str, value: int) -> int:
 
 
 def _accelerator(file: Profile) -> Accelerator:
-    widths = ("32bit", "16bit", "8bit")
-    gemms = {width: file.section(f"kernels.gemm.{width}") for width in widths}
+    gemms = {width: file.section(f"kernels.gemm.{width}") for width in WIDTHS}
     return Accelerator(
         name=file.texts["accelerator.name"],
         title=file.texts["accelerator.title"],
@@ -249,11 +243,11 @@ def _accelerator(file: Profile) -> Accelerator:
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
         training=TrainingTime(**file.section("kernels.training")),
-        gemm_tables={w: _table(file, k) for w in widths if (k := _TABLE.format(w)) in file.tables},
+        gemm_tables={w: _table(file, k) for w in WIDTHS if (k := _TABLE.format(w)) in file.tables},
         layer_tables={
-            stack: _table(file, key)
-            for stack in SOFTWARE
-            if (key := _LAYERS.format(stack)) in file.tables
+            key.removeprefix(LAYERS).removesuffix(".table"): _table(file, key)
+            for key in file.tables
+            if key.startswith(LAYERS)
         },
     )
 

@@ -1,4 +1,4 @@
-"""How much longer than predicted did a transformer layer take? Tables of whole layers' times.
+"""Tables of whole layers: times of transformer layers over what is predicted of them.
 
 A table file is text: '#' lines (GPU, stack, source, how it was made), a header with COLUMNS, then
 one row a layer of one hidden width, tensor size, micro-batch and sequence of a rank: microseconds
@@ -26,8 +26,12 @@ from numpy.typing import NDArray
 from ..base.arrays import Value
 from ..base.errors import InputError
 from .gemm_tables import NEAR, Origin
+from .precision import Recipe
+from .precision.number_formats import BF16
 from .profile_file import MEASUREMENTS, PACKAGE, TableFile
 
+WIDTH = BF16.width
+"""Width of operands that layers are timed in."""
 SIZES = ("hidden", "tp", "micro_batch", "sequence")
 TIMES = ("forward_us", "backward_us", "modelled_forward_us", "modelled_backward_us")
 COLUMNS = (*SIZES, *TIMES)
@@ -43,6 +47,11 @@ class LayerTable:
     """ln(measured / modelled) [pass, *sides]; a layer not measured has that of the nearest."""
     measured: NDArray[np.bool_]
     """Whether a layer of the grid was measured [*sides]."""
+
+
+def serves(recipe: Recipe) -> bool:
+    """Whether the GEMMs of a recipe are those that tables of layers were timed with."""
+    return recipe.linear.width == WIDTH
 
 
 def table_of(entry: TableFile | LayerTable) -> LayerTable:

@@ -1,45 +1,40 @@
-"""What does a profile file say? TOML to SI numbers, each with its unit, source and origin checked.
+"""Profile files of machines: TOML to SI numbers, each with its unit and provenance checked.
 
-A number is a table { value, unit, source, measured }; its source names a citation in [sources].
-Numbers are kept by dotted key ('links.fast.bandwidth'); hardware.py gives them their meaning.
+Numbers are kept by dotted key ('links.fast.bandwidth'); cluster.py gives them their meaning. A file
+with `base = "h100-sxm"` says what differs (profile_base).
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
-from ..base.units import convert
+from . import leaves, profile_base
+from .leaves import PACKAGE, Sort, is_path, problem
+from .precision.number_formats import EVERYWHERE, FORMATS
 from .profile_schema import (
     FIELDS,
-    LARGEST,
     ONE_BY_ONE,
     OPTIONAL,
     OPTIONAL_NUMBERS,
     QUANTITIES,
-    TABLE_FILES,
-    TABLES,
     TEXTS,
+    is_section,
+    is_table_file,
+    names_in,
 )
+from .provenance import Provenance
 
-PACKAGE = "plan3d.hardware_profiles"
+__all__ = ["MEASUREMENTS", "PACKAGE", "Profile", "Provenance", "TableFile", "read_profile"]
+
 MEASUREMENTS = "measurements"
 MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """Where one number of a profile comes from."""
-
-    source: str
-    measured: bool
+MACHINE = Sort(kinds=("measured", "fitted", "prior", "datasheet"), flagged=True)
 
 
 class TableFile(NamedTuple):
@@ -65,9 +60,9 @@ class Profile:
         inside = {k.removeprefix(start): v for k, v in self.numbers.items() if k.startswith(start)}
         return {name: value for name, value in inside.items() if "." not in name}
 
-    def changed(self, numbers: Mapping[str, float], source: str) -> Profile:
+    def changed(self, numbers: Mapping[str, float], source: str, kind: str = "prior") -> Profile:
         """The profile with other numbers, which come from `source`."""
-        origin = Provenance(source=source, measured=False)
+        origin = Provenance(source=source, measured=False, kind=kind)
         return replace(
             self,
             numbers={**self.numbers, **numbers},
@@ -75,14 +70,9 @@ class Profile:
         )
 
 
-_NUMBER = ("value", "unit", "source", "measured")
-_TABLE = ("file", "source", "measured")
-
-
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package."""
-    names = (entry.name for entry in files(PACKAGE).iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+    return leaves.shipped()
 
 
 def shipped_tables() -> set[str]:
@@ -90,151 +80,106 @@ def shipped_tables() -> set[str]:
     return {entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir()}
 
 
-def problem(where: str, what: str) -> InputError:
-    """An error of one line, whatever the file or the user put into its parts."""
-    return InputError(" ".join(f"{where}: {what}".split()))
-
-
 def read_profile(name_or_path: str | Path) -> Profile:
     """The profile with that name, or in the TOML file at that path."""
-    name = str(name_or_path)
-    try:
-        if name in profile_names():
-            return parse_profile(files(PACKAGE).joinpath(f"{name}.toml").read_bytes(), name)
-        if not (name.endswith(".toml") or "/" in name or "\\" in name):
-            if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
-                raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
-            known = did_you_mean(name, profile_names())
-            raise problem(name, f"unknown profile, and not the path of a .toml file{known}")
-        return parse_profile(Path(name_or_path).read_bytes(), name)
-    except OSError as error:
-        raise problem(name, f"cannot be read ({error.strerror or 'input/output error'})") from None
-    except (ValueError, RecursionError) as error:
-        raise problem(name, f"is not a TOML file ({error})") from None
+    return _read(str(name_or_path), ())
 
 
-def parse_profile(content: bytes, where: str) -> Profile:
-    """A profile from the bytes of its file; `where` names it in errors."""
-    tree = tomllib.loads(content.decode("utf-8-sig"))
+def _read(name: str, chain: tuple[str, ...]) -> Profile:
+    """The same; `chain` are the profiles that it is the base of."""
+    known = profile_names()
+    if name not in known and not is_path(name):
+        if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
+            raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
+        near = did_you_mean(name, known)
+        raise problem(name, f"unknown profile, and not the path of a .toml file{near}")
+    return _parsed(leaves.read_tree(name, known), name, chain)
+
+
+def _parsed(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile:
+    """A profile from the TOML of its file; `where` names it in errors."""
     if "accelerators" in tree or isinstance(tree.get("accelerator"), list):
         raise problem(where, f"{MIXED}; give one [accelerator]")
-    sources = _sources(where, tree.pop("sources", {}))
+    base = leaves.base_of(where, tree, profile_names())
+    absent = _absent(where, tree, base)
+    own = _own(where, tree, leaves.citations(where, tree.pop("sources", {})))
+    if base:
+        chain = leaves.check_chain(where, chain)
+        try:
+            own = profile_base.lend(_read(base, chain), own, absent)
+        except InputError as error:
+            raise problem(where, f"base: {error}") from None
+    _check_complete(where, own, base)
+    return own
+
+
+def _absent(where: str, tree: dict[str, Any], base: str) -> list[str]:
+    """Takes `without` out of the tree: what the base has and this machine has not."""
+    if "without" not in tree:
+        return []
+    names = tree.pop("without")
+    if not base:
+        raise problem(where, "without: needs a base")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise problem(where, 'without: must be a list of fields, ["links.fast.switch_all_reduce"]')
+    return names
+
+
+def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Profile:
+    """What a file gives by itself."""
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):
         if key in TEXTS:
-            profile.texts[key] = _text(where, key, node)
-        elif key in TABLE_FILES:
-            origin = _origin(where, key, node, sources)
-            profile.tables[key] = TableFile(_text(where, f"{key}.file", node["file"]), origin)
+            profile.texts[key] = leaves.text(where, key, node)
+        elif is_table_file(key):
+            origin = leaves.origin(where, key, node, sources, MACHINE, {"file": '"..."'})
+            path = leaves.text(where, f"{key}.file", node["file"], leaves.LONGEST_PATH)
+            profile.tables[key] = TableFile(path, origin)
         else:
-            origin = _origin(where, key, node, sources)
-            profile.numbers[key] = _number(where, key, node)
+            wanted = QUANTITIES[key]
+            parts = {"value": "...", "unit": f'"{wanted.example}"'}
+            origin = leaves.origin(where, key, node, sources, MACHINE, parts)
+            profile.numbers[key] = leaves.number(where, key, node, wanted)
             profile.provenance[key] = origin
-    _check_complete(where, profile)
     return profile
 
 
 def checked(where: str, key: str, value: float) -> float:
     """The SI value of a field, refused unless it can be a property of a machine."""
-    wanted = QUANTITIES[key]
-    low, high = max(wanted.least, 1 / LARGEST), wanted.most
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise problem(where, f"{key}: {shown(value)} is not a number")
-    if not low <= value <= high and not (wanted.zero and value == 0):
-        rule = "at least 0" if wanted.zero else f"at least {low:g}" if wanted.least else "above 0"
-        raise problem(
-            where, f"{key}: {shown(value)} must be {rule} and at most {high:g} (SI units)"
-        )
-    if wanted.dimension == "count" and value != int(value):
-        raise problem(where, f"{key}: {shown(value)} is not a whole number")
-    return float(value)
-
-
-def shown(value: object) -> str:
-    """A value as an error message shows it: short, whatever it is."""
-    try:
-        return repr(value)[:60]
-    except ValueError:
-        return "a number of more digits than can be printed"
+    return leaves.checked(where, key, value, QUANTITIES[key])
 
 
 def _leaves(where: str, tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, node in tree.items():
         key = prefix + name
-        if key in TABLES:
+        if is_section(key, prefix):
             if not isinstance(node, dict):
                 raise problem(where, f"{key}: must be a section, [{key}]")
             yield from _leaves(where, node, f"{key}.")
-        elif key in FIELDS:
+        elif key in FIELDS or is_table_file(key):
             yield key, node
         else:
-            known = {k[len(prefix) :].split(".")[0] for k in FIELDS if k.startswith(prefix)}
-            known |= set() if prefix else {"sources"}
-            raise problem(where, f"{key}: unknown field{did_you_mean(name, sorted(known))}")
+            known = names_in(prefix) + ([] if prefix else ["base", "sources", "without"])
+            raise problem(where, f"{key}: unknown field{did_you_mean(name, known)}")
 
 
-def _sources(where: str, node: Any) -> dict[str, str]:
-    if not isinstance(node, dict):
-        raise problem(where, 'sources: must be a section, [sources], of id = "citation"')
-    return {name: _text(where, f"sources.{name}", text) for name, text in node.items()}
-
-
-def _text(where: str, key: str, node: Any) -> str:
-    if not isinstance(node, str) or not node.strip():
-        raise problem(where, f"{key}: must be a text in quotes")
-    return node
-
-
-def _origin(where: str, key: str, node: Any, sources: Mapping[str, str]) -> Provenance:
-    """Checks the parts of a number or table, then says where it comes from."""
-    parts: tuple[str, ...] = _TABLE
-    what, own = "a table with its source", 'file = "..."'
-    if key in QUANTITIES:
-        own = f'value = ..., unit = "{QUANTITIES[key].example}"'
-        parts, what = _NUMBER, "a number with its unit and source"
-    form = f'{{ {own}, source = "...", measured = false }}'
-    if not isinstance(node, dict):
-        raise problem(where, f"{key}: must be {what}, {form}")
-    for part in node:
-        if part not in parts:
-            raise problem(where, f"{key}.{part}: unknown field{did_you_mean(part, parts)}")
-    for part in parts:
-        if part not in node:
-            raise problem(where, f"{key}: without {part}; write {form}")
-    if not isinstance(node["measured"], bool):
-        raise problem(where, f"{key}.measured: must be true or false")
-    source = _text(where, f"{key}.source", node["source"])
-    if source not in sources:
-        known = did_you_mean(source, sources)
-        raise problem(where, f"{key}.source: {shown(source)} is not in [sources]{known}")
-    return Provenance(source=f"{source}: {sources[source]}", measured=node["measured"])
-
-
-def _number(where: str, key: str, node: Mapping[str, Any]) -> float:
-    value, unit = node["value"], _text(where, f"{key}.unit", node["unit"])
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise problem(where, f"{key}.value: {shown(value)} is not a number")
-    try:
-        converted = convert(value, unit, QUANTITIES[key].dimension)
-    except InputError as error:
-        example = f"for example {QUANTITIES[key].example}"
-        raise problem(where, f"{key}: {error} ({example})") from None
-    return checked(where, key, converted)
-
-
-def _check_complete(where: str, profile: Profile) -> None:
+def _check_complete(where: str, profile: Profile, base: str) -> None:
     present = {*profile.numbers, *profile.texts, *profile.tables}
+    hint = "" if base else "; give it, or a base that has it"
     for key in (*QUANTITIES, *TEXTS):
         section = key.rpartition(".")[0]
         whole = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
         needed = key not in OPTIONAL_NUMBERS and (section not in OPTIONAL or whole)
         if key not in present and needed:
-            raise problem(where, f"{key}: missing")
+            raise problem(where, f"{key}: missing{hint}")
     if "accelerator.peak.fp32" not in present:
-        raise problem(where, "accelerator.peak.fp32: missing")
+        raise problem(where, f"accelerator.peak.fp32: missing{hint}")
     if not {"accelerator.peak.bf16", "accelerator.peak.fp16"} & present:
         raise problem(where, "accelerator.peak: needs bf16 or fp16")
-    if ("accelerator.peak.fp8" in present) != ("kernels.gemm.8bit.efficiency" in present):
-        raise problem(where, "accelerator.peak.fp8 and [kernels.gemm.8bit]: give both or neither")
+    for form in FORMATS.values():
+        peak, section = f"accelerator.peak.{form.name}", f"kernels.gemm.{form.width}"
+        both = peak in present, f"{section}.efficiency" in present
+        if form.width not in EVERYWHERE and both[0] != both[1]:
+            raise problem(where, f"{peak} and [{section}]: give both or neither")
     if profile.numbers["node.gpus"] > profile.numbers["links.fast.gpus"]:
         raise problem(where, "node.gpus: more than links.fast.gpus")

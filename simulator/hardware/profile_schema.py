@@ -1,26 +1,9 @@
-"""What may a profile file hold? Every field by dotted key, with its dimension, unit and bounds."""
+"""Fields of a profile file by dotted key, with dimension, unit and bounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .software_stack import SOFTWARE
-
-LARGEST = 1e30
-"""No quantity of a machine is larger in SI units, nor smaller than its inverse unless zero."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What a field of a profile may hold."""
-
-    dimension: str
-    example: str
-    least: float = 0.0
-    most: float = LARGEST
-    zero: bool = False
-    """Zero is a value (a latency), not a mistake (a bandwidth)."""
-
+from .leaves import Quantity
+from .precision.number_formats import EVERYWHERE, FORMATS, WIDTHS
 
 _MEMORY = Quantity(dimension="memory", example="GiB")
 _MESSAGE = Quantity(dimension="memory", example="kB")
@@ -34,7 +17,7 @@ _SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
 _RATIO = Quantity(dimension="ratio", example="1", most=100.0)
 _TOKENS = Quantity(dimension="length", example="tokens", zero=True)
 _ROWS = Quantity(dimension="rows", example="rows", zero=True)
-_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000)
+_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000, whole=True)
 
 _GEMM = {
     "efficiency": _SHARE,
@@ -51,10 +34,8 @@ _COLLECTIVE = {
 _EXCHANGE = {**_COLLECTIVE, "own_bandwidth": _BANDWIDTH}
 _SECTIONS: dict[str, dict[str, Quantity]] = {
     "accelerator": {"memory": _MEMORY, "memory_bandwidth": _BANDWIDTH, "power": _POWER},
-    "accelerator.peak": dict.fromkeys(("bf16", "fp16", "fp8", "tf32", "fp32"), _FLOPS),
-    "kernels.gemm.32bit": _GEMM,
-    "kernels.gemm.16bit": _GEMM,
-    "kernels.gemm.8bit": _GEMM,
+    "accelerator.peak": dict.fromkeys(FORMATS, _FLOPS),
+    **{f"kernels.gemm.{width}": _GEMM for width in WIDTHS},
     "kernels.attention": {
         "efficiency": _SHARE,
         "diagonal_tokens": _TOKENS,
@@ -93,12 +74,29 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
 TEXTS = ("accelerator.name", "accelerator.title", "links.fast.name", "links.network.name")
-TABLE_FILES = (
-    *(f"kernels.gemm.{width}.table" for width in ("32bit", "16bit", "8bit")),
-    *(f"kernels.layer.{stack}.table" for stack in SOFTWARE),
-)
-FIELDS = (*QUANTITIES, *TEXTS, *TABLE_FILES)
-TABLES = {key[:dot] for key in FIELDS for dot, char in enumerate(key) if char == "."}
+LAYERS = "kernels.layer."
+"""Tables of whole layers: a section for every stack that has one, whatever its name."""
+FIELDS = (*QUANTITIES, *TEXTS, *(f"kernels.gemm.{width}.table" for width in WIDTHS))
+SECTIONS = {key[:dot] for key in (*FIELDS, LAYERS) for dot, char in enumerate(key) if char == "."}
+
+
+def is_section(key: str, inside: str) -> bool:
+    """Whether a key, which ends in the name of something `inside` a section, is a section."""
+    return key in SECTIONS or inside == LAYERS
+
+
+def is_table_file(key: str) -> bool:
+    """Whether a key names a file of times."""
+    return key.startswith(("kernels.gemm.", LAYERS)) and key.endswith(".table")
+
+
+def names_in(prefix: str) -> list[str]:
+    """What the section with that prefix may hold."""
+    if prefix.startswith(LAYERS) and prefix != LAYERS:
+        return ["table"]
+    return sorted({k[len(prefix) :].split(".")[0] for k in FIELDS if k.startswith(prefix)})
+
+
 ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
 OPTIONAL_NUMBERS = (
@@ -106,5 +104,10 @@ OPTIONAL_NUMBERS = (
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
 )
 """Numbers that a section may lack."""
-OPTIONAL = (*ONE_BY_ONE, "kernels.gemm.8bit", "links.fast.switch_all_reduce", "host")
-"""Sections that a machine may lack, the last three whole."""
+OPTIONAL = (
+    *ONE_BY_ONE,
+    *(f"kernels.gemm.{width}" for width in WIDTHS if width not in EVERYWHERE),
+    "links.fast.switch_all_reduce",
+    "host",
+)
+"""Sections that a machine may lack, those that are not ONE_BY_ONE whole."""

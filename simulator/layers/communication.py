@@ -1,4 +1,4 @@
-"""How long does a layer communicate, and how much of it shows?
+"""Communication of a layer: its seconds, and how much of them shows.
 
 Tensor-parallel collectives, the keys and values of context parallelism, and the exchanges of
 experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
@@ -31,7 +31,7 @@ def _key_value_bytes(block: Block, local: Local) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
     width = layer_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
-    out: Value = local.tokens * width * local.recipe.activation
+    out: Value = local.tokens * width * local.recipe.sent
     return out
 
 
@@ -61,7 +61,7 @@ def _exchanged(block: Block, core: tuple[Value, Value], local: Local) -> tuple[V
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place(s.cp, s.tp, cluster)
-    element = local.tokens * local.recipe.activation
+    element = local.tokens * local.recipe.sent
     inputs = element * layer_work.qkv_width(attn, s.tp)
     output = element * attn.heads * attn.value_dim / s.tp
     both = collectives.all_to_all(inputs, group, cluster)
@@ -122,7 +122,7 @@ def expert_exchange(experts: Experts, local: Local) -> Value:
     """Dispatch and combine of one direction: two exchanges over ep; within a tensor-parallel
     expert the tokens are gathered and scattered as well."""
     s, cluster = local.s, local.task.cluster
-    width = local.task.model.hidden * local.recipe.activation
+    width = local.task.model.hidden * local.recipe.sent
     tokens = local.tokens * experts.imbalance / s.tp * width
     size = tokens * experts.top_k
     group = collectives.place(s.ep, s.etp, cluster)

@@ -56,7 +56,7 @@ def seconds(found: Iterable[MeshCollective], local: Local) -> Value:
     groups = {axis: group(local.grid, axis, cluster) for axis in local.grid.mesh}
     for c in found:
         if np.max(local.grid.mesh[c.axis]) > 1:
-            size = c.size * local.recipe.activation
+            size = c.size * local.recipe.sent
             out = out + _TIMES[c.operation](size, groups[c.axis], cluster)
     return out
 

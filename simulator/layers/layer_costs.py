@@ -122,7 +122,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     split = local.together if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, (local.hidden / split)[None])
+    return LayerCosts(by_strategy, working, parameters, (local.sent / split)[None])
 
 
 def _fill(

@@ -63,6 +63,8 @@ class Local(NamedTuple):
     """Ranks that share norms and residuals: u."""
     hidden: Value
     """Bytes of a micro-batch's hidden states."""
+    sent: Value
+    """The same on their way to another rank."""
     vocabulary: Value
     """The vocabulary, padded to a multiple that every tensor rank shares."""
     full: Mask
@@ -115,6 +117,7 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
+    sent = tokens * (task.model.hidden * recipe.sent)
     group = collectives.place(s.tp, 1, cluster)
     multiple = task.software.vocabulary_multiple * s.tp
     return Local(
@@ -124,10 +127,11 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
         tokens,
         s.norm_split,
         hidden,
+        sent,
         np.ceil(task.model.vocabulary / multiple) * multiple,
         s.recompute == _FULL,
         s.recompute == _SELECTIVE,
-        _tensor_collectives(hidden, group, cluster, s.sequence_parallel),
+        _tensor_collectives(sent, group, cluster, s.sequence_parallel),
         _layer_ratio(task, recipe, s),
     )
 
@@ -146,6 +150,7 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
         tokens,
         own.norm_split,
         tokens * (task.model.hidden * recipe.activation),
+        tokens * (task.model.hidden * recipe.sent),
         np.ceil(task.model.vocabulary / multiple) * multiple,
         s.recompute == _FULL,
         s.recompute == _SELECTIVE,
@@ -207,8 +212,8 @@ def layer_sizes(task: Task, s: Strategy) -> Value:
 
 
 def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
-    entry = task.cluster.accelerator.layer_tables.get(task.software.name)
-    if entry is None or recipe.gemm_width != "16bit":
+    entry = task.cluster.accelerator.layer_tables.get(task.software.label)
+    if entry is None or not layer_tables.serves(recipe):
         return None
     return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
 

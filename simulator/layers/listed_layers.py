@@ -55,8 +55,8 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 
 def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
     accelerator = task.cluster.accelerator
-    constants = accelerator.gemm[recipe.gemm_width]
-    peak = peak_flops(accelerator, recipe.gemm_format)
+    constants = accelerator.gemm[recipe.linear.width]
+    peak = peak_flops(accelerator, recipe.linear.name)
     peak *= kernel_times.sustained_share(task.software, accelerator)
     efficiency = layer.efficiency or constants.efficiency
     arithmetic = samples * layer.forward_flops / (efficiency * peak)

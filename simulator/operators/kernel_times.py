@@ -18,9 +18,12 @@ from ..hardware.accelerator import SUSTAINED, Accelerator, peak_flops
 from ..hardware.cluster import Cluster
 from ..hardware.gemm_tables import GemmTable, Machine, Origin
 from ..hardware.precision import Recipe
+from ..hardware.precision.number_formats import BF16, FP32
 from ..hardware.software_stack import Software
 from .layer_work import AttentionWork, Gemm
 
+SCORES = BF16.width
+"""Width of operands whose GEMMs the products of materialised attention are as efficient as."""
 SAME = 1e-9
 """Relative difference of datasheet numbers that is rounding."""
 
@@ -56,7 +59,7 @@ def gemm_seconds(
     sizes = stack_gemms(gemms, rows)
     grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
     groups = sizes[3] != 1.0
-    if recipe.gemm_width in accelerator.gemm_tables:
+    if recipe.linear.width in accelerator.gemm_tables:
         out = _tabled(sizes, accelerator, recipe, sustained, grouped)
     else:
         out = _roofline(sizes, accelerator, recipe, sustained)
@@ -77,13 +80,13 @@ def _tabled(
     an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
     (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
     """
-    table = gemm_table(accelerator, recipe.gemm_width, recipe.gemm_format)
+    table = gemm_table(accelerator, recipe.linear.width, recipe.linear.name)
     if not grouped:
         return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
-    constants = accelerator.gemm[recipe.gemm_width]
+    constants = accelerator.gemm[recipe.linear.width]
     _, n, k, batch = sizes
     weights = (batch - 1) * n * k
-    weights *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    weights *= recipe.linear.operand / (constants.memory_efficiency * accelerator.memory_bandwidth)
     sizes[0] *= batch
     together = gemm_tables.seconds(table, sizes[:3])
     return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
@@ -121,12 +124,12 @@ def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained:
 
     t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
     """
-    constants = accelerator.gemm[recipe.gemm_width]
-    peak = peak_flops(accelerator, recipe.gemm_format)
+    constants = accelerator.gemm[recipe.linear.width]
+    peak = peak_flops(accelerator, recipe.linear.name)
     m, n, k, batch = sizes
     arithmetic = m * n
     memory = (m * k + k * n + arithmetic) * batch
-    memory *= recipe.activation / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    memory *= recipe.linear.operand / (constants.memory_efficiency * accelerator.memory_bandwidth)
     arithmetic *= k * batch
     arithmetic *= 2 / (constants.efficiency * sustained * peak)
     return constants.latency + smooth_maximum(arithmetic, memory, constants.sharpness)
@@ -136,13 +139,13 @@ def gemm_origins(
     gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
 ) -> NDArray[np.int64]:
     """Origin [gemm, row] of each GEMM's time."""
-    entry = cluster.accelerator.gemm_tables.get(recipe.gemm_width)
+    entry = cluster.accelerator.gemm_tables.get(recipe.linear.width)
     sizes = stack_gemms(gemms, rows)
     if entry is None:
-        fitted = cluster.provenance[f"kernels.gemm.{recipe.gemm_width}.efficiency"].measured
+        fitted = cluster.provenance[f"kernels.gemm.{recipe.linear.width}.efficiency"].measured
         return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
     sizes[0] *= sizes[3]
-    table = gemm_table(cluster.accelerator, recipe.gemm_width, recipe.gemm_format)
+    table = gemm_table(cluster.accelerator, recipe.linear.width, recipe.linear.name)
     found = gemm_tables.origins(table, sizes[:3])
     if not entry.provenance.measured:
         return np.full_like(found, Origin.EXTRAPOLATED)
@@ -172,7 +175,7 @@ def attention_seconds(
     on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
     """
     constants = accelerator.attention
-    peak = peak_flops(accelerator, recipe.attention_format)
+    peak = peak_flops(accelerator, recipe.attention.name)
     slower, kept = 1 / software.attention_rate, sustained_share(software, accelerator)
     if software.flash_attention:
         rows = work.rows + constants.tail_rows
@@ -181,7 +184,9 @@ def attention_seconds(
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
-    width, rate = ("16bit", peak) if work.aligned else ("32bit", peak_flops(accelerator, "fp32"))
+    width, rate = SCORES, peak
+    if not work.aligned:
+        width, rate = FP32.width, peak_flops(accelerator, FP32.name)
     matmul *= slower
     matmul /= accelerator.gemm[width].efficiency * kept * rate
     softmax = software.score_bytes * work.rows * work.sequence

@@ -118,8 +118,8 @@ class Work(NamedTuple):
     """Bytes that selective recompute moves again."""
     kernels: int
     """Memory-bound kernels launched forward."""
-    sixteen_bit: bool = False
-    """GEMMs that no recipe runs in 8 bits."""
+    logits: bool = False
+    """Its GEMMs make logits, in the number format of a recipe's head."""
     loss_bytes: Value | float = 0.0
     """Those of moved_bytes that are cross-entropy's."""
 
@@ -312,7 +312,7 @@ def add(works: list[Work]) -> Work:
         selective_gemms=[g for w in works for g in w.selective_gemms],
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
         kernels=sum(w.kernels for w in works),
-        sixteen_bit=all(w.sixteen_bit for w in works),
+        logits=all(w.logits for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..hardware.precision import Optimizer, Precision
+from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedules import SCHEDULE_NAMES
 from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
 from .field_record import (
@@ -167,7 +167,7 @@ class PlanFields:
     )
     precision: Cell = recipe(
         help="number formats of weights, gradients and GEMMs",
-        values=Choice(names_of(Precision)),
+        values=Choice(CODES),
         turn=140,
         ranked=True,
     )

@@ -229,8 +229,8 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
 def _about_layers(task: Task) -> list[str]:
     """Whether times of whole layers are used, or lie beside the profile for other stacks."""
     tables = task.cluster.accelerator.layer_tables
-    if task.software.name in tables:
-        entry = tables[task.software.name]
+    if task.software.label in tables:
+        entry = tables[task.software.label]
         where = entry.path if isinstance(entry, TableFile) else "a table"
         return [f"times of whole 16-bit layers from {Path(where).name}"]
     return []

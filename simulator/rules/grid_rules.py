@@ -1,4 +1,4 @@
-"""Which plans can multiply matrices on a grid of tensor ranks? Rules by name, with messages.
+"""Rules of grids of tensor ranks: by name, with messages.
 
 What no published system combines with a grid, and what has no cost model here, is refused.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hardware.precision import Precision
+import numpy as np
+
+from ..hardware.precision import RECIPES
 from ..plan import tensor_grid
 from ..plan.plan import Plan
 from ..plan.values import spell
@@ -22,6 +24,11 @@ def feature_ranks(p: Any) -> Any:
     if grid == 0 if isinstance(grid, int) else not grid.any():
         return p.tp
     return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.features)
+
+
+def _scaled(p: Any) -> Any:
+    """Whether linear layers multiply scaled operands."""
+    return np.isin(p.precision, [code for code, recipe in RECIPES.items() if recipe.scaled])
 
 
 def _flat(p: Any) -> Any:
@@ -105,10 +112,11 @@ GRID_RULES = (
     Rule(
         "grid-in-sixteen-bits",
         ("tp_grid", "precision"),
-        lambda p, t: _flat(p) | (p.precision != Precision.FP8),
+        lambda p, t: _flat(p) | ~_scaled(p),
         lambda p, t: (
-            f"tp_grid={spell('tp_grid', p.tp_grid)}: no scaling recipe of fp8 is known for partial "
-            "sums over a grid; nearest: precision=bf16"
+            f"tp_grid={spell('tp_grid', p.tp_grid)}: no scaling recipe of "
+            f"{RECIPES[int(p.precision)].linear.name} is known for partial sums over a grid; "
+            "nearest: precision=bf16"
         ),
     ),
 )

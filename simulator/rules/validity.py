@@ -16,7 +16,7 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Precision
+from ..hardware.precision import RECIPES
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
@@ -84,9 +84,9 @@ def supported_precisions(task: Task) -> list[int]:
     """Precision recipes whose formats the accelerator computes in."""
     peaks = task.cluster.accelerator.peak
     return [
-        int(p)
-        for p, recipe in RECIPES.items()
-        if recipe.gemm_format in peaks and recipe.attention_format in peaks
+        code
+        for code, recipe in RECIPES.items()
+        if all(form.name in peaks for form in recipe.formats)
     ]
 
 
@@ -246,10 +246,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def _no_format(p: Plan, task: Task) -> str:
-    recipe = RECIPES[Precision(p.precision)]
-    for number_format in (recipe.gemm_format, recipe.attention_format):
+    for form in RECIPES[int(p.precision)].formats:
         try:
-            peak_flops(task.cluster.accelerator, number_format)
+            peak_flops(task.cluster.accelerator, form.name)
         except InputError as error:
             return f"{error} (precision)"
     raise AssertionError("the rule holds")

@@ -12,7 +12,7 @@ import numpy as np
 from ..base import text_tables
 from ..base.text_tables import Table
 from ..base.units import GIB, format_bytes
-from ..hardware.precision import RECIPES, Precision
+from ..hardware.precision import RECIPES
 from ..plan.field_record import Shown
 from ..plan.fields import FIELDS, STATED, those
 from ..plan.plan import Plan
@@ -37,7 +37,7 @@ NEGLIGIBLE = 1e-6
 
 def number_format(plan: Plan, row: int = 0) -> str:
     """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
-    return RECIPES[Precision(int(plan.table().precision[row]))].gemm_format
+    return RECIPES[int(plan.table().precision[row])].linear.name
 
 
 def plan_fields(costs: Costs, row: int) -> dict[str, Any]:

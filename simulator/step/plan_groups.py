@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.arrays import Index, Value, codes_in, take_last
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Precision, Recipe
+from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import schedules
@@ -91,9 +91,9 @@ class PlanGroup:
     def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
         self.task, self.plans, self.rows = task, plans, rows
         self.optimizer = int(plans.optimizer[0])
-        self.recipe = RECIPES[Precision(int(plans.precision[0]))]
+        self.recipe = RECIPES[int(plans.precision[0])]
         self.policy = policy_of(plans)
-        self.peak = peak_flops(task.cluster.accelerator, self.recipe.gemm_format)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.name)
 
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""

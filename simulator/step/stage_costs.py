@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Column, Value
-from ..hardware.precision import RECIPES, Precision, Recipe
+from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..plan.plan import Plan
 from ..task import Task
@@ -67,7 +67,7 @@ def stage_costs(
     optimizer and overlaps are those of the first row.
     """
     assert plans.segments
-    recipe = RECIPES[Precision(int(plans.precision[0]))]
+    recipe = RECIPES[int(plans.precision[0])]
     runs = layer_run_stages.Runs(task, recipe, plans, plans.segments, start)
     ranks = layer_run_stages.ranks_of(task, plans, runs, 1)
     # The floor of a pipeline's launches, which combine adds, is not waited for.

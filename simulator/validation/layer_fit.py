@@ -56,7 +56,7 @@ def bare(task: Task) -> Task:
 
 def with_table(task: Task, table: LayerTable | None) -> Task:
     """The task with this table of its stack's layers and no other; None for no table."""
-    tables = {} if table is None else {task.software.name: table}
+    tables = {} if table is None else {task.software.label: table}
     accelerator = replace(task.cluster.accelerator, layer_tables=tables)
     return replace(task, cluster=replace(task.cluster, accelerator=accelerator))
 

@@ -23,7 +23,8 @@ from plan3d.simulator.hardware.cluster import (
     InterNodeNetwork,
 )
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.hardware.software_stack import Software
+from plan3d.simulator.hardware.software import Software
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.layer_kinds import LayerKind, Local, layer_kinds, local_strategies
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.evaluate import evaluate
@@ -71,7 +72,8 @@ NETWORK = InterNodeNetwork(
     root=0.0,
 )
 HOST = Host(link_bandwidth=20e9, link_gpus=2, memory_bandwidth=400e9, memory=1e12)
-SOFTWARE = Software(
+SOFTWARE = replace(
+    software_profile("megatron-core"),
     name="round",
     title="A stack that adds nothing of its own",
     sustained=1.0,
@@ -91,6 +93,8 @@ SOFTWARE = Software(
     context_bytes=1e9,
     communicator_bytes=100e6,
     allocator_slack=0.0,
+    selective=(),
+    bucket_parameters_per_rank=0.0,
 )
 ATTENTION = Attention(heads=8, kv_heads=8, head_dim=128, value_dim=128)
 BLOCK = Block(attention=ATTENTION, mlp=Mlp(ffn=4096, gated=False))

@@ -16,7 +16,7 @@ from plan3d.simulator.hardware.accelerator import (
     TrainingTime,
 )
 from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime, FastDomain, InterNodeNetwork
-from plan3d.simulator.hardware.software_stack import Software
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate
@@ -56,7 +56,8 @@ FAST = FastDomain(
 LINKS = InterNodeNetwork(
     name="unit network", bandwidth=20.0, efficiency=1.0, latency=0.0, latency_per_node=0.0, root=0.0
 )
-SOFTWARE = Software(
+SOFTWARE = replace(
+    software_profile("megatron-core"),
     name="unit",
     title="A stack that adds nothing of its own",
     sustained=1.0,
@@ -69,6 +70,9 @@ SOFTWARE = Software(
     context_bytes=0.0,
     communicator_bytes=0.0,
     allocator_slack=0.0,
+    selective=(),
+    bucket_parameters_per_rank=0.0,
+    expert_exchange=False,
 )
 
 

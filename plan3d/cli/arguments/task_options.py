@@ -6,7 +6,8 @@ Nothing here imports numpy, so that help is instant.
 from __future__ import annotations
 
 from plan3d.simulator.base import units
-from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, SOFTWARE
+from plan3d.simulator.hardware.precision import CODES
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
 from .launch_options import LAUNCH
 from .parser import Option, percents, positive, whole
@@ -32,7 +33,7 @@ SPACE = ("search", "compare")
 REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters", "systems")
+EVERY = (*ASKING, "validate", "models", "clusters", "software", "systems")
 
 TASK_OPTIONS = (
     Option(
@@ -85,7 +86,7 @@ TASK_OPTIONS = (
         flag="--precision",
         value="P",
         verbs=(*TASK, "export"),
-        help="bf16 (default), fp16, fp8, fp32, mixed, pure-bf16",
+        help=f"recipe of number formats, default bf16: {', '.join(CODES)}",
     ),
     Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
     *(
@@ -126,7 +127,8 @@ TASK_OPTIONS = (
         value="PROFILE",
         verbs=ASKING,
         completes="software",
-        help=f"training stack, default {DEFAULT_SOFTWARE}: {', '.join(SOFTWARE)}",
+        help=f"training stack (see 'plan3d software') or path of a TOML file, default "
+        f"{DEFAULT_SOFTWARE}",
     ),
     Option(
         flag="--inter-node-bandwidth",

@@ -6,12 +6,13 @@ import argparse
 from typing import Any
 
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, convert
+from plan3d.simulator.base.units import GIB
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import Profile, profile_names, read_profile
 from plan3d.simulator.hardware.profile_schema import QUANTITIES
 
 from ..screen.output import Progress
+from . import origins
 from .show import Catalogue, show
 
 
@@ -22,7 +23,7 @@ def clusters_records() -> list[dict[str, Any]]:
 
 def _summary(name: str) -> dict[str, Any]:
     cluster = Cluster.profile(name, nodes=1)
-    origins = cluster.provenance.values()
+    counted = cluster.provenance.values()
     return {
         "name": name,
         "title": cluster.accelerator.title,
@@ -32,8 +33,8 @@ def _summary(name: str) -> dict[str, Any]:
         "fast_gpus": cluster.fast.gpus,
         "fast_bandwidth": cluster.fast.bandwidth,
         "network_bandwidth": cluster.network.bandwidth,
-        "measured": sum(origin.measured for origin in origins),
-        "numbers": len(origins),
+        "measured": sum(origin.measured for origin in counted),
+        "numbers": len(counted),
     }
 
 
@@ -71,55 +72,33 @@ def cluster_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
     """One profile: every number with unit and origin, its tables of measured times, the sources,
     and the same as JSON."""
     profile = read_profile(name)
-    rows, ids = [], {}
-    for key, value in profile.numbers.items():
-        number, unit = _in_unit(key, value)
-        source = profile.provenance[key].source
-        ids[source.partition(":")[0]] = source
-        measured = "measured" if profile.provenance[key].measured else "datasheet or prior"
-        rows.append((key, number, unit, measured, source.partition(":")[0]))
-    headers = ("number", "value", "unit", "origin", "source")
-    table = Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3, 4}))
-    for file in profile.tables.values():
-        ids[file.provenance.source.partition(":")[0]] = file.provenance.source
+    rows = [
+        (key, *origins.in_unit(value, QUANTITIES[key]), *origins.columns(profile.provenance[key]))
+        for key, value in profile.numbers.items()
+    ]
+    headers = ("number", "value", "unit", *origins.HEADERS)
+    table = Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3, 4, 5}))
+    files = (file.provenance for file in profile.tables.values())
     intro = f"{name}: {', '.join(profile.texts.values())}; bandwidths of one GPU in one direction"
-    lines = [intro, *(f"[{i}] {text}" for i, text in ids.items())]
+    lines = [intro, *origins.notes((*profile.provenance.values(), *files))]
     tables = [table, _files_table(profile)] if profile.tables else [table]
     return lines, tables, _profile_record(profile)
 
 
 def _files_table(profile: Profile) -> Table:
     """Tables of times beside a profile."""
-    rows = [
-        (
-            key,
-            path,
-            "measured" if origin.measured else "of a sibling, or fitted to runs",
-            origin.source.partition(":")[0],
-        )
-        for key, (path, origin) in profile.tables.items()
-    ]
-    headers = ("table of times", "file", "origin", "source")
-    return Table(headers=headers, rows=tuple(rows), words=frozenset(range(4)))
-
-
-def _in_unit(key: str, value: float) -> tuple[str, str]:
-    quantity = QUANTITIES[key]
-    number = f"{value / convert(1.0, quantity.example, quantity.dimension):.6g}"
-    return number, "" if quantity.example == "1" else quantity.example
+    rows = [(key, path, *origins.columns(origin)) for key, (path, origin) in profile.tables.items()]
+    headers = ("table of times", "file", *origins.HEADERS)
+    return Table(headers=headers, rows=tuple(rows), words=frozenset(range(5)))
 
 
 def _profile_record(profile: Profile) -> dict[str, Any]:
     numbers = {
-        key: {
-            "value": value,
-            "measured": profile.provenance[key].measured,
-            "source": profile.provenance[key].source,
-        }
+        key: {"value": value, **origins.record(profile.provenance[key])}
         for key, value in profile.numbers.items()
     }
     tables = {
-        key: {"file": path, "measured": origin.measured, "source": origin.source}
+        key: {"file": path, **origins.record(origin)}
         for key, (path, origin) in profile.tables.items()
     }
     return {"name": profile.name, **profile.texts, "numbers": numbers, "tables": tables}

@@ -86,8 +86,7 @@ def refusal_line(result: SearchResult) -> list[str]:
     from ...launch_files.registry import exporter
 
     assert result.costs is not None
-    stack = result.task.software.name.startswith(("megatron-core", "megatron-lm"))
-    if not stack or result.system not in (None, "megatron"):
+    if result.task.software.framework != "megatron" or result.system not in (None, "megatron"):
         return []
     form = exporter("megatron").form()
     refused = refusals(result.task, result.costs.plans.take(0), form)

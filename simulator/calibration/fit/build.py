@@ -1,4 +1,4 @@
-"""Which files does a calibration become? The profile, and tables that a measured step rescales."""
+"""The files of a calibration: the profile, and tables that a measured step rescales."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _with_layers(
         f"did not see, {layers.without.median:.1%} without it; plan3d calibrate fit, {date}"
     )
     remarks = (citation, f"modelled: with profile {Path(base).name}, as calibrated", LAYER_SHAPES)
-    file = LayerFile(stack=layers.stack, file=name, citation=citation, measured=layers.timed_alone)
+    file = LayerFile(stack=layers.stack, file=name, citation=citation, origins=layers.origins)
     text = layer_tables.write(layers.sizes, layers.seconds, remarks)
     return replace(changes, layer_file=file), {name: text}
 

@@ -100,8 +100,8 @@ def _layers(table: Measurements, cluster: Cluster, software: Software) -> Iterat
     shapes, measured = both_passes(rows)
     if not len(rows) or not shapes.size:
         return
-    modelled = modelled_layers(Path(cluster.name), software.name, shapes)
-    entry = cluster.accelerator.layer_tables.get(software.name)
+    modelled = modelled_layers(Path(cluster.name), software, shapes)
+    entry = cluster.accelerator.layer_tables.get(software.label)
     if entry is not None:
         modelled *= layer_tables.ratios(layer_tables.table_of(entry), table_sizes(shapes))
     name = f"whole layers, {software.name}"

@@ -1,10 +1,11 @@
-"""Which whole layers were timed, alone or by the steps they make up, and what is predicted of them?
+"""Whole layers that were timed, alone or by the steps they make up, and what is predicted of them.
 
 A machine's profile is fitted first; the layers are then compared with what it predicts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ...base.errors import CalibrationError
 from ...hardware import layer_tables
 from ...hardware.cluster import Cluster
 from ...hardware.precision import RECIPES, Precision
-from ...hardware.software_stack import software_profile
+from ...hardware.software_stack import Software, software_profile
 from ...layers.layer_costs import block_seconds
 from ...layers.layer_kinds import is_tabled, layer_kinds
 from ...operators.layer_work import Strategy
@@ -48,8 +49,9 @@ class LayerTimes:
     """[size, layer] in the order of layer_tables.SIZES."""
     seconds: Value
     """Forward and backward as measured and as modelled [4, layer]."""
-    timed_alone: bool
-    """Otherwise they are what makes whole steps come out as measured."""
+    origins: tuple[str, ...]
+    """Sources of the whole steps that they make come out as measured; none where they were timed
+    alone."""
     without: Errors
     """Of the profile without a table, on the layers or on the steps."""
     held_out: Errors
@@ -58,6 +60,11 @@ class LayerTimes:
     """How rows are held out, in words."""
     elsewhere: Errors | None = None
     """On steps whose shape of layer the table did not see."""
+
+    @property
+    def timed_alone(self) -> bool:
+        """Whether layers were timed, not steps."""
+        return not self.origins
 
 
 Compare = Callable[[Path], LayerTimes]
@@ -75,10 +82,10 @@ def timed_layers(table: Measurements, stack: str) -> Compare | None:
             f"whole layers: {shapes.shape[1]} with a forward and a longer forward_backward time; a "
             f"table needs at least {FEWEST_TIMED}"
         )
-    software_profile(stack)
+    software = software_profile(stack)
 
     def compare(profile: Path) -> LayerTimes:
-        return _compared(profile, stack, shapes, measured)
+        return _compared(profile, software, shapes, measured)
 
     return compare
 
@@ -107,17 +114,17 @@ def whole_rows(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ..
     return tuple(found[tuple(shape)] for shape in shapes.T)
 
 
-def modelled_layers(profile: Path, stack: str, shapes: Value) -> Value:
+def modelled_layers(profile: Path, software: Software, shapes: Value) -> Value:
     """What a profile predicts of both passes of layers of these shapes [2, layer]."""
     modelled = np.empty((2, shapes.shape[1]))
     _, alike = np.unique(shapes[:6], axis=1, return_inverse=True)
     for same in (np.flatnonzero(alike.reshape(-1) == i) for i in range(int(alike.max()) + 1)):
-        modelled[:, same] = _modelled(profile, stack, shapes[:, same])
+        modelled[:, same] = _modelled(profile, software, shapes[:, same])
     return modelled
 
 
-def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> LayerTimes:
-    modelled = modelled_layers(profile, stack, shapes)
+def _compared(profile: Path, software: Software, shapes: Value, measured: Value) -> LayerTimes:
+    modelled = modelled_layers(profile, software, shapes)
     sizes = table_sizes(shapes)
     ratio, predicted = measured / modelled, np.empty_like(measured)
     for i in range(ratio.shape[1]):
@@ -125,10 +132,10 @@ def _compared(profile: Path, stack: str, shapes: Value, measured: Value) -> Laye
         table = layer_tables.build(sizes[:, others], ratio[:, others])
         predicted[:, i] = modelled[:, i] * layer_tables.ratios(table, sizes[:, [i]])[:, 0]
     return LayerTimes(
-        stack=stack,
+        stack=software.label,
         sizes=sizes,
         seconds=np.concatenate([measured, modelled]),
-        timed_alone=True,
+        origins=(),
         without=errors(modelled.sum(axis=0), measured.sum(axis=0)),
         held_out=errors(predicted.sum(axis=0), measured.sum(axis=0)),
         split="layers, one by one",
@@ -141,7 +148,7 @@ def table_sizes(shapes: Value) -> Value:
     return np.stack([hidden, tp, batch, sequence])
 
 
-def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
+def _modelled(profile: Path, software: Software, shapes: Value) -> Value:
     """Seconds [pass, layer] of gated-MLP layers that differ in tensor size and micro-batch."""
     hidden, ffn, heads, kv_heads, width, sequence = (int(x) for x in shapes[:6, 0])
     tp, batch = shapes[6:]
@@ -152,7 +159,7 @@ def _modelled(profile: Path, stack: str, shapes: Value) -> Value:
         Cluster.profile(profile, nodes=1),
         sequence=sequence,
         global_batch=1,
-        software=software_profile(stack),
+        software=software,
     )
     return block_seconds(task, RECIPES[Precision.BF16], Strategy.of(tp=tp, micro_batch=batch))
 
@@ -195,8 +202,8 @@ def check_generalises(layers: LayerTimes) -> None:
 
 
 def _is_dense(q: Question) -> bool:
-    recipe = RECIPES[Precision(q.plan.precision)]
-    return recipe.gemm_width == "16bit" and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
+    recipe = RECIPES[int(q.plan.precision)]
+    return layer_tables.serves(recipe) and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
 
 
 def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
@@ -218,10 +225,10 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
     _, shape = np.unique(layer_fit.sizes_of(rows), axis=1, return_inverse=True)
     elsewhere = _held_out(rows, shape.reshape(-1).astype(object) % FOLDS)
     return LayerTimes(
-        stack=asked[0].task.software.name,
+        stack=asked[0].task.software.label,
         sizes=shapes,
         seconds=np.concatenate([modelled * ratios.ratio, modelled]),
-        timed_alone=False,
+        origins=tuple(sorted({_name(str(q.run["source"])) for q in asked})),
         without=errors(rows.seconds(lambda task: task), rows.measured),
         held_out=_held_out(rows, groups),
         split="runs",
@@ -229,9 +236,14 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
     )
 
 
+def _name(source: str) -> str:
+    """A source as the name of an origin."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", source)[:79].strip("-._") or "runs"
+
+
 def _of_run(q: Question) -> Value:
     """Modelled seconds [pass] of the layer of a run."""
-    recipe = RECIPES[Precision(q.plan.precision)]
+    recipe = RECIPES[int(q.plan.precision)]
     return block_seconds(q.task, recipe, strategy(q.plan.table()))[:, 0]
 
 

@@ -1,4 +1,4 @@
-"""How do fitted numbers become a profile? A base profile's TOML with some numbers replaced.
+"""The text of a fitted profile: the TOML of its base with some numbers replaced.
 
 Everything that was not fitted stays as it is in the base, units and sources included. A table of
 GEMM times stays unless it was dropped or rescaled.
@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base.units import convert
+from ...base.units import convert, si_unit
 from ...hardware.cluster import Cluster
-from ...hardware.profile_file import MEASUREMENTS, PACKAGE, TableFile, profile_names, read_profile
-from ...hardware.profile_schema import QUANTITIES
+from ...hardware.leaves import read_tree
+from ...hardware.profile_file import (
+    MEASUREMENTS,
+    PACKAGE,
+    Profile,
+    TableFile,
+    profile_names,
+    read_profile,
+)
+from ...hardware.profile_schema import LAYERS, QUANTITIES
+from ...hardware.provenance import Provenance
 from .robust import FOLLOWS, Constant
 
 FITTED = "fitted"
 PRIOR = "pooled-prior"
 SCALED = "sustained"
-LAYERS = "layers"
+CITED_LAYERS = "layers"
 LINK = "link"
 """Citations of numbers that were fitted, that the prior decides, that a step rescaled, of tables
 of layers, and of numbers that a link scales."""
@@ -58,17 +66,47 @@ class LayerFile:
     stack: str
     file: str
     citation: str
-    measured: bool
+    origins: tuple[str, ...]
+    """Origins of the runs that it was fitted to; none where layers were timed alone."""
 
 
 def base_tree(base: str) -> dict[str, Any]:
-    """The TOML of a base profile, which is checked first."""
-    read_profile(base)
-    if base in profile_names():
-        content = files(PACKAGE).joinpath(f"{base}.toml").read_bytes()
-    else:
-        content = Path(base).read_bytes()
-    return tomllib.loads(content.decode("utf-8-sig"))
+    """The TOML of a base profile, which is checked first, with all that it inherits."""
+    profile = read_profile(base)
+    tree = read_tree(base, profile_names())
+    return whole_tree(profile) if "base" in tree else tree
+
+
+def whole_tree(profile: Profile) -> dict[str, Any]:
+    """The TOML of a profile that says everything itself, in SI units."""
+    tree: dict[str, Any] = {}
+    for key, value in profile.numbers.items():
+        unit = si_unit(QUANTITIES[key].dimension)
+        _put(tree, key, {"value": value, "unit": unit, **_said(profile.provenance[key])})
+    for key, name in profile.texts.items():
+        _put(tree, key, name)
+    for key, table in profile.tables.items():
+        _put(tree, key, {"file": table.path, **_said(table.provenance)})
+    origins = (*profile.provenance.values(), *(t.provenance for t in profile.tables.values()))
+    return {**tree, "sources": {origin.id: origin.citation for origin in origins}}
+
+
+def _said(origin: Provenance) -> dict[str, Any]:
+    """Where a leaf comes from, as its file says it."""
+    said = {"source": origin.id, "measured": origin.measured, "kind": origin.kind}
+    return {**said, "origins": list(origin.origins)} if origin.origins else said
+
+
+def _put(tree: dict[str, Any], key: str, node: Any) -> None:
+    *sections, name = key.split(".") if not key.startswith(LAYERS) else _layer_key(key)
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[name] = node
+
+
+def _layer_key(key: str) -> list[str]:
+    """The parts of the key of a table of layers, whose stack may have dots in its name."""
+    return [*LAYERS.split(".")[:2], key.removeprefix(LAYERS).removesuffix(".table"), "table"]
 
 
 def table_paths(base: str) -> dict[str, str]:
@@ -128,30 +166,29 @@ def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, folde
         section["table"]["file"] = _seen_from(folder, layer_paths(base)[stack])
     if changes.layer_file is not None:
         new = changes.layer_file
-        entry = {"file": new.file, "source": LAYERS, "measured": new.measured}
+        entry: dict[str, Any] = {"file": new.file, "source": CITED_LAYERS, "kind": "measured"}
+        if new.origins:
+            entry |= {"kind": "fitted", "origins": list(new.origins)}
         tree["kernels"]["layer"] = {new.stack: {"table": entry}}
-        tree["sources"][LAYERS] = new.citation
+        tree["sources"][CITED_LAYERS] = new.citation
 
 
 def _replace(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) -> None:
     """Put the fitted numbers in, in the unit that the schema suggests."""
     held = "constants of other GPUs, which the rows do not contradict; "
     for key, constant in changes.numbers.items():
-        section, _, name = key.rpartition(".")
-        node = tree
-        for part in section.split("."):
-            node = node.setdefault(part, {})
         source = FITTED if constant.measured else LINK if FOLLOWS in constant.flags else PRIOR
         text = changes.citation
         sources[source] = {PRIOR: f"pooled prior: {held}", LINK: PROPORTION}.get(source, "") + text
-        node[name] = number(key, constant.value, source, constant.measured)
+        _put(tree, key, number(key, constant.value, source, constant.measured))
 
 
 def number(key: str, value: float, source: str, measured: bool) -> dict[str, Any]:
     """A number of a profile with six digits."""
     unit = QUANTITIES[key].example
     shown = value / convert(1.0, unit, QUANTITIES[key].dimension)
-    return {"value": float(f"{shown:.6g}"), "unit": unit, "source": source, "measured": measured}
+    kind = "measured" if measured else "prior"
+    return {"value": float(f"{shown:.6g}"), "unit": unit, "source": source, "kind": kind}
 
 
 def _rescale(tree: dict[str, Any], scale: float) -> None:
@@ -213,6 +250,8 @@ def _key(name: str) -> str:
 def _value(node: object) -> str:
     if isinstance(node, dict):
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in node.items()) + " }"
+    if isinstance(node, list):
+        return "[" + ", ".join(map(_value, node)) + "]"
     if isinstance(node, bool):
         return "true" if node else "false"
     if isinstance(node, str):

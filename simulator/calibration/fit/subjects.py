@@ -1,4 +1,4 @@
-"""Which constants do kernel rows determine? GEMM, attention and memory-bound kernels.
+"""Constants that kernel rows determine: GEMM, attention and memory-bound kernels.
 
 The forms are those of kernels.py and hardware.py. Legend: P peak FLOP/s, BW memory bandwidth.
 """
@@ -12,19 +12,11 @@ import numpy as np
 from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.cluster import Accelerator
+from ...hardware.precision.number_formats import FORMATS
 from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constants, Subject, folds_of, groups_of
 
-WIDTHS = {
-    "bf16": "16bit",
-    "fp16": "16bit",
-    "fp8": "8bit",
-    "fp32": "32bit",
-    "tf32": "32bit",
-}
-ELEMENT_BYTES = {"16bit": 2, "8bit": 2, "32bit": 4}
-"""Bytes of an operand as the cost model counts them; fp8 products read 16-bit activations."""
 ABOVE_PEAK = 1.05
 """Rate over the datasheet's peak that no kernel reaches: the base is another machine."""
 
@@ -34,10 +26,12 @@ def gemm_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Subj
     table = rows.where(suite="gemm")
     dtypes = sorted(set(table.text("dtype").tolist()))
     for dtype in dtypes:
-        if dtype not in WIDTHS:
-            raise CalibrationError(f"GEMMs in {dtype!r} are not fitted; known: {', '.join(WIDTHS)}")
-    for width in sorted({WIDTHS[dtype] for dtype in dtypes}):
-        kinds = [dtype for dtype in dtypes if WIDTHS[dtype] == width]
+        if dtype not in FORMATS:
+            raise CalibrationError(
+                f"GEMMs in {dtype!r} are not fitted; known: {', '.join(FORMATS)}"
+            )
+    for width in sorted({FORMATS[dtype].width for dtype in dtypes}):
+        kinds = [dtype for dtype in dtypes if FORMATS[dtype].width == width]
         chosen = _forward(table, kinds[0])
         if len(kinds) > 1:
             raise CalibrationError(
@@ -59,7 +53,7 @@ def _gemm(rows: Measurements, width: str, dtype: str, accelerator: Accelerator) 
     m, n, k = (_sizes(rows, column, name) for column in ("m", "n", "k"))
     batch = np.nan_to_num(rows.number("batch"), nan=1.0)
     flops, seconds = 2 * m * n * k * batch, rows.number("seconds")
-    moved = ELEMENT_BYTES[width] * (m * k + k * n + m * n) * batch
+    moved = FORMATS[dtype].operand * (m * k + k * n + m * n) * batch
     peak = peak_of(accelerator, dtype)
     check_rate(name, flops / seconds, peak, accelerator)
 

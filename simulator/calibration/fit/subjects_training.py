@@ -1,4 +1,4 @@
-"""Which constants of a training step do rows determine, beyond isolated forward kernels?
+"""Constants of a training step that rows determine, beyond isolated forward kernels.
 
 Input and weight gradients, long loops, groups of products, the backward of memory-bound kernels,
 cross-entropy, the optimizer, and launches. Rates are over the forward row of the same shape.
@@ -15,6 +15,7 @@ from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.accelerator import Accelerator
 from ...hardware.precision import RECIPES, Precision
+from ...hardware.precision.number_formats import BF16, FORMATS
 from ...operators import kernel_times
 from ...operators.layer_work import LOSS_BACKWARD, LOSS_BYTES, Gemm
 from ..readers.measurements import Measurements
@@ -22,7 +23,7 @@ from . import priors
 from .robust import Constant, Constants, Subject, folds_of, groups_of
 
 SECTION = "kernels.training"
-SIXTEEN = ("bf16", "fp16")
+SIXTEEN = [form.name for form in FORMATS.values() if form.width == BF16.width]
 _GEMM, _MOVED = ("m", "n", "k"), ("m", "hidden")
 _PASS = re.compile("_?(forward_backward|forward|dgrad|wgrad)$")
 _LAUNCH = "layer_forward_eager"

@@ -105,7 +105,7 @@ def test_a_table_that_predicts_no_other_run_is_refused(held_out: float, refused:
         stack="vtrain",
         sizes=np.ones((4, 1)),
         seconds=np.ones((4, 1)),
-        timed_alone=False,
+        origins=("vtrain24_single",),
         without=Errors(rows=20, median=0.05, p90=0.1, bias=0.0),
         held_out=Errors(rows=20, median=held_out, p90=0.1, bias=0.0),
         split="runs",

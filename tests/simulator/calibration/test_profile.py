@@ -173,7 +173,7 @@ def test_other_numbers_keep_their_unit_and_source(tmp_path):
     changes = Changes(numbers={"links.network.efficiency": Constant(value=0.5)}, citation="me")
     text = profile_text("h100-sxm", changes, tmp_path)
     assert 'bandwidth = { value = 400, unit = "Gb/s", source = "node", measured = false }' in text
-    assert 'efficiency = { value = 0.5, unit = "1", source = "fitted", measured = true }' in text
+    assert 'efficiency = { value = 0.5, unit = "1", source = "fitted", kind = "measured" }' in text
 
 
 def errors_of(profile: str | Path, name: str) -> Mapping[str, float]:

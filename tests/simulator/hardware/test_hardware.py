@@ -409,7 +409,7 @@ NUMBER = TREE["links"]["fast"]["bandwidth"]
         (changed("links/fast/bandwidth/value", 10**400), ["finite"]),
         (changed("links/fast/bandwidth/source"), ["links.fast.bandwidth: without source"]),
         (changed("links/fast/bandwidth/source", "datashet"), ["did you mean datasheet"]),
-        (changed("links/fast/bandwidth/measured"), ["links.fast.bandwidth: without measured"]),
+        (changed("links/fast/bandwidth/measured"), ["links.fast.bandwidth: without kind"]),
         (changed("links/fast/bandwidth/measured", 1), ["measured: must be true or false"]),
         (changed("links/fast/send/latency/value", -1), ["at least 0"]),
         (changed("links/network/efficiency/value", 2.1), ["links.network.efficiency", "at most 2"]),

@@ -1,0 +1,58 @@
+"""A precision recipe: bytes of what a training step keeps, and formats of what it multiplies.
+
+Bytes a parameter: weight + gradient + master + moments. Source: Megatron-Core, distributed
+optimizer guide, table of bytes per parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .number_formats import NumberFormat
+from .optimizers import MOMENTS, Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Number formats of a training step; all sizes are bytes."""
+
+    name: str
+    """As people write it: precision=bf16."""
+    source: str
+    """What says that training runs so."""
+    linear: NumberFormat
+    """Of the GEMMs of linear layers, forward and backward."""
+    head: NumberFormat
+    """Of the GEMM that makes logits."""
+    attention: NumberFormat
+    """Of the products of attention."""
+    weight: int
+    """Of a parameter as GEMMs read it and ranks gather it."""
+    gradient: int
+    """Of a gradient as it is accumulated and reduced."""
+    master: int
+    """Copies in fp32 that the optimizer keeps of a parameter besides its moments."""
+    moments: tuple[int, ...]
+    """Of each moment that Adam keeps, the first one first."""
+    activation: int
+    """Of an activation that waits for the backward pass, or that a kernel between GEMMs moves."""
+    sent: int
+    """Of an activation or its gradient on its way to another rank."""
+
+    @property
+    def formats(self) -> tuple[NumberFormat, ...]:
+        """The formats that an accelerator must compute in."""
+        return tuple(dict.fromkeys((self.linear, self.attention, self.head)))
+
+    @property
+    def scaled(self) -> bool:
+        """Operands of linear layers are scaled into their format."""
+        return self.linear.scaled
+
+    def optimizer_bytes(self, optimizer: int) -> int:
+        """Bytes a parameter of optimizer state."""
+        return self.master + sum(self.moments[: MOMENTS[Optimizer(optimizer)]])
+
+    def of_head(self) -> Recipe:
+        """The recipe of the GEMM that makes logits."""
+        return self if self.head == self.linear else replace(self, linear=self.head)

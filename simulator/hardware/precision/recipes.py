@@ -1,0 +1,44 @@
+"""The table of precision recipes: by name, and by the code that a plan carries."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ...base.registry import ByCode, Codes, Registry
+from . import bf16, fp8, fp16, fp32, mixed, pure_bf16
+from .recipe import Recipe
+
+
+class Precision(IntEnum):
+    """Codes of the shipped recipes; those that others add come after them."""
+
+    BF16 = 0
+    FP16 = 1
+    FP8 = 2
+    FP32 = 3
+    MIXED = 4
+    PURE_BF16 = 5
+
+
+_SHIPPED = {
+    Precision.BF16: bf16.RECIPE,
+    Precision.FP16: fp16.RECIPE,
+    Precision.FP8: fp8.RECIPE,
+    Precision.FP32: fp32.RECIPE,
+    Precision.MIXED: mixed.RECIPE,
+    Precision.PURE_BF16: pure_bf16.RECIPE,
+}
+_BY_NAME: Registry[Recipe] = Registry(
+    "precision", "plan3d.precisions", {recipe.name: recipe for recipe in _SHIPPED.values()}
+)
+RECIPES = ByCode(_BY_NAME)
+"""Every recipe by its code."""
+CODES = Codes(_BY_NAME)
+"""The code of every recipe by name."""
+
+
+def register_recipe(recipe: Recipe) -> int:
+    """Add a recipe, which plans then name like the shipped ones; its code, which holds for this
+    process. ValueError where another recipe has its name."""
+    _BY_NAME.register(recipe.name, recipe)
+    return CODES[recipe.name]

@@ -1,0 +1,120 @@
+"""Profiles that stand on another: what `base = "h100-sxm"` lends to a machine.
+
+A number that is not given is the base's. In proportion follow: collectives to the bandwidth of
+their link, peaks to that of 16 bits, the memory of a host to the GPUs of its node. Efficiencies,
+latencies and tables of GEMMs stay; the times of a table move with peak and memory bandwidth where
+it is read (kernel_times.gemm_table). Tables of whole layers are of one machine and are not lent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..base.errors import did_you_mean
+from .leaves import is_path, problem, shown
+from .provenance import inherited
+
+if TYPE_CHECKING:
+    from .profile_file import Profile, TableFile
+
+Numbers = dict[str, float]
+
+FAST = "links.fast."
+LINK = f"{FAST}bandwidth"
+PEAK = "accelerator.peak."
+SHARED = ("host.memory", "host.memory_bandwidth")
+"""Numbers of a node that its GPUs share."""
+
+
+def of_link(numbers: Mapping[str, float], bandwidth: float) -> Numbers:
+    """Bandwidths of the fast domain in proportion to a new one of its link."""
+    ratio = bandwidth / numbers[LINK]
+    return {
+        key: value * ratio
+        for key, value in numbers.items()
+        if key.startswith(FAST) and key.endswith("bandwidth")
+    }
+
+
+def of_node(numbers: Mapping[str, float], gpus: float) -> Numbers:
+    """What the GPUs of a node share in proportion to a new number of them."""
+    return {key: numbers[key] * gpus / numbers["node.gpus"] for key in SHARED if key in numbers}
+
+
+def domain_of_node(numbers: Mapping[str, float]) -> bool:
+    """Whether a fast domain is a node, so that it has as many GPUs."""
+    return numbers["node.gpus"] == numbers["links.fast.gpus"]
+
+
+def lend(base: Profile, own: Profile, without: Sequence[str]) -> Profile:
+    """The profile `own`, and all of `base` that it does not give and is not `without`."""
+    _check_absent(base, own, without)
+    name = Path(base.name).name
+    scaled: Numbers = {}
+    origins = {key: inherited(origin, name) for key, origin in base.provenance.items()}
+    for how, numbers in _in_proportion(base.numbers, own.numbers):
+        scaled |= numbers
+        for key in numbers:
+            origins[key] = inherited(base.provenance[key], name, how)
+    lent = [key for key in base.numbers if not _is_in(key, without)]
+    texts = dict(base.texts)
+    if "accelerator.name" in own.texts:
+        texts["accelerator.title"] = own.texts["accelerator.name"]
+    return replace(
+        own,
+        numbers={key: scaled.get(key, base.numbers[key]) for key in lent} | own.numbers,
+        texts=texts | own.texts,
+        tables=_tables(base, own, without) | own.tables,
+        provenance={key: origins[key] for key in lent} | own.provenance,
+    )
+
+
+def _in_proportion(
+    base: Mapping[str, float], own: Mapping[str, float]
+) -> Iterator[tuple[str, Numbers]]:
+    """What follows from a given number, and numbers of the base that follow it."""
+    if LINK in own:
+        yield "the bandwidth of its link", of_link(base, own[LINK])
+    given = next((key for key in (f"{PEAK}bf16", f"{PEAK}fp16") if key in own), None)
+    if given:
+        ratio = own[given] / base.get(given, base.get(f"{PEAK}fp16", own[given]))
+        peaks = {key: value * ratio for key, value in base.items() if key.startswith(PEAK)}
+        yield "the peak of 16 bits", peaks
+    if "node.gpus" in own:
+        yield "the GPUs of a node", of_node(base, own["node.gpus"])
+        if domain_of_node(base):
+            yield "the GPUs of a node", {"links.fast.gpus": own["node.gpus"]}
+
+
+def _tables(base: Profile, own: Profile, without: Sequence[str]) -> dict[str, TableFile]:
+    """Tables of GEMMs, unless constants of their width are given, from the base's place."""
+    out = {}
+    for key, table in base.tables.items():
+        section = key.rpartition(".")[0]
+        given = any(one.startswith(f"{section}.") for one in own.numbers)
+        if not key.startswith("kernels.gemm.") or given or _is_in(key, without):
+            continue
+        beside = Path(base.name).parent / table.path
+        path = str(beside.resolve()) if is_path(base.name) and beside.is_file() else table.path
+        origin = inherited(table.provenance, Path(base.name).name)
+        out[key] = table._replace(path=path, provenance=origin)
+    return out
+
+
+def _check_absent(base: Profile, own: Profile, without: Sequence[str]) -> None:
+    keys = (*base.numbers, *base.tables)
+    known = dict.fromkeys(key[:dot] for key in keys for dot, c in enumerate(f"{key}.") if c == ".")
+    for name in without:
+        if name not in known:
+            where = f"without: {shown(name)} is nothing that {base.name} has"
+            raise problem(own.name, where + did_you_mean(name, known))
+        if any(_is_in(key, [name]) for key in (*own.numbers, *own.tables)):
+            raise problem(own.name, f"without: {name} is given below")
+
+
+def _is_in(key: str, names: Sequence[str]) -> bool:
+    """Whether a key is one of the names, or in a section that is."""
+    return any(f"{key}.".startswith(f"{name}.") for name in names)

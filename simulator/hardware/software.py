@@ -1,0 +1,142 @@
+"""A training stack: fused kernels, overlaps, buffers, launch overhead.
+
+A hardware profile says what a machine can reach; a software profile says how a framework uses it.
+Profiles are TOML files (hardware_profiles/software, or one's own), whose numbers each say where
+they come from; what a number means, and its SI unit, is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from .provenance import Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """One training stack; seconds, bytes and shares."""
+
+    name: str
+    """Name of the profile, or path of its file."""
+    title: str
+    framework: str
+    """The framework of `plan3d export` that it is; empty where none is."""
+    base: str
+    """The profile that lends what its file does not give; empty where there is none."""
+    provenance: Mapping[str, Provenance] = field(compare=False, repr=False)
+    """By field."""
+
+    sustained: float
+    """Share of the isolated kernel rate that GEMMs keep in a training step (clocks, power)."""
+
+    flash_attention: bool
+    """Attention scores are never stored; otherwise they are materialised in memory."""
+    attention_rate: float
+    """Rate of the stack's attention kernels over current ones (older flash generations)."""
+    score_bytes: float
+    """Bytes moved per attention score forward when materialised (softmax, mask, dropout)."""
+    kept_score_bytes: float
+    """Bytes kept per attention score when materialised: probabilities in 16 bits, and 4 more where
+    the softmax runs in fp32 on its own."""
+    memory_bound_rate: float
+    """Rate of the kernels between GEMMs over the hardware profile's."""
+    norm_bytes: float
+    """Further bytes moved per token and hidden unit by norms that are not fused."""
+    backward_bytes_ratio: float
+    """Bytes moved by memory-bound operations backward over forward."""
+    wgrad_rate: float
+    """Rate of weight-gradient GEMMs over forward ones (measured on A100 and B200)."""
+    accumulation_bytes: float
+    """Bytes moved per parameter and micro-batch to add a gradient into its buffer."""
+
+    layer_floor: float
+    """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""
+    backward_floor_ratio: float
+    """The backward floor over the forward floor."""
+    pipeline_floor: float
+    """Seconds per layer and further tensor rank below which both passes of a micro-batch do not
+    fall in a pipeline of several nodes (seen in one stack, mechanism unknown)."""
+
+    tp_overlap_share: float
+    """Share of tensor-parallel communication that overlap_tp hides."""
+    contention: float
+    """Share of communication across nodes that still shows when overlapped, because it slows the
+    kernels it hides behind (0.04 to 0.18 measured on A100); 0 none, 1 no gain at all."""
+    fsdp_contention: float
+    """The same for the layer-by-layer gathers of ZeRO 3 (0.5 to 0.75 in published FSDP runs)."""
+    bucket_parameters: float
+    """Parameters in one gradient bucket when its reduction is overlapped."""
+    bucket_parameters_per_rank: float
+    """Those for each data-parallel rank, where that is more: larger groups need larger messages.
+    The bucket that ZeRO 2 keeps in memory does not grow."""
+    slice_seconds: float
+    """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
+    slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
+    context_parallel: bool
+    """The stack can split a sequence over ranks (cp > 1)."""
+    expert_exchange: bool
+    """The stack can send a token once to a node on its way to several experts (DeepEP), and hide
+    the all-to-alls of experts behind another micro-batch."""
+    scatter_gather: bool
+    """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
+    cut_by_parameters: bool
+    """Stages are cut at equal shares of the parameters, LM head included, not of the layers."""
+
+    offloads_gradients: bool
+    """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
+    ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
+    reduce_bytes: float
+    """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
+    gradient_memory: float
+    """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
+    bucket_memory: float
+    """Bytes a parameter of DDP's gradient buckets: in a pipeline they are alive beside the
+    gradients of a pass and the activations of the other micro-batches."""
+    optimizer_memory: float
+    """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
+    dropout: bool
+    """Dropout masks are kept for the backward pass."""
+    fused_activation: bool
+    """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
+    fused_norm: bool
+    """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
+    keeps_gathered: bool
+    """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
+    keeps_expert_output: bool
+    """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
+    selective: tuple[str, ...]
+    """What selective recompute drops, of MODULES."""
+    working_sets: float
+    """Full recompute: layers' worth of activations alive while one layer is run again."""
+    vocabulary_multiple: int
+    """The vocabulary is padded to this times tp."""
+    sharded_logits: bool
+    """Each tensor rank holds its share of the logits (vocabulary-parallel cross-entropy)."""
+    logit_bytes: float
+    """Peak bytes per logit on the last stage: 16-bit and fp32 logits, softmax, gradients."""
+    kept_logit_bytes: float
+    """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax. The others are
+    gone when a layer is run again."""
+    gather_buffers: float
+    """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
+    boundary_buffers: float
+    """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
+    context_bytes: float
+    """CUDA context and libraries."""
+    communicator_bytes: float
+    """NCCL buffers of one kind of process group."""
+    allocator_slack: float
+    """Reserved over allocated memory, minus one."""
+
+    @property
+    def label(self) -> str:
+        """Its name in `[kernels.layer.LABEL]` of a hardware profile: that of a file without folder
+        and ending."""
+        return PurePath(self.name).stem if self.name.endswith(".toml") else self.name
+
+
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+"""What selective recompute can drop, as Megatron-Core names it."""
+DEFAULT_SOFTWARE = "megatron-core"

@@ -1,0 +1,175 @@
+"""Precision recipes: bytes by hand, what each property changes, and recipes from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import (
+    CODES,
+    RECIPES,
+    Optimizer,
+    Precision,
+    Recipe,
+    register_recipe,
+)
+from plan3d.simulator.hardware.precision.number_formats import BF16, FORMATS, FP8, WIDTHS
+from plan3d.simulator.layers.layer_costs import Cost, LayerCosts, layer_costs
+from plan3d.simulator.layers.layer_kinds import layer_kinds
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.rules.validity import check, supported_precisions
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.stages import strategy
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+def task(cluster: str = "h100-sxm") -> Task:
+    machine = Cluster.profile(cluster, gpus=16)
+    return Task(Model.preset("llama-7b"), machine, sequence=2048, global_batch=64)
+
+
+def layers(recipe: Recipe, plan: str = "tp=2 pp=2") -> LayerCosts:
+    table = resolve(Plan.parse(plan).table(), 16)
+    return layer_costs(task(), recipe, strategy(table))
+
+
+def column(costs: LayerCosts, cost: Cost, kind: str) -> float:
+    names = [one.name for one in layer_kinds(task().model)]
+    return float(costs.table[0, names.index(kind), cost])
+
+
+def test_codes_of_shipped_recipes_do_not_change() -> None:
+    assert dict(CODES) == {
+        **{"bf16": 0, "fp16": 1, "fp8": 2, "fp32": 3, "mixed": 4, "pure-bf16": 5},
+    }
+    for code, recipe in RECIPES.items():
+        assert Precision(code).name.lower().replace("_", "-") == recipe.name
+
+
+@pytest.mark.parametrize(
+    ("name", "adam", "sgd"),
+    [
+        # Weight + gradient + master + moments; momentum keeps the first of them.
+        ("bf16", 2 + 4 + 4 + 4 + 4, 2 + 4 + 4 + 4),
+        ("fp16", 2 + 2 + 4 + 4 + 4 + 4, 2 + 2 + 4 + 4 + 4),
+        ("fp8", 2 + 4 + 4 + 4 + 4, 2 + 4 + 4 + 4),
+        ("fp32", 4 + 4 + 4 + 4, 4 + 4 + 4),
+        ("mixed", 4 + 2 + 2 + 4, 4 + 2 + 2),
+        ("pure-bf16", 2 + 2 + 2 + 2, 2 + 2 + 2),
+    ],
+)
+def test_bytes_a_parameter(name: str, adam: int, sgd: int) -> None:
+    recipe = RECIPES[CODES[name]]
+    for optimizer, total in ((Optimizer.ADAM, adam), (Optimizer.SGD, sgd)):
+        assert recipe.weight + recipe.gradient + recipe.optimizer_bytes(optimizer) == total
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_a_recipe_multiplies_in_formats_that_are_known(recipe: Recipe) -> None:
+    assert len(recipe.source) > 20
+    for form in recipe.formats:
+        assert FORMATS[form.name] is form
+        assert form.width in WIDTHS
+
+
+def test_the_head_has_a_format_of_its_own() -> None:
+    everything = replace(RECIPES[Precision.FP8], head=FP8)
+    for kind, ratio in (("block 0", 1.0), ("head", 0.75)):
+        fp8, both = (
+            column(layers(recipe), Cost.MATMUL, kind)
+            for recipe in (RECIPES[Precision.FP8], everything)
+        )
+        assert both <= ratio * fp8
+        assert (both == fp8) is (ratio == 1.0)
+
+
+def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
+    plain = RECIPES[Precision.BF16]
+    kept, sent = (layers(replace(plain, **{name: 1})) for name in ("activation", "sent"))
+    before = layers(plain)
+    for costs, moves, stays in (
+        (kept, Cost.ACTIVATIONS, Cost.TENSOR_COMM),
+        (sent, Cost.TENSOR_COMM, Cost.ACTIVATIONS),
+    ):
+        assert column(costs, moves, "block 0") < column(before, moves, "block 0")
+        assert column(costs, stays, "block 0") == column(before, stays, "block 0")
+    assert np.array_equal(sent.boundary, before.boundary / 2)
+    assert np.array_equal(kept.boundary, before.boundary)
+
+
+def test_accelerators_run_the_recipes_whose_formats_they_have() -> None:
+    found = {name: supported_precisions(task(name)) for name in ("h100-sxm", "a100-80gb-sxm")}
+    assert found == {"h100-sxm": [0, 1, 2, 3, 4, 5], "a100-80gb-sxm": [0, 1, 3, 4, 5]}
+    with pytest.raises(InputError, match=r"has no fp8 arithmetic; it has bf16, fp16, tf32, fp32"):
+        evaluate(task("a100-80gb-sxm"), Plan(precision="fp8"))
+
+
+def test_scaled_formats_are_refused_on_grids() -> None:
+    with pytest.raises(InputError, match="no scaling recipe of fp8 is known for partial sums"):
+        check(resolve(Plan.parse("tp=4 tp_grid=2x2 micro_batch=2 precision=fp8"), 16), task())
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ValueError, match="'bf16' is there already"):
+        register_recipe(replace(RECIPES[Precision.BF16], weight=1))
+    assert register_recipe(RECIPES[Precision.BF16]) == Precision.BF16
+
+
+OUTSIDE = """
+import contextlib, io, json
+from dataclasses import replace
+from plan3d import Cluster, InputError, Model, Plan, Task, evaluate
+from plan3d.cli.main import main
+from plan3d.simulator.hardware.precision import RECIPES, register_recipe
+
+lean = replace(RECIPES[2], name="fp8-lean", gradient=2, master=0, moments=(1, 1), weight=1)
+assert register_recipe(lean) == 6
+machine = Cluster.profile("h100-sxm", gpus=16)
+task = Task(Model.preset("llama-7b"), machine, sequence=2048, global_batch=64)
+costs = {name: evaluate(task, Plan(precision=name)) for name in ("fp8", "fp8-lean")}
+words = "search --model llama-7b --cluster h100-sxm --gpus 8 --global-batch 64 --json --top 1"
+out = io.StringIO()
+with contextlib.redirect_stdout(out):
+    main([*words.split(), "--precision", "fp8-lean"])
+found = json.loads(out.getvalue())["plans"][0]["plan"]
+try:
+    Plan(precision="fp8-loan")
+except InputError as error:
+    refused = str(error)
+try:
+    Plan(precision=7)
+except InputError as error:
+    beyond = str(error)
+print(json.dumps({
+    "bytes": [costs[name].memory["optimizer"] for name in costs],
+    "gradients": [costs[name].memory["gradients"] for name in costs],
+    "seconds": [costs[name].compute_seconds["matmul"] for name in costs],
+    "found": found["precision"], "refused": refused, "beyond": beyond,
+}))
+"""
+
+
+def test_a_recipe_from_outside_is_one_record() -> None:
+    done = subprocess.run([sys.executable, "-c", OUTSIDE], stdout=subprocess.PIPE, check=True)
+    told = json.loads(done.stdout)
+    # Optimizer state of 4 + 4 + 4 bytes a parameter becomes 1 + 1, gradients of 4 bytes 2.
+    assert told["bytes"][1] == pytest.approx(told["bytes"][0] * 2 / 12)
+    assert told["gradients"][1] == pytest.approx(told["gradients"][0] / 2)
+    assert told["seconds"][0] == told["seconds"][1]
+    assert told["found"] == "fp8-lean"
+    assert "precision=fp8-loan is not modelled; did you mean fp8-lean" in told["refused"]
+    assert told["beyond"] == "precision=7 must be at most 6"
+
+
+def test_formats_differ_from_bf16_in_what_they_say() -> None:
+    assert (BF16.scaled, FP8.scaled) == (False, True)
+    assert RECIPES[Precision.FP8].scaled
+    assert not any(RECIPES[p].scaled for p in Precision if p != Precision.FP8)
