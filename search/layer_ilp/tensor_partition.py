@@ -17,6 +17,7 @@ from typing import Any
 
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 
+from ..result.options import Deadline
 from . import cp_sat
 from .operator_graph import Change, Graph, OperatorLayout, Prices, changes, cost, held, reshard
 
@@ -140,8 +141,9 @@ def partition(
     `training` counts gradients as well. Sizes are rounded up to whole bytes. Raises
     NoFeasiblePlanError where nothing fits, or nothing was found in the time.
     """
+    deadline = Deadline.after(time_limit)
     program = _Program(graph, prices, training, limit)
-    answer = cp_sat.solve(program.model, time_limit=time_limit, workers=workers, seed=seed)
+    answer = cp_sat.solve(program.model, deadline=deadline, workers=workers, seed=seed)
     if not answer.found:
         raise NoFeasiblePlanError(_nothing(graph, limit, answer.infeasible))
     index = program.choice(answer)

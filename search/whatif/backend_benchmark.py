@@ -13,7 +13,8 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
 from ..find_plans import DEFAULT_HEADROOM, check_backend, check_space, find_plans
-from ..result.search_result import Progress, SearchResult, Trace
+from ..result.options import Progress
+from ..result.search_result import SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
 from ..sampling.samplers import SAMPLERS
 from ..space.staged import StagedProblem

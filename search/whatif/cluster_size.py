@@ -15,7 +15,8 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
-from ..result.search_result import Progress, SearchResult
+from ..result.options import Progress
+from ..result.search_result import SearchResult
 from .single_field_changes import ON_HOST
 
 DAY = 86400.0

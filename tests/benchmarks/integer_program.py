@@ -12,6 +12,7 @@ import time
 
 from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
 from plan3d.search.layer_ilp import integer_programming
+from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
@@ -40,10 +41,7 @@ def row(name: str) -> None:
     began = time.perf_counter()
     found = integer_programming.search(
         Space.of(task, {"cp": [1]}),
-        objective="step-time",
-        limit=limit,
-        top=1,
-        time_limit=TIME_LIMIT,
+        SearchOptions(limit=limit, top=1, deadline=Deadline.after(TIME_LIMIT)),
     )
     seconds = time.perf_counter() - began
     assert found.best is not None
