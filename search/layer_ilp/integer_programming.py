@@ -20,6 +20,7 @@ from plan3d.simulator.pipeline.schedule_names import Schedule
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
 
 from ..exact.uniform_steps import UniformPlans
 from ..result.objective import bound_of
@@ -188,34 +189,40 @@ def search(
     stages = stage_space(space, NAME, options.objective, SCHEDULES)
     seen = SearchRecord(space.task, options)
     uniform = UniformPlans.of(space, stages, options.limit, options.deadline)
-    start = _start(stages, uniform, options)
+    quiet = replace(options, progress=None)
+    answer = dynamic_programming.solve(_single(stages, uniform.whole), uniform, quiet)
+    seen.interrupted, start = answer.interrupted, _start(space.task, answer, options.limit)
     if start is None:
-        seen.complete, seen.interrupted = uniform.whole.complete, uniform.whole.interrupted
+        seen.complete = answer.complete
         return seen.result(NAME, 0, {})
     seen.add(start.plans.take(slice(0, options.budget)))
     layers = LayerSearch(stages, seen, start, tolerance, patience)
+    if not layers.waiting:
+        layers.closed = answer.search.bound
     try:
-        if not uniform.whole.interrupted:
+        if not seen.interrupted:
             layers.run()
     except KeyboardInterrupt:
         seen.interrupted = True
     seen.complete = layers.proven
-    seen.interrupted |= uniform.whole.interrupted
     found = seen.result(NAME, layers.pipelines, {})
     bound = bound_of(options.objective, space.task, layers.bound)
     return replace(found, frontier=None, bound=bound, compared=uniform.steps(found.costs))
 
 
-def _start(stages: Space, uniform: UniformPlans, options: SearchOptions) -> Costs | None:
+def _single(stages: Space, uniform: SearchResult) -> Space:
+    """The space with one precision and optimizer: those of the best uniform plan."""
+    first = uniform.costs or uniform.smallest
+    axes = dict(stages.axes)
+    for name in dynamic_programming.SINGLE:
+        value = getattr(first.plans.take(0), name) if first else axes[name][0]
+        axes[name] = (int(value),)
+    return replace(stages, axes=axes)
+
+
+def _start(task: Task, answer: dynamic_programming.Answer, limit: float) -> Costs | None:
     """The plans of the dynamic program, best first; the smallest uniform plan where none fits;
-    None where none is legal. They have the precision and optimizer of the best uniform plan."""
-    task, whole = stages.task, uniform.whole
-    first = whole.costs or whole.smallest
-    if first is None:
-        return None
-    row = first.plans.take(0)
-    single = {name: (int(getattr(row, name)),) for name in dynamic_programming.SINGLE}
-    space = replace(stages, axes={**stages.axes, **single})
-    answer = dynamic_programming.solve(space, uniform, replace(options, progress=None))
-    smallest = concat([*written_out(first, 1)])
-    return ranked(task, [*answer.plans(1)], options.limit) or simulate(task, smallest)
+    None where none is legal."""
+    smallest = [*written_out(answer.uniform.whole.smallest, 1)]
+    best = ranked(task, [*answer.plans(1)], limit)
+    return best or (simulate(task, concat(smallest)) if smallest else None)

@@ -6,6 +6,7 @@ Legend: arrays are [class] or [candidate].
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from plan3d.simulator.step.stage_costs import StageCosts, stage_costs
 
 from ..result.options import Deadline
 from ..result.tolerances import LAST_DIGITS, ROUNDING
-from .dominance import ragged
+from .dominance import ragged, spans
 from .intervals import Intervals
 from .pipeline import Pipeline
 
@@ -65,34 +66,35 @@ def candidates(
     micro-batch in flight, `limit` bytes, but those that recompute more than they need to.
     Raises TimeIsUp."""
     costing = _Costing(pipeline, limit, longest, found)
-    rows = _rows(pipeline, costing.layers)
+    cells = _cells(pipeline, costing.layers)
     by_zero: dict[int, list[Candidates]] = {zero: [] for zero in costing.zeros}
-    for at in range(0, rows.more.size, CHUNK):
+    for start, stop in spans(cells.count, CHUNK):
         deadline.check()
-        for zero, table in costing.chunk(rows, at, at + CHUNK):
+        for zero, table in costing.chunk(cells.take(slice(start, stop))):
             by_zero[zero].append(table)
     return Candidates.concat([table for part in by_zero.values() for table in part])
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Candidates before they are costed."""
+class _Cells:
+    """A class under a strategy with two modes of recompute: `count` candidates that differ in the
+    layers of the first run."""
 
     kind: Column
     strategy: Column
     low: Column
     high: Column
     """Recompute of the second and of the first run, as places in Pipeline.recompute."""
-    more: Column
-    follows: Mask
-    """Whether one recomputes one layer more than the one before it, and differs in nothing else."""
+    least: Column
+    """Layers of the first run of the first candidate; each other one has one more."""
+    count: Column
 
-    def take(self, rows: slice) -> _Rows:
+    def take(self, rows: slice | Column) -> _Cells:
         """The chosen ones."""
-        return _Rows(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return _Cells(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
-def _rows(pipeline: Pipeline, layers: Column) -> _Rows:
+def _cells(pipeline: Pipeline, layers: Column) -> _Cells:
     """Every class with so many `layers` under every strategy, with every mixture of recompute."""
     parts = []
     kind, strategy = (
@@ -100,11 +102,11 @@ def _rows(pipeline: Pipeline, layers: Column) -> _Rows:
         for c in np.meshgrid(np.arange(layers.size), np.arange(pipeline.tp.size), indexing="ij")
     )
     for low, high, least, most in _mixtures(len(pipeline.recompute), layers):
-        owner, position = ragged(np.maximum(most - least + 1, 0)[kind])
-        same = np.full_like(owner, low), np.full_like(owner, high)
-        more = least[kind[owner]] + position
-        parts.append((kind[owner], strategy[owner], *same, more, position > 0))
-    return _Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        modes = np.full_like(kind, low), np.full_like(kind, high)
+        count = most - least + 1
+        parts.append((kind, strategy, *modes, least[kind], count[kind]))
+    cells = _Cells(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return cells.take(np.flatnonzero(cells.count > 0))
 
 
 def _mixtures(modes: int, layers: Column) -> list[tuple[int, int, Column, Column]]:
@@ -144,11 +146,11 @@ class _Costing:
         found: list[int] = np.flatnonzero(self.pipeline.legal.any(axis=(0, 1))).tolist()
         return found
 
-    def chunk(self, rows: _Rows, start: int, stop: int) -> list[tuple[int, Candidates]]:
-        """The candidates among some rows, by ZeRO stage."""
-        pipeline, begin = self.pipeline, max(start - 1, 0)
-        rows = rows.take(slice(begin, stop))
-        kind, strategy, more = rows.kind, rows.strategy, rows.more
+    def chunk(self, cells: _Cells) -> Iterator[tuple[int, Candidates]]:
+        """The candidates of some cells, by ZeRO stage."""
+        pipeline, (owner, position) = self.pipeline, ragged(cells.count)
+        rows = cells.take(owner)
+        kind, strategy, more = rows.kind, rows.strategy, rows.least + position
         layers = self.layers[kind]
         # A run of no layers is as the other one, for what ends a model goes with a run.
         first = np.where(more, rows.high, rows.low)
@@ -156,20 +158,15 @@ class _Costing:
         modes = np.array(pipeline.recompute)[np.stack([first, second], 1)]
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)
-        out = []
         for zero, costs in stage_costs(pipeline.task, plans, self.start[kind], self.zeros).items():
             room = self.limit * (1 - LAST_DIGITS) - costs.held
             flights = np.minimum(np.floor(room / costs.per_flight), pipeline.in_flight[0])
             own = kind, strategy, np.full_like(more, zero), more, modes
             table = Candidates(*own, flights, costs)
             legal = pipeline.legal[strategy, first, zero] & pipeline.legal[strategy, second, zero]
-            follows = rows.follows & np.concatenate([[False], legal[:-1]])
+            follows = (position > 0) & np.concatenate([[False], legal[:-1]])
             ok = (flights >= 1) & legal & ~_superfluous(table, follows)
-            ok &= costs.seconds <= self.longest * (1 + ROUNDING)
-            # The row before the first is there for comparison alone.
-            ok[: start - begin] = False
-            out.append((zero, table.take(ok)))
-        return out
+            yield zero, table.take(ok & (costs.seconds <= self.longest * (1 + ROUNDING)))
 
     def _runs(self, strategy: Column, layers: Column, modes: Column) -> Segments:
         """Each candidate's two runs, without ZeRO [candidate, 2]."""

@@ -8,7 +8,7 @@ Legend: p stages; arrays are [interval].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Intervals:
             short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)
         ok = (start < end) & (first <= last) & short
         start, end, first, last = (column[ok] for column in (start, end, first, last))
-        return cls(start, end, _classes(np.array(order), start, end), first, last)
+        return cls(start, end, _classes(order, start, end), first, last)
 
     @cached_property
     def example(self) -> Column:
@@ -63,18 +63,26 @@ def _stages_for(amount: Value, most: float) -> Column:
     return out
 
 
-def _classes(order: Column, start: Column, end: Column) -> Column:
+def _classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
     """Class of each interval, numbered as they come."""
-    layers = order.size
-    content = np.zeros((layers + 1, layers + 1), np.int64)
-    # Intervals of n layers are alike where those of n - 1 and the last layers are.
-    alike = np.zeros(layers + 1, np.int64)
-    for n in range(1, layers + 1):
-        pairs = alike[: layers - n + 1] * (int(order.max()) + 1) + order[n - 1 :]
-        alike = np.unique(pairs, return_inverse=True)[1]
-        content[np.arange(layers - n + 1), n] = alike
-    behind = np.where(start, order[np.maximum(start, 1) - 1], order.max() + 1)
-    key = codes([content[start, end - start], end - start, behind, 1 * (end == layers)])
+    kinds = np.array(order)
+    behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
+    content = _contents(order)[start, end - start]
+    key = codes([content, end - start, behind, 1 * (end == kinds.size)])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     out: Column = np.argsort(np.argsort(first))[which]
+    return out
+
+
+@lru_cache(maxsize=4)
+def _contents(order: tuple[int, ...]) -> Column:
+    """A number for each sequence of layer kinds [first layer, number of layers]: those of n layers
+    are alike where those of n - 1, and their last layers, are."""
+    kinds, layers = np.array(order), len(order)
+    out = np.zeros((layers + 1, layers + 1), np.int64)
+    alike = np.zeros(layers + 1, np.int64)
+    for n in range(1, layers + 1):
+        pairs = alike[: layers - n + 1] * (int(kinds.max()) + 1) + kinds[n - 1 :]
+        alike = np.unique(pairs, return_inverse=True)[1]
+        out[: layers - n + 1, n] = alike
     return out

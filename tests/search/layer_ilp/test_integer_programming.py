@@ -20,7 +20,6 @@ from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipelines import SHARED, pipelines
 from plan3d.search.stages.stage_plans import written_out
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import concat, of_stages
@@ -286,20 +285,3 @@ def test_uniform_plans_cost_the_same_as_segments():
     cut = simulate(small(), next(written_out(whole, 1)))
     assert cut.step == pytest.approx(whole.step, rel=1e-12)
     assert cut.memory_total == pytest.approx(whole.memory_total, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("choose", "objective", "message"),
-    [
-        ({"virtual_stages": [2]}, "step-time", "cannot keep virtual_stages"),
-        ({"virtual_stages": [1, 2]}, "step-time", "cannot keep virtual_stages"),
-        ({"schedule": ["zb-h1"]}, "step-time", "cannot keep schedule"),
-        ({"first_stage_layers": [2]}, "step-time", "cannot keep first_stage_layers"),
-        ({"layers_per_stage": [3, 3], "pp": [2]}, "step-time", "cannot keep layers_per_stage"),
-        ({}, "memory", "minimises step time"),
-        ({"sync_period": [2]}, "step-time", "cannot search sync_period"),
-    ],
-)
-def test_what_segments_cannot_express_is_refused(choose, objective, message):
-    with pytest.raises(InputError, match=message):
-        find_plans(small(), backend="integer-programming", choose=choose, objective=objective)

@@ -15,7 +15,6 @@ from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stages.stage_space import stage_space
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import Segments
@@ -341,28 +340,6 @@ def test_what_none_can_hold_is_answered_with_no_plan():
     assert not result.plans
     assert result.best is None
     assert result.smallest.memory_bytes > result.limit
-
-
-REFUSED = [
-    ({"choose": {"virtual_stages": [2]}}, "no virtual_stages=2"),
-    ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
-    ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
-    ({"choose": {"mtp_stage": [2]}}, "no mtp_stage=2"),
-    ({"choose": {"virtual_stages": [1, 2]}}, "no virtual_stages=2"),
-    ({"choose": {"tp_grid": ["2x2"]}}, "no tp_grid=2x2"),
-    ({"choose": {"sync_period": [4]}}, "cannot search sync_period"),
-    ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
-    ({"choose": {"schedule": ["zb-h1"]}}, "schedules 1f1b and gpipe, not zb-h1"),
-    ({"choose": {"precision": ["bf16", "fp8"]}}, "one value of precision"),
-    ({"objective": "memory"}, "minimises the step time, not memory"),
-    ({"budget": 10}, "give --time-limit"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_what_it_cannot_take_is_refused_by_name(options, message):
-    with pytest.raises(InputError, match=message):
-        search(**options)
 
 
 def test_the_sum_over_stages_is_the_step_of_the_simulator():
