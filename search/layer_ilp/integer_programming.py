@@ -147,10 +147,10 @@ class LayerSearch:
     def _program(self, item: _Open) -> tuple[LayerProgram, StepProgram]:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
-            options = self.seen.options
-            longest = self.least if np.isfinite(self.least) else UNKNOWN * item.bound
-            program = LayerProgram(item.pipeline, options.limit, options.deadline)
-            step = StepProgram(program, longest)
+            options, known = self.seen.options, np.isfinite(self.least)
+            longest = LeastSeconds.of(item.pipeline).longest_stage(self.least)
+            program = LayerProgram(item.pipeline, options.limit, options.deadline, longest)
+            step = StepProgram(program, self.least if known else UNKNOWN * item.bound)
             self._hint(program)
             item.program, item.step = program, step
         return item.program, item.step

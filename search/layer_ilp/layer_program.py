@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import floor
+from math import floor, inf
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from plan3d.simulator.layers.layer_costs import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 
 from ..result.options import Deadline
+from ..stages.intervals import Intervals
 from ..stages.pipeline import Pipeline
 
 KIB = 1024.0
@@ -100,11 +101,15 @@ class Stage:
 class LayerProgram:
     """Variables and memory of one pipeline; `limit` is in bytes. Raises TimeIsUp."""
 
-    def __init__(self, pipeline: Pipeline, limit: float, deadline: Deadline) -> None:
+    def __init__(
+        self, pipeline: Pipeline, limit: float, deadline: Deadline, longest: float = inf
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self.pipeline, self.table, self.model = pipeline, pipeline.layers, cp_model.CpModel()
-        self.deadline, software = deadline, pipeline.task.software
+        self.deadline, self.longest = deadline, longest
+        """Seconds that no stage takes in a plan that is wanted."""
+        software = pipeline.task.software
         self.room = (limit - software.context_bytes) / (1 + software.allocator_slack)
         """Bytes for what a stage holds, the allocator's slack and the context aside."""
         self.names = [kind.name for kind in layer_kinds(pipeline.task.model)]
@@ -118,7 +123,7 @@ class LayerProgram:
         self.shards = [(s, z) for s, z in np.argwhere(pipeline.legal.any(axis=1)).tolist()]
         self.stages = [self._stage(i) for i in range(pipeline.pp)]
         self._hold_ends()
-        self._place()
+        self._place(Intervals.of(pipeline, longest, limit))
         for stage in self.stages:
             deadline.check()
             self._fit(stage)
@@ -165,10 +170,10 @@ class LayerProgram:
             self.model.add(x <= stage.used[shard])
         return chosen
 
-    def _place(self) -> None:
-        """A stage holds the layers between two cuts, at least one."""
-        order, p = self.pipeline.task.model.order, self.pipeline.pp
-        inner = [self.model.new_int_var(i, len(order) - p + i, "cut") for i in range(1, p)]
+    def _place(self, found: Intervals) -> None:
+        """A stage holds the layers between two cuts, one of the intervals that it may hold."""
+        order = self.pipeline.task.model.order
+        inner = [self._cut(found, stage) for stage in self.stages[:-1]]
         cuts: list[Any] = [0, *inner, len(order)]
         for before, after in pairwise(cuts):
             self.model.add(after - before >= 1)
@@ -178,6 +183,14 @@ class LayerProgram:
             for stage, (before, after) in zip(self.stages, pairwise(known), strict=True):
                 own = sum(n for _, _, _, k, n in stage.layers if k == kind)
                 self.model.add(own == after - before)
+
+    def _cut(self, found: Intervals, stage: Stage) -> Any:
+        """Layers up to the end of a stage."""
+        ends = found.end[(found.first <= stage.number) & (stage.number <= found.last)]
+        if not ends.size:
+            self.model.add_bool_or([])
+            ends = np.zeros(1, np.int64)
+        return self.model.new_int_var(int(ends.min()), int(ends.max()), "cut")
 
     def _element(self, values: list[int], index: Any) -> Any:
         if isinstance(index, int):

@@ -41,8 +41,11 @@ class StepProgram:
         self.change = change_of_tp(program.pipeline)
         self.software = program.pipeline.task.software
         self.units = Units.of(longest)
-        self.slowest = self._quantity()
+        most = program.longest if np.isfinite(program.longest) else MOST * self.units.size
+        self.slowest = program.model.new_int_var(0, self.units.down(most) + 1, "slowest")
         self.late = {name: self._quantity() for name in ("reduce", "gather", "update")}
+        self.passed: dict[tuple[int, bool], Any] = {}
+        """Seconds of a pass (whether backward) of all stages before one."""
         total = [self._stage(stage) for stage in program.stages]
         again = (program.pipeline.micro_batches - 1) * self.slowest
         fixed = self.units.down(LeastSeconds.of(program.pipeline).sends)
@@ -130,6 +133,19 @@ class StepProgram:
         out.add(scale * self.change[1], self._changes(stage))
         return out
 
+    def _waited(self, stage: Stage, backward: bool) -> Sum:
+        """Seconds of that pass of all earlier stages, at most, below 0."""
+        out, key = self._sum(), (stage.number, backward)
+        if stage.number and key not in self.passed:
+            before = self.program.stages[stage.number - 1]
+            more = self._waited(before, backward).build()
+            more += self._window(before, backward, -1.0).build()
+            self.passed[key] = self._quantity()
+            self.program.model.add(self.passed[key] == -more)
+        if stage.number:
+            out.terms.append((-1, self.passed[key]))
+        return out
+
     def _moved(
         self, stage: Stage, operation: dict[int, int], chords: Chords, scale: float = 1.0
     ) -> Sum:
@@ -152,19 +168,18 @@ class StepProgram:
         if not any(z in operation for _, z in self.program.shards):
             return
         backward, k = name == "reduce", self.software.contention if overlapped else 1.0
-        waiting = [self._window(j, backward, -1.0) for j in self.program.stages[: stage.number]]
-        whole = self.moves.whole
+        waited, whole = self._waited(stage, backward), self.moves.whole
         if not overlapped:
-            self._at_least(self.late[name], [self._moved(stage, operation, whole), *waiting])
+            self._at_least(self.late[name], [self._moved(stage, operation, whole), waited])
             return
         slower = whole.least(self.moves.in_buckets, k)
-        self._at_least(self.late[name], [self._moved(stage, operation, slower), *waiting])
+        self._at_least(self.late[name], [self._moved(stage, operation, slower), waited])
         piece = self.moves.last_bucket[list(operation.values())].min(axis=0)
         last = self._last(stage, list(operation), (1.0 - k) * piece)
-        self._at_least(self.late[name], [self._moved(stage, operation, whole, k), last, *waiting])
+        self._at_least(self.late[name], [self._moved(stage, operation, whole, k), last, waited])
         if not self.software.pipeline_floor:
             window = self._window(stage, backward, -(1.0 - k))
-            parts = [self._moved(stage, operation, whole), window, *waiting]
+            parts = [self._moved(stage, operation, whole), window, waited]
             self._at_least(self.late[name], parts)
 
     def _delay(self, stage: Stage) -> Any:
