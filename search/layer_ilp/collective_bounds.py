@@ -88,12 +88,14 @@ class CollectiveBounds:
         parameters each has x b / (x + b) or more where x are moved, a layer's or more."""
         bucket = self.bucket
         least = self.layers.single.dense[:, self.counts > 0].min(axis=1, keepdims=True)
-        return self._timed(least * bucket / (least + bucket), 0)[..., 0]
+        out: Value = self._timed(least * bucket / (least + bucket), 0)[..., 0]
+        return out
 
     @cached_property
     def last_layer(self) -> Value:
         """Seconds, at least, of the last layer that is moved on its own."""
-        return _whole(self.by_layer).min(axis=-1)
+        out: Value = _whole(self.by_layer).min(axis=-1)
+        return out
 
     def _timed(self, sizes: Value, part: int) -> Value:
         """Seconds of each operation [operation, s, n] on dense (part 0) or expert weights (1)."""

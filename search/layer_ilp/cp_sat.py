@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from plan3d.simulator.base.errors import InputError
 
-from ..result.options import Deadline
+from ..result.options import NEVER, Deadline
 
 RESOLUTION = 10**10
 """Units of the largest objective: a cost is cut by less than 1e-10 of it."""
@@ -52,7 +52,7 @@ class Units(NamedTuple):
 def solve(
     model: Any,
     *,
-    deadline: Deadline = Deadline(),
+    deadline: Deadline = NEVER,
     effort: float = inf,
     workers: int = 1,
     seed: int = 0,

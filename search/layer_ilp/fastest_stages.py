@@ -17,9 +17,7 @@ LONGEST = 2048
 """Sums kept of each number of layers; of more, neighbours are merged into one that beats both."""
 
 
-def fastest(
-    seconds: Value, size: Value, most: int, room: float, deadline: Deadline
-) -> Value:
+def fastest(seconds: Value, size: Value, most: int, room: float, deadline: Deadline) -> Value:
     """Least seconds of 0 to `most` layers within `room` bytes; infinity where none fit.
 
     `seconds` and `size` are those of a layer under each strategy. Raises TimeIsUp.

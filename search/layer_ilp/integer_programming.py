@@ -30,7 +30,7 @@ from ..result.search_result import SearchResult
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
 from ..stage_dp import dynamic_programming
-from ..stages.pipeline import LeastSeconds, Pipeline
+from ..stages.pipeline import Pipeline
 from ..stages.pipelines import SHARED, pipelines
 from ..stages.stage_plans import ranked, written_out
 from ..stages.stage_space import stage_space
@@ -79,7 +79,7 @@ class LayerSearch:
         self.scale = bound_of(seen.options.objective, space.task, 1.0) or 1.0
         found = pipelines(space.task, _axes(space, start.plans.take(0)))
         self.waiting = [
-            _Open(LeastSeconds.of(pipeline).step * (1 - ROUNDING), n, pipeline)
+            _Open(pipeline.least.step * (1 - ROUNDING), n, pipeline)
             for n, pipeline in enumerate(found)
         ]
         self.pipelines = len(self.waiting)
@@ -148,7 +148,7 @@ class LayerSearch:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
             options, known = self.seen.options, np.isfinite(self.least)
-            longest = LeastSeconds.of(item.pipeline).longest_stage(self.least)
+            longest = item.pipeline.least.longest_stage(self.least)
             program = LayerProgram(item.pipeline, options.limit, options.deadline, longest)
             step = StepProgram(program, self.least if known else UNKNOWN * item.bound)
             self._hint(program)

@@ -244,7 +244,9 @@ class LayerProgram:
     @property
     def layers(self) -> dict[Key, Any]:
         """Layers of each strategy on each stage."""
-        return {(stage.number, *key): n for stage in self.stages for *key, n in stage.layers}
+        return {
+            (stage.number, s, r, z, k): n for stage in self.stages for s, r, z, k, n in stage.layers
+        }
 
     def solution(self, value: Callable[[Any], int]) -> Counts:
         """Layers of each strategy in a solution, where there are any."""
@@ -263,7 +265,6 @@ class LayerProgram:
         self.model.add_bool_or(differs)
 
     def hint(self, counts: Counts) -> None:
-        """Where the solver may begin."""
-        self.model.clear_hints()
+        """Let the solver begin there."""
         for key, n in self.layers.items():
             self.model.add_hint(n, counts.get(key, 0))

@@ -21,7 +21,6 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.layer_costs import Cost
 
 from ..result.tolerances import ROUNDING
-from ..stages.pipeline import LeastSeconds
 from .change_of_tp import change_of_tp
 from .collective_bounds import Chords, CollectiveBounds
 from .cp_sat import Units
@@ -48,7 +47,7 @@ class StepProgram:
         """Seconds of a pass (whether backward) of all stages before one."""
         total = [self._stage(stage) for stage in program.stages]
         again = (program.pipeline.micro_batches - 1) * self.slowest
-        fixed = self.units.down(LeastSeconds.of(program.pipeline).sends)
+        fixed = self.units.down(program.pipeline.least.sends)
         self.objective = again + sum(total) + sum(self.late.values()) + fixed
         program.model.minimize(self.objective)
 
@@ -186,7 +185,10 @@ class StepProgram:
         """Seconds that ZeRO 2 and 3 add to every micro-batch."""
         levels = {z for _, z in self.program.shards}
         shared, software = self.pipeline.shared, self.software
-        reduced, gathered = bool(shared["overlap_grad_reduce"]), bool(shared["overlap_param_gather"])
+        reduced, gathered = (
+            bool(shared["overlap_grad_reduce"]),
+            bool(shared["overlap_param_gather"]),
+        )
         out: Any = 0
         if 2 in levels:
             k = software.contention if reduced else 1.0
@@ -216,9 +218,7 @@ class StepProgram:
         out.add(piece[own].min(), present)
         return out
 
-    def _by_layer(
-        self, stage: Stage, gathers: float, scatters: float, scale: float = 1.0
-    ) -> Sum:
+    def _by_layer(self, stage: Stage, gathers: float, scatters: float, scale: float = 1.0) -> Sum:
         """Seconds, at least, of moving the layers that ZeRO 3 shards one by one so many times."""
         out, costs = self._sum(), np.zeros_like(self.table.held)
         costs[3] = gathers * self.moves.gathers + scatters * self.moves.scatters

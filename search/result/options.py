@@ -17,7 +17,7 @@ Progress = Callable[[int], None]
 """Called now and then with the number of plans costed so far."""
 
 
-class TimeIsUp(Exception):  # noqa: N818
+class TimeIsUp(Exception):
     """The deadline passed while something was worked on: that is as open as it was before."""
 
 
@@ -52,6 +52,9 @@ class Deadline:
             raise TimeIsUp
 
 
+NEVER = Deadline()
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """What is asked of a search."""
@@ -63,7 +66,7 @@ class SearchOptions:
     """Plans to rank."""
     budget: int | None = None
     """Plans that may be costed."""
-    deadline: Deadline = Deadline()
+    deadline: Deadline = NEVER
     progress: Progress | None = None
 
     def ended(self, costed: int) -> bool:

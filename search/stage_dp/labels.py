@@ -140,4 +140,3 @@ def surviving(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadli
 
     upper = criteria[-1] + labels.tails.sum(axis=0)
     return labels.take(np.sort(undominated(group, upper, labels.total, excess, deadline)))
-

@@ -31,8 +31,8 @@ def slowest_stage(table: StageTable, deadline: Deadline) -> float:
 class StageBounds:
     """Least cost of the first i stages, five ways [i] of [5, e, g].
 
-    With T, b, f, R, G, O of simulator.step.stage_costs, the first stage's reduction and gather wait for
-    nobody, so a plan whose last stages are a label costs at least
+    With T, b, f, R, G, O of simulator.step.stage_costs, the first stage's reduction and gather wait
+    for nobody, so a plan whose last stages are a label costs at least
 
         sum + sum T + R_0 + G_0 + O_0                sum + sum T + R_0 + G_0 + omega
         sum + rho + sum (T - b) + G_0 + O_0          sum + gamma + sum (T - f) + R_0 + O_0

@@ -18,9 +18,9 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan
 
-from ..result.options import Deadline, Progress, TimeIsUp
+from ..result.options import NEVER, Deadline, Progress, TimeIsUp
 from ..result.tolerances import ROUNDING
-from ..stages.pipeline import LeastSeconds, Pipeline
+from ..stages.pipeline import Pipeline
 from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_table import StageTable
 from .label_pass import Found, LabelPass
@@ -48,7 +48,7 @@ class StageSearch:
     limit: float
     incumbent: float = np.inf
     """Seconds of the best plan known; of one that others found to begin with."""
-    deadline: Deadline = Deadline()
+    deadline: Deadline = NEVER
     progress: Progress | None = None
     """Told the number of stages costed."""
     found: list[tuple[float, StageTable, Found]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class StageSearch:
         """Open all pipelines of the set; before that there is no bound."""
         self.working = 0.0
         for pipeline in pipelines:
-            self._push(LeastSeconds.of(pipeline).step, pipeline)
+            self._push(pipeline.least.step, pipeline)
         self.working = np.inf
 
     def _push(self, bound: float, part: Pipeline | _Range) -> None:
@@ -109,7 +109,7 @@ class StageSearch:
 
     def _cost(self, pipeline: Pipeline) -> None:
         """Cost a pipeline's stages, and bound what its plans take."""
-        longest = LeastSeconds.of(pipeline).longest_stage(self.incumbent * (1 + NEAR))
+        longest = pipeline.least.longest_stage(self.incumbent * (1 + NEAR))
         table = StageTable.of(pipeline, self.limit, longest, self.deadline)
         if table is None:
             return

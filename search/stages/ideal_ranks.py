@@ -17,34 +17,27 @@ from plan3d.simulator.workload.model import Model
 
 def even_cut(model: Model, pp: int) -> stage_placement.Cut:
     """A model cut evenly into a chunk a rank."""
-    kinds = tuple(kind.name for kind in layer_kinds(model))
-    chunks = stage_placement.balanced_layers(model.layers, pp)
-    return stage_placement.Cut(model.order, kinds, pp, chunks)
+    return even(model.order, tuple(kind.name for kind in layer_kinds(model)), pp)
+
+
+def even(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> stage_placement.Cut:
+    """The same of blocks of these kinds, by the names of all kinds of layers."""
+    chunks = stage_placement.balanced_layers(len(order), pp)
+    return stage_placement.Cut(order, kinds, pp, chunks)
 
 
 def whole_model(cut: stage_placement.Cut) -> Value:
     """Layers of each kind on all ranks [kind]."""
-    return _whole_model(cut.order, cut.kinds, cut.pp)
-
-
-def least_counts(cut: stage_placement.Cut) -> Value:
-    """Some rank holds no less than the mean; of n layers of a kind some rank holds ceil(n / p);
-    one holds the head. Whatever the cut's chunks are."""
-    return _least_counts(cut.order, cut.kinds, cut.pp)
-
-
-@lru_cache(maxsize=4096)
-def _whole_model(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> Value:
-    chunks = stage_placement.balanced_layers(len(order), pp)
-    even = stage_placement.Cut(order, kinds, pp, chunks)
-    total: Value = stage_placement.rank_counts(even).sum(axis=0)
+    total: Value = stage_placement.rank_counts(cut).sum(axis=0)
     return total
 
 
 @lru_cache(maxsize=4096)
-def _least_counts(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> Value:
-    total = _whole_model(order, kinds, pp)
-    block = np.isin(np.arange(total.size), order)
-    shares = np.ceil(np.diag(total)[block] / pp)
-    ends = total * np.array(["head" in name or "mtp" in name for name in kinds])
-    return np.vstack([total / pp, shares, ends])
+def least_counts(cut: stage_placement.Cut) -> Value:
+    """Some rank holds no less than the mean; of n layers of a kind, where there are several, some
+    rank holds ceil(n / p); one holds the head, the last row. Whatever the cut's chunks are."""
+    total = whole_model(cut)
+    several = np.isin(np.arange(total.size), cut.order) & (total > 1)
+    shares = np.ceil(np.diag(total)[several] / cut.pp)
+    ends = total * np.array(["head" in name or "mtp" in name for name in cut.kinds])
+    return np.vstack([total / cut.pp, shares, ends])

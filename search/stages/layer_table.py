@@ -85,9 +85,9 @@ class LayerTable:
 
     def weights(self, dense: Value, expert: Value, units: Value) -> Weights:
         """Parameters that are sharded alike [s, n]."""
-        largest = dense + expert
-        shared = self.tp[:, None], self.ranks[:, None], self.folded
-        return Weights.of_layers(self.task, (dense, expert, units, largest), *shared)
+        parameters = dense, expert, units, dense + expert
+        tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
+        return Weights.of_layers(self.task, parameters, tp, ranks, self.folded)
 
     @cached_property
     def single(self) -> Weights:

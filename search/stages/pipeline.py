@@ -26,6 +26,30 @@ OWN = ("tp", "dp", "micro_batch", "zero", "recompute")
 """Fields of a plan that the layers of a stage choose."""
 
 
+@dataclass(frozen=True)
+class LeastSeconds:
+    """Seconds that no plan of a pipeline beats, its layers each under their best strategy."""
+
+    alone: float
+    """Of one micro-batch through all stages, its sends aside."""
+    slowest: float
+    """Of a micro-batch on the slowest stage."""
+    sends: float
+    """Of boundary tensors in a step."""
+    micro_batches: int
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step: (m - 1) slowest + alone + sends."""
+        m = self.micro_batches
+        return (m - 1) * self.slowest + max(self.alone, self.slowest) + self.sends
+
+    def longest_stage(self, step: float) -> float:
+        """Seconds of a micro-batch that no stage exceeds in a plan whose step is that short."""
+        m, left = self.micro_batches, step - self.sends
+        return min((left - self.alone) / (m - 1), left / m) if m > 1 else left
+
+
 @dataclass(frozen=True, eq=False)
 class Pipeline:
     """Stages that share their micro-batches and all fields of a plan but OWN."""
@@ -94,45 +118,21 @@ class Pipeline:
     @cached_property
     def least_held(self) -> Value:
         """Least bytes of a layer's weights, gradients and optimizer state on a rank [s, k]."""
-        allowed = self.legal.any(axis=1).T[:, :, None]
-        least = np.where(allowed, self.layers.held, np.inf).min(axis=0)
+        allowed: Mask = np.any(self.legal, axis=1)
+        least = np.where(allowed.T[:, :, None], self.layers.held, np.inf).min(axis=0)
         out: Value = (1 + self.task.software.allocator_slack) * least
         return out
 
-
-@dataclass(frozen=True)
-class LeastSeconds:
-    """Seconds that no plan of a pipeline beats, its layers each under their best strategy."""
-
-    alone: float
-    """Of one micro-batch through all stages, its sends aside."""
-    slowest: float
-    """Of a micro-batch on the slowest stage."""
-    sends: float
-    """Of boundary tensors in a step."""
-    micro_batches: int
-
-    @classmethod
-    def of(cls, pipeline: Pipeline) -> LeastSeconds:
-        """The slowest stage does no less than the mean of all GPUs, than the layers of one kind
-        that some stage has, and than the head; the sends are those of the smallest tensor."""
-        task, seconds = pipeline.task, pipeline.layers.fastest
-        cut = even_cut(task.model, pipeline.pp)
+    @cached_property
+    def least(self) -> LeastSeconds:
+        """The slowest stage does no less than the mean of all GPUs, than any layer, and than what
+        some stage has (ideal_ranks); the sends are those of the smallest tensor."""
+        task, seconds = self.task, self.layers.fastest
+        cut = even_cut(task.model, self.pp)
         whole, each = whole_model(cut), seconds.min(axis=0)
-        busy = float(whole @ (seconds * pipeline.gpus[:, None]).min(axis=0)) / task.gpus
-        some = float((least_counts(cut) @ each).max())
-        size = np.array(pipeline.layers.boundary)
-        hop = float(hop_seconds(task, size, size))
-        sends = pipeline.sends * hop
-        return cls(float(whole @ each), max(busy, some), sends, pipeline.micro_batches)
-
-    @property
-    def step(self) -> float:
-        """Seconds of a step: (m - 1) slowest + alone + sends."""
-        m = self.micro_batches
-        return (m - 1) * self.slowest + max(self.alone, self.slowest) + self.sends
-
-    def longest_stage(self, step: float) -> float:
-        """Seconds of a micro-batch that no stage exceeds in a plan whose step is that short."""
-        m, left = self.micro_batches, step - self.sends
-        return min((left - self.alone) / (m - 1), left / m) if m > 1 else left
+        busy = whole @ (seconds * self.gpus[:, None]).min(axis=0) / task.gpus
+        longest, some = each[list(task.model.order)].max(), (least_counts(cut) @ each).max()
+        size = np.array(self.layers.boundary)
+        sends = self.sends * float(hop_seconds(task, size, size))
+        slowest = float(max(busy, longest, some))
+        return LeastSeconds(float(whole @ each), slowest, sends, self.micro_batches)

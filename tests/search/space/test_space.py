@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.find_plans import find_plans
-from plan3d.search.result.pareto import beats_all, frontier
 from plan3d.search.result.options import SearchOptions
+from plan3d.search.result.pareto import beats_all, frontier
 from plan3d.search.result.search_record import BestPlans, Frontier
 from plan3d.search.space.axes import divisors
 from plan3d.search.space.space import Space

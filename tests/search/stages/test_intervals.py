@@ -45,14 +45,12 @@ def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, p
 @settings(deadline=None, max_examples=40)
 def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room, share):
     pipeline = pipeline_of(order, pp)
-    seconds, held = (t.min(axis=0)[list(order)] for t in (pipeline.layers.fastest, pipeline.least_held))
+    least = pipeline.layers.fastest, pipeline.least_held
+    seconds, held = (of_kind.min(axis=0)[list(order)] for of_kind in least)
     longest, limit = share * seconds.sum(), room * held.sum()
     found = Intervals.of(pipeline, longest, limit)
-    kept = {
-        (i, start, end)
-        for start, end, first, last in zip(found.start, found.end, found.first, found.last, strict=True)
-        for i in range(first, last + 1)
-    }  # fmt: skip
+    rows = zip(found.start, found.end, found.first, found.last, strict=True)
+    kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
     for inner in combinations(range(1, len(order)), pp - 1):
         stages = [*pairwise((0, *inner, len(order)))]
         if all(seconds[a:b].sum() <= longest and held[a:b].sum() <= limit for a, b in stages):

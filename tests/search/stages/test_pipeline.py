@@ -54,7 +54,7 @@ def test_no_uniform_plan_is_faster_than_the_least_seconds_of_its_pipeline(name, 
         slowest = costs.step / np.maximum(m, 1)
         for row, key in enumerate(zip(*(k.tolist() for k in keys), strict=True)):
             if key in least:
-                bound = LeastSeconds.of(least[key])
+                bound = least[key].least
                 assert bound.step <= costs.step[row] * (1 + 1e-12)
                 assert bound.slowest <= slowest[row] * (1 + 1e-12)
                 met += 1
