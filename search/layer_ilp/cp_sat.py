@@ -7,6 +7,7 @@ Source: OR-tools, CP-SAT solver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import floor, inf
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from ..result.options import NEVER, Deadline
 
 RESOLUTION = 10**10
 """Units of the largest objective: a cost is cut by less than 1e-10 of it."""
+HINT_EFFORT = 1.0
+"""Deterministic seconds in which a hint is completed."""
 SPENT = 0.9
 """Share of a limit after which the solver is taken to have ended at it."""
 
@@ -32,6 +35,8 @@ class Answer(NamedTuple):
     """No solution has an objective below it, in units."""
     value: Any
     """Function: variable -> its integer."""
+    values: list[int]
+    """Of all variables, as they were made."""
 
 
 class Units(NamedTuple):
@@ -56,9 +61,10 @@ def solve(
     effort: float = inf,
     workers: int = 1,
     seed: int = 0,
+    hinted: bool = False,
 ) -> Answer:
     """Minimise a CpModel until the deadline, or within `effort`, the solver's own count of its
-    work.
+    work; `hinted` keeps the variables that have a hint at it.
 
     With one worker and no deadline the answer is reproducible. The solver ends at Ctrl-C as it
     does at a limit, so KeyboardInterrupt is raised where it ended before any. InputError for less
@@ -70,6 +76,7 @@ def solve(
         raise InputError(f"workers must be at least 1, not {workers}")
     seconds = deadline.left
     solver = _solver(seconds, effort, workers, seed)
+    solver.parameters.fix_variables_to_their_hinted_value = hinted
     status = solver.solve(model)
     assert status != cp_model.MODEL_INVALID, model.validate()
     decided = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
@@ -83,7 +90,21 @@ def solve(
         optimal=status == cp_model.OPTIMAL,
         bound=solver.best_objective_bound,
         value=solver.value,
+        values=list(solver.response_proto.solution),
     )
+
+
+def hint(model: Any, values: Mapping[Any, int], deadline: Deadline) -> None:
+    """Let the solver begin with some variables at these values and the others at what follows;
+    nothing where no solution has them."""
+    model.clear_hints()
+    for variable, value in values.items():
+        model.add_hint(variable, value)
+    answer = solve(model, deadline=deadline, effort=HINT_EFFORT, hinted=True)
+    model.clear_hints()
+    if answer.found:
+        for i, value in enumerate(answer.values):
+            model.add_hint(model.get_int_var_from_proto_index(i), value)
 
 
 def _solver(seconds: float, effort: float, workers: int, seed: int) -> Any:

@@ -28,6 +28,7 @@ from plan3d.simulator.layers.layer_kinds import layer_kinds
 from ..result.options import Deadline
 from ..stages.intervals import Intervals
 from ..stages.pipeline import Pipeline
+from . import cp_sat
 
 KIB = 1024.0
 """Bytes of memory are counted in these units."""
@@ -266,5 +267,5 @@ class LayerProgram:
 
     def hint(self, counts: Counts) -> None:
         """Let the solver begin there."""
-        for key, n in self.layers.items():
-            self.model.add_hint(n, counts.get(key, 0))
+        values = {n: counts.get(key, 0) for key, n in self.layers.items()}
+        cp_sat.hint(self.model, values, self.deadline)

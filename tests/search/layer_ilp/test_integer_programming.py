@@ -187,6 +187,26 @@ def test_a_program_is_below_what_the_simulator_says(name):
         assert program.solution(answer.value) == counts
 
 
+def test_a_hint_is_a_whole_solution_or_none():
+    """Values of all variables, of which the solver is told those of the layers."""
+    model, layers, choose = CASES["deep"]
+    question = task(model, layers)
+    for pipeline in pipelines(question, axes_of(question, choices(choose))):
+        key = (*np.argwhere(pipeline.legal)[-1].tolist(), 0)
+        counts = {(stage, *key): n for stage, n in enumerate([1, 3, 2, 2])}
+        costs = simulate(question, proposals(pipeline, counts))
+        for room, fits in ((1.0, True), (0.9, False)):
+            program = LayerProgram(pipeline, room * costs.memory_total.max(), Deadline())
+            step = StepProgram(program, float(costs.step.min()))
+            program.hint(counts)
+            hinted = program.model.proto.solution_hint
+            values = dict(zip(hinted.vars, hinted.values, strict=True))
+            assert len(values) == fits * len(program.model.proto.variables)
+            if fits:
+                assert program.solution(lambda n, at=values: at[n.index]) == counts
+                assert 0 < values[step.slowest.index] * step.units.size < costs.step.min()
+
+
 @given(
     strategies=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
     room=st.integers(0, 30),
