@@ -213,15 +213,6 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
     incomplete, and `bound` says how much better a plan could still be. There is no frontier, and
     `smallest` is that of the plans costed unless none fits.
     """
-    result = ranking(space, options)
-    if result.complete and result.costs is None:
-        smallest = _smallest(space, options.deadline) or result.smallest
-        return replace(result, smallest=smallest)
-    return result
-
-
-def ranking(space: Space, options: SearchOptions) -> SearchResult:
-    """The same, where none fits without looking for the smallest plan."""
     space.check_plain("branch-and-bound", options.objective)
     tree = _Tree(space, options)
     try:
@@ -229,8 +220,11 @@ def ranking(space: Space, options: SearchOptions) -> SearchResult:
     except KeyboardInterrupt:
         tree.seen.interrupted = True
     bound, result = tree.bound, tree.result()
+    smallest = result.smallest
+    if result.complete and result.costs is None:
+        smallest = _smallest(space, options.deadline) or smallest
     known = bound if np.isfinite(bound) else None
-    return replace(result, frontier=None, bound=known)
+    return replace(result, smallest=smallest, frontier=None, bound=known)
 
 
 def _run(tree: _Tree) -> bool:

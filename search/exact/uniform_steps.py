@@ -11,7 +11,7 @@ from plan3d.simulator.step.costs import Costs
 from ..result.options import Deadline, SearchOptions
 from ..result.search_result import SearchResult, UniformSteps
 from ..space.space import Space
-from . import branch_and_bound, exhaustive
+from . import exhaustive
 
 EVERY = 10**6
 """Uniform plans kept, of which the best of every pipeline size is wanted."""
@@ -35,7 +35,7 @@ class UniformPlans:
         stages = exhaustive.search(whole, asked)
         if stages.interrupted:
             return cls(stages, np.inf)
-        best = branch_and_bound.ranking(space, replace(asked, top=1))
+        best = exhaustive.search(space, replace(asked, top=1))
         return cls(stages, fastest(best.costs) if best.complete else np.inf)
 
     @classmethod

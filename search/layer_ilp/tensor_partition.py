@@ -1,4 +1,4 @@
-"""Which partition of each operator of a graph is cheapest? An integer program over its layouts.
+"""Tensor partition: the cheapest layout of each operator of a graph, by an integer program.
 
     min  sum_v c_v x_v + sum_t sum_(a,b) r_t(a,b) p_t(a,b)
     s.t. sum x_v = 1;  p_t(a,b) >= [t is left in a] + [t is wanted in b] - 1;  sum m_v x_v <= M

@@ -1,4 +1,4 @@
-"""Which backend finds how good a plan, after how many plans? All against the certified optimum."""
+"""Benchmark of backends: how good a plan each finds, after how many, against the optimum."""
 
 from __future__ import annotations
 

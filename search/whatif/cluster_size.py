@@ -1,4 +1,4 @@
-"""What would have to change? Why nothing fits, and how many GPUs a deadline or a budget needs."""
+"""Cluster sizes: why nothing fits, and how many GPUs a deadline or a budget needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast would each known system train on one task? The best plan of each, or why it has none."""
+"""Known systems on one task: the best plan of each, or why it has none."""
 
 from __future__ import annotations
 

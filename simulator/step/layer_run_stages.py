@@ -1,4 +1,4 @@
-"""What do the ranks of a plan cost whose layers differ in their strategy? Sums over its runs.
+"""Ranks of plans whose layers differ in their strategy: sums over the runs of layers.
 
 Layer costs add up, so a stage is the sum of its runs. Neighbouring runs of a stage with the same
 tp, dp and ZeRO stage synchronise their weights together: one *shard*. Where tp changes between

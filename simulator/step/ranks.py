@@ -1,4 +1,4 @@
-"""What do the layers of each pipeline rank add up to, before the schedule comes in?
+"""Pipeline ranks: what the layers of each add up to, before the schedule comes in.
 
 Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """

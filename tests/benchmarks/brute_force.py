@@ -1,4 +1,4 @@
-"""Is the dynamic program's plan the best one where all can be costed, up to 8 layers and 4 stages?
+"""The dynamic program's plan is the best where all can be costed, up to 8 layers and 4 stages.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/brute_force.py
 

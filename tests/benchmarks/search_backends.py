@@ -1,4 +1,4 @@
-"""How good are the backends that draw at random? Prints Markdown tables of regret.
+"""Regret of the backends that draw at random, as Markdown tables.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/search_backends.py \\
         [uniform|staged] [SEEDS] [FILE]

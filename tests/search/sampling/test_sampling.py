@@ -1,4 +1,4 @@
-"""Do sampling backends keep their budget, repeat with their seed, and find what there is?"""
+"""Sampling backends keep their budget, repeat with their seed, and find what there is."""
 
 from functools import cache
 

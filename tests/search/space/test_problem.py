@@ -1,4 +1,4 @@
-"""Is every point a legal plan, every legal plan a point, and every move legal?"""
+"""Every point is a legal plan, every legal plan a point, and every move legal."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Is the space every legal plan, and is the search's answer that of brute force?"""
+"""The space is every legal plan, and the search's answer that of brute force."""
 
 from functools import cache
 from itertools import product

@@ -1,4 +1,4 @@
-"""Are plans with segments plans like any other, and uniform ones a special case of them?"""
+"""Plans with segments are plans like any other, and uniform ones a special case of them."""
 
 import json
 
