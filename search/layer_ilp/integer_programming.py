@@ -33,7 +33,7 @@ from ..stage_dp import dynamic_programming
 from ..stages.pipeline import Pipeline
 from ..stages.pipelines import SHARED, pipelines
 from ..stages.stage_plans import ranked, written_out
-from ..stages.stage_space import stage_space
+from ..stages.stage_space import SINGLE, stage_space
 from . import cp_sat
 from .layer_plans import counts_of, proposals
 from .layer_program import LayerProgram
@@ -214,7 +214,7 @@ def _single(stages: Space, uniform: SearchResult) -> Space:
     """The space with one precision and optimizer: those of the best uniform plan."""
     first = uniform.costs or uniform.smallest
     axes = dict(stages.axes)
-    for name in dynamic_programming.SINGLE:
+    for name in SINGLE:
         value = getattr(first.plans.take(0), name) if first else axes[name][0]
         axes[name] = (int(value),)
     return replace(stages, axes=axes)

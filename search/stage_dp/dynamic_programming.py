@@ -26,14 +26,12 @@ from ..result.search_result import Counts, SearchResult
 from ..space.space import Space
 from ..stages.pipelines import pipelines
 from ..stages.stage_plans import ranked, written_out
-from ..stages.stage_space import most_overlap, stage_space
+from ..stages.stage_space import SINGLE, most_overlap, stage_space
 from .stage_search import StageSearch
 
 NAME = "dynamic-programming"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 """Those whose idle time is what the other stages do."""
-SINGLE = ("precision", "optimizer")
-"""Fields with one value in a search."""
 AGAIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
 

@@ -13,9 +13,9 @@ from plan3d.simulator.pipeline.schedule_names import Schedule
 from plan3d.simulator.plan.values import AUTO, spell
 from plan3d.simulator.task import Task
 
-from ..space.axes import default_axes
+from ..space.axes import PLAIN_AXES, default_axes
 from ..space.space import Space
-from .pipelines import Axes
+from .pipelines import FIXED, Axes
 
 WHOLE = {
     "virtual_stages": 1,
@@ -23,6 +23,10 @@ WHOLE = {
     **dict.fromkeys(("first_stage_layers", "last_stage_layers", "tp_grid"), 0),
 }
 """Fields that have one value where stages are whole and their layers the search's own choice."""
+OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
+"""Fields of which the most is taken."""
+SINGLE = tuple(n for n in FIXED if n not in (*WHOLE, *OVERLAPS, *PLAIN_AXES, "schedule"))
+"""The other fields with one value in a search: precision, optimizer."""
 
 
 def stage_space(

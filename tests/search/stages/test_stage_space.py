@@ -4,7 +4,7 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
-from plan3d.search.stages.stage_space import WHOLE, most_overlap, stage_space
+from plan3d.search.stages.stage_space import SINGLE, WHOLE, most_overlap, stage_space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.schedule_names import Schedule
@@ -61,6 +61,10 @@ def test_stages_are_whole_whatever_the_space_had():
     assert stages.axes["schedule"] == (Schedule.GPIPE,)
     assert stages.axes["tp"] == (4,)
     assert stages.axes["zero"] == space.axes["zero"]
+
+
+def test_precision_and_optimizer_have_one_value():
+    assert set(SINGLE) == {"precision", "optimizer"}
 
 
 def test_overlaps_are_on_unless_ruled_out():
