@@ -86,7 +86,7 @@ def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_plac
     least, (first, between, last) = least_counts(cut), blocks
     block = np.array([name.startswith("block") for name in cut.kinds])
     known = [first * block, between * block, last * block + least[-1]]
-    counts = np.vstack([least, known])
+    counts = np.vstack([least[:-1], known])
     alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
     alike[0] = cut.pp
     before, paths = np.zeros_like(counts), 0 * stage_placement.layout(cut).paths
