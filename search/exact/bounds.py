@@ -35,7 +35,9 @@ from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
 
+from ..result.tolerances import ROUNDING
 from ..space.space import Space
+from ..stages.ideal_ranks import even, least_counts, whole_model
 
 SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -47,8 +49,6 @@ LOCAL = tuple(name for name in STRATEGY if name not in SIZES)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
-ROUNDING = 1e-9
-"""Relative slack of a bound: sums in another order round differently."""
 
 
 class PlanBounds(NamedTuple):
@@ -62,7 +62,7 @@ class PlanBounds(NamedTuple):
 
 def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _ideal(cut.order, cut.kinds, cut.pp, (0, 0, 0))
+    return _ideal(even(cut.order, cut.kinds, cut.pp), (0, 0, 0))
 
 
 def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
@@ -73,30 +73,24 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """
     between = max(cut.chunks[1:-1], default=0)
     first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
-    return _ideal(cut.order, cut.kinds, cut.pp, (first, between, last))
+    return _ideal(even(cut.order, cut.kinds, cut.pp), (first, between, last))
 
 
 @lru_cache(maxsize=65536)
-def _ideal(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, least: tuple[int, int, int]
-) -> stage_placement.StageLayout:
-    """Some rank holds no less than the mean; of n layers of a kind some rank holds ceil(n / pp);
-    the last holds the head. `least` is what the first rank, one between and the last hold.
+def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_placement.StageLayout:
+    """The ranks of ideal_ranks, and those that hold so many blocks: the first, one between and the
+    last, with the head.
 
-    They count as last ranks, which keep fewest micro-batches in flight.
+    They count as last ranks, which keep fewest micro-batches in flight; the mean stands for all.
     """
-    first, between, last = least
-    even = stage_placement.Cut(order, kinds, pp, stage_placement.balanced_layers(len(order), pp))
-    total = stage_placement.rank_counts(even).sum(axis=0)
-    block = np.array([name.startswith("block") for name in kinds])
-    ends = total * np.array(["head" in name or "mtp" in name for name in kinds])
-    shares = np.ceil(np.diag(total)[block] / pp)
-    counts = np.vstack([total / pp, shares, first * block, between * block, last * block + ends])
-    alike = np.zeros(len(counts))
-    alike[0] = pp
-    rank = np.full(len(counts), pp - 1.0)
-    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(even).paths
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, total, paths)
+    least, (first, between, last) = least_counts(cut), blocks
+    block = np.array([name.startswith("block") for name in cut.kinds])
+    known = [first * block, between * block, last * block + least[-1]]
+    counts = np.vstack([least[:-1], known])
+    alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
+    alike[0] = cut.pp
+    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(cut).paths
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, whole_model(cut), paths)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,24 @@ class Weights:
     replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
 
+    @classmethod
+    def of_layers(
+        cls,
+        task: Task,
+        parameters: tuple[Value, Value, Value, Value],
+        tp: Value,
+        ranks: Value,
+        folded: Value | float,
+    ) -> Weights:
+        """Layers under one strategy: `parameters` are the first four fields, `ranks` dp cp, and
+        `folded` etp ep."""
+        experts = np.maximum(tp * ranks / folded, 1.0)
+        return cls(
+            *parameters,
+            data_group=collectives.place(ranks, tp, task.cluster),
+            expert_group=collectives.place(experts, folded, task.cluster),
+        )
+
 
 def _over_kinds(counts: Value, costs: Value) -> Value:
     """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].

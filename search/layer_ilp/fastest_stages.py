@@ -1,4 +1,4 @@
-"""How fast can a stage of so many layers be, whatever their strategies, if it must fit?
+"""Fastest stages: least seconds of so many layers that fit, whatever the strategy of each.
 
 All sums (seconds, bytes) of n layers of one kind that no other sum beats in both, layer by layer:
 the Pareto lists of TensorOpt (Cai et al. 2021). A lower bound on what a stage of n layers takes.
@@ -10,22 +10,24 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 
+from ..result.options import Deadline
 from ..result.pareto import frontier
 
 LONGEST = 2048
 """Sums kept of each number of layers; of more, neighbours are merged into one that beats both."""
 
 
-def fastest(seconds: Value, size: Value, most: int, room: float) -> Value:
+def fastest(seconds: Value, size: Value, most: int, room: float, deadline: Deadline) -> Value:
     """Least seconds of 0 to `most` layers within `room` bytes; infinity where none fit.
 
-    `seconds` and `size` are those of a layer under each strategy.
+    `seconds` and `size` are those of a layer under each strategy. Raises TimeIsUp.
     """
     keep = frontier(size, seconds)
     own_size, own_seconds = size[keep], seconds[keep]
     out = np.full(most + 1, np.inf)
     sums = np.zeros(1), np.zeros(1)
     for n in range(most + 1):
+        deadline.check()
         fits = sums[0] <= room
         if not fits.any():
             break
