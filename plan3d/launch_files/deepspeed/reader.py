@@ -18,7 +18,7 @@ from ..launch_file import NOTHING, Given, Launch
 from ..megatron.reader import keep, read_flags
 from ..shell.flags import LARGEST, Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
-from ..shell.shell_words import Script
+from ..shell.script import Script
 from .writer import BUCKETS, FORMATS
 
 USED = frozenset(

@@ -13,7 +13,7 @@ from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from ..launch_file import NOTHING, Given, Kept, Launch, stated_layers
 from ..shell.flags import Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
-from ..shell.shell_words import Script
+from ..shell.script import Script
 from .model_flags import model_of
 from .offload_flags import read_offload
 from .writer import EXCHANGES, INSTANCES

@@ -20,7 +20,7 @@ from plan3d.launch_files.megatron.writer import layout_text
 from plan3d.launch_files.registry import EXPORTERS, exporter
 from plan3d.launch_files.shape import features, same_shape
 from plan3d.launch_files.shell.flags import Flags
-from plan3d.launch_files.shell.shell_words import Word
+from plan3d.launch_files.shell.words import Word
 from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -632,7 +632,7 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         row = resolve(Plan(), GPUS).take(0)
         assert any(lacking[0] in reason for reason in refusals(one, row, form))
         return
-    words = [Word(word, 1) for flag in model_flags(model, 2048) for word in flag]
+    words = [Word.of(word) for flag in model_flags(model, 2048) for word in flag]
     assert same_shape(model_of(Flags.of(words, "flags"), "flags"), model)
 
 

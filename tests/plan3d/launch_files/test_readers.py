@@ -18,7 +18,7 @@ from plan3d.launch_files.launch_file import (
 )
 from plan3d.launch_files.registry import READERS, looks_like, reader
 from plan3d.launch_files.shape import same_shape
-from plan3d.launch_files.shell.shell_conditions import Branches, holds
+from plan3d.launch_files.shell.conditions import Branches, holds
 from plan3d.launch_files.torchtitan.reader import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
