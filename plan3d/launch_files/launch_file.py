@@ -1,4 +1,4 @@
-"""What does a launch file say? A model, a batch and a plan, as far as it states them.
+"""What a launch file says: a model, a batch and a plan, as far as it states them.
 
 Readers fill a Launch; what they cannot express as a plan field they note, so that the user can
 say what to take instead, and what they do not know they keep.
@@ -25,6 +25,8 @@ class Kept:
     text: str
     matters: bool = False
     """It is known to change time or memory, and the prediction does not include it."""
+    flag: str = ""
+    """The name of a flag, with dashes."""
     keys: tuple[str, ...] = ()
     """The path of a value in a nested document."""
     value: Any = None
@@ -66,6 +68,11 @@ class Launch:
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
     """GPUs of the launcher that the file names; --gpus replaces it."""
+
+    @property
+    def stem(self) -> str:
+        """The file's name without folder and ending."""
+        return self.file.rsplit("/", 1)[-1].rpartition(".")[0] or self.file
 
     def refuse(self, problem: str) -> InputError:
         """The error about the file."""

@@ -5,7 +5,7 @@ A flag that nobody reads is kept: `rest` lists it, so that it is shown and writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plan3d.simulator.base.errors import InputError
@@ -64,10 +64,14 @@ class Flags:
                 )
         return cls(file, given, found)
 
+    def there(self, name: str) -> bool:
+        """Whether a flag is there, without reading it."""
+        return _key(name) in self.by_name
+
     def has(self, name: str) -> bool:
         """Whether a flag is there; it counts as read."""
-        self.used.add(name)
-        return name in self.by_name
+        self.used.add(_key(name))
+        return self.there(name)
 
     def switch(self, name: str) -> bool:
         """Whether a flag without value is there."""
@@ -78,15 +82,15 @@ class Flags:
 
     def _loosen(self, name: str, taken: int) -> None:
         """Keep the words that a flag does not take."""
-        words = self.by_name[name].values[taken:]
+        words = self.by_name[_key(name)].values[taken:]
         if words:
-            self.loose[name] = Flag("", words, words)
+            self.loose[_key(name)] = Flag("", words, words)
 
     def text(self, name: str) -> str:
         """The one value of a flag; '' when it is not there."""
         if not self.has(name):
             return ""
-        values = self.by_name[name].values
+        values = self.by_name[_key(name)].values
         if len(values) > 1 and all(value.open for value in values[1:]):
             self._loosen(name, 1)
         elif len(values) != 1:
@@ -101,21 +105,19 @@ class Flags:
             raise self.wrong(name, f"{value.text} has no value in this file; assign it there")
         return value.text
 
+    value = text
+
     def words(self, name: str) -> tuple[str, ...]:
         """All values of a flag; a comma separates as a space does."""
         if not self.has(name):
             return ()
-        return tuple(w for text in self.by_name[name].texts for w in text.split(",") if w)
+        return tuple(w for text in self.by_name[_key(name)].texts for w in text.split(",") if w)
 
-    def size(
-        self, name: str, default: int | None = None, least: int = 1, most: int = LARGEST
-    ) -> int:
-        """A whole number; the default when the flag is not there, which must then have one."""
+    def size(self, name: str, *, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number, which must be there."""
         text = self.text(name)
-        if not text:
-            if default is None:
-                raise self.missing(name, "add it")
-            return default
+        if not self.there(name):
+            raise self.missing(name)
         try:
             number = int(text.replace("_", ""))
         except ValueError:
@@ -124,17 +126,29 @@ class Flags:
             raise self.wrong(name, f"{text} must be a whole number from {least} to {most}")
         return number
 
-    def choice(self, name: str, known: Iterable[str], default: str = "") -> str:
+    def plain_size(self, name: str) -> int:
+        """The whole number of a flag that decides nothing; 0 where it has none, unread."""
+        texts = self.by_name[_key(name)].texts if self.there(name) else ()
+        plain = len(texts) == 1 and texts[0].isdecimal() and len(texts[0]) < 10
+        return int(texts[0]) if plain else 0
+
+    def choice(self, name: str, known: tuple[str, ...]) -> str:
         """One of several words, whatever its capitals."""
-        text = self.text(name) or default
+        text = self.text(name)
         for word in known:
             if word.lower() == text.lower():
                 return word
         raise self.wrong(name, f"{text} must be one of {', '.join(known)}")
 
+    def says(self, name: str, value: object) -> bool:
+        """Whether a flag is there with just this value, or without any; then it counts as read."""
+        found = self.by_name.get(_key(name))
+        same = found is not None and found.texts == (() if value is True else (str(value),))
+        return same and self.has(name)
+
     def line(self, name: str) -> int:
         """The line of a flag that is there."""
-        return self.by_name[name].line
+        return self.by_name[_key(name)].line
 
     def wrong(self, name: str, problem: str) -> InputError:
         """The error about a flag that is there."""
@@ -146,7 +160,7 @@ class Flags:
 
     def together(self, *names: str) -> None:
         """Raise InputError when two of these flags are there: only one may be."""
-        there = sorted((self.line(name), name) for name in names if self.has(name))
+        there = sorted((self.line(name), name) for name in names if self.there(name))
         if len(there) > 1:
             (line, one), (other_line, other) = there[1], there[0]
             raise InputError(
@@ -156,8 +170,13 @@ class Flags:
 
     def rest(self) -> tuple[Flag, ...]:
         """The flags that were never read and words that no flag takes, by line."""
-        left = [flag if flag.name not in self.used else self.loose.get(flag.name) for flag in self.given]
+        left = [f if f.name not in self.used else self.loose.get(f.name) for f in self.given]
         return tuple(sorted(filter(None, left), key=lambda flag: flag.line))
+
+
+def _key(name: str) -> str:
+    """A flag's name with dashes."""
+    return name.replace("_", "-")
 
 
 def _split(words: Sequence[Word]) -> Iterator[Flag]:
@@ -171,7 +190,7 @@ def _split(words: Sequence[Word]) -> Iterator[Flag]:
             if own:
                 yield Flag(name, tuple(values), tuple(own))
             head, equals, _ = text.partition("=")
-            name, own = "--" + head[2:].replace("_", "-"), [word]
+            name, own = _key(head), [word]
             values = [word.after(len(head) + 1)] if equals else []
         else:
             own.append(word)

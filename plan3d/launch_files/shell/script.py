@@ -286,7 +286,9 @@ class _Reader:
 
     def _assignment(self, token: Word) -> bool:
         first = token.parts[0]
-        found = _ASSIGN.match(first.text) if self.fresh and not (first.quoted or first.raw) else None
+        found = (
+            _ASSIGN.match(first.text) if self.fresh and not (first.quoted or first.raw) else None
+        )
         if not found:
             return False
         rest = token.after(found.end())

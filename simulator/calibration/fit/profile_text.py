@@ -6,15 +6,15 @@ GEMM times stays unless it was dropped or rescaled.
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...base import toml_text
 from ...base.units import convert
 from ...hardware.cluster import Cluster
 from ...hardware.profile_file import MEASUREMENTS, PACKAGE, TableFile, profile_names, read_profile
@@ -182,39 +182,5 @@ def table_text(path: str) -> str:
 
 
 def emit(tree: Mapping[str, Any]) -> str:
-    """TOML of nested tables; a table of plain values inside a section is written inline."""
-    return "\n".join(_sections(tree, "")).strip() + "\n"
-
-
-def _sections(tree: Mapping[str, Any], prefix: str) -> Iterable[str]:
-    """Lines of a section, then of those inside it."""
-    plain = {name: node for name, node in tree.items() if not _is_section(node)}
-    if prefix and plain:
-        yield f"[{prefix}]"
-    for name, node in plain.items():
-        yield f"{_key(name)} = {_value(node)}"
-    if plain:
-        yield ""
-    for name, node in tree.items():
-        if _is_section(node):
-            yield from _sections(node, f"{prefix}.{_key(name)}" if prefix else _key(name))
-
-
-def _is_section(node: object) -> bool:
-    """A table, unless it is a number or a file with its source."""
-    return isinstance(node, dict) and not {"unit", "file"} & set(node)
-
-
-def _key(name: str) -> str:
-    bare = name.replace("-", "").replace("_", "")
-    return name if bare.isascii() and bare.isalnum() else json.dumps(name)
-
-
-def _value(node: object) -> str:
-    if isinstance(node, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in node.items()) + " }"
-    if isinstance(node, bool):
-        return "true" if node else "false"
-    if isinstance(node, str):
-        return json.dumps(node, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(node)
+    """TOML of a profile; a number or a file with its source is written inline."""
+    return toml_text.emit(tree, lambda node: bool({"unit", "file"} & set(node)))

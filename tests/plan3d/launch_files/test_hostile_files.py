@@ -1,4 +1,4 @@
-"""Names and flags from files never run: exported scripts are run in bash with stubs for commands."""
+"""Names and flags from files never run: exported scripts are run in bash, with stubs."""
 
 import os
 import shutil
