@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.plan.layer_runs import FIELDS
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.sync_policy import PLAIN
@@ -222,12 +223,12 @@ def shown(field: str, code: int) -> str:
     return f"{field}={int(value) if isinstance(value, bool) else value}"
 
 
-def heading(task: Task, plan: Plan, title: str, mark: str = "#") -> list[str]:
-    """The comment at the top of a file: what it is for, and the plan it holds."""
+def heading(task: Task, plan: Plan, title: str) -> list[str]:
+    """The comment at the top of a file, each part on one line: what it is for, and its plan."""
     cluster = task.cluster
+    model, machine = one_line(task.model.name), one_line(cluster.accelerator.name)
     return [
-        f"{mark} {title}, written by plan3d",
-        f"{mark} {task.model.name} on {task.gpus} x {cluster.accelerator.name} "
-        f"({cluster.nodes} x {cluster.gpus_per_node})",
-        f"{mark} plan: {plan}",
+        f"# {title}, written by plan3d",
+        f"# {model} on {task.gpus} x {machine} ({cluster.nodes} x {cluster.gpus_per_node})",
+        f"# plan: {plan}",
     ]

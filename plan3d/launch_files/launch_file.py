@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.workload.model import Model
@@ -71,8 +72,8 @@ class Launch:
 
     @property
     def stem(self) -> str:
-        """The file's name without folder and ending."""
-        return self.file.rsplit("/", 1)[-1].rpartition(".")[0] or self.file
+        """The file's name without folder and ending, as the name of its model."""
+        return one_line(self.file.rsplit("/", 1)[-1].rpartition(".")[0] or self.file)
 
     def refuse(self, problem: str) -> InputError:
         """The error about the file."""

@@ -19,7 +19,7 @@ def name(text: str, what: str, most: int = LONGEST_NAME) -> str:
     if len(text) > most:
         shown = one_line(text, 40)
         raise InputError(f"{what}: {shown} has {len(text)} characters; at most {most} can be read")
-    for char in text:
+    for char in "" if text.isascii() and text.isprintable() else text:
         if not printable(char):
             shown = one_line(text, 60)
             raise InputError(f"{what}: {shown}: character {escaped(char)} cannot be in a name")

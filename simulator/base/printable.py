@@ -27,9 +27,19 @@ def escaped(char: str) -> str:
     return ascii(char)[1:-1]
 
 
+def visible(text: str) -> str:
+    """The text with an escape for every character that is not seen; its spaces stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if printable(char) else escaped(char) for char in text)
+
+
 def one_line(text: object, most: int = LONGEST) -> str:
     """A text as one printable line of at most `most` characters."""
-    line = " ".join(str(text)[: 4 * most].split())
-    if not (line.isascii() and line.isprintable()):
-        line = "".join(char if printable(char) else escaped(char) for char in line)
+    line = visible(" ".join(str(text)[: 4 * most].split()))
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def without_math(text: str) -> str:
+    """A text as a picture shows it: a dollar begins no formula."""
+    return visible(text).replace("$", r"\$")

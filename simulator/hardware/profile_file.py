@@ -1,4 +1,4 @@
-"""What does a profile file say? TOML to SI numbers, each with its unit, source and origin checked.
+"""Profile files: TOML to SI numbers, each with its unit, source and origin checked.
 
 A number is a table { value, unit, source, measured }; its source names a citation in [sources].
 Numbers are kept by dotted key ('links.fast.bandwidth'); hardware.py gives them their meaning.
@@ -15,7 +15,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..base import names
 from ..base.errors import InputError, did_you_mean
+from ..base.printable import one_line
 from ..base.units import convert
 from .profile_schema import (
     FIELDS,
@@ -31,6 +33,8 @@ from .profile_schema import (
 
 PACKAGE = "plan3d.hardware_profiles"
 MEASUREMENTS = "measurements"
+LONGEST_CITATION = 2000
+"""Characters of a title or a citation."""
 MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
 
 
@@ -81,8 +85,8 @@ _TABLE = ("file", "source", "measured")
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package."""
-    names = (entry.name for entry in files(PACKAGE).iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+    found = (entry.name for entry in files(PACKAGE).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 
 
 def shipped_tables() -> set[str]:
@@ -97,7 +101,7 @@ def problem(where: str, what: str) -> InputError:
 
 def read_profile(name_or_path: str | Path) -> Profile:
     """The profile with that name, or in the TOML file at that path."""
-    name = str(name_or_path)
+    name = names.path(str(name_or_path), "profile")
     try:
         if name in profile_names():
             return parse_profile(files(PACKAGE).joinpath(f"{name}.toml").read_bytes(), name)
@@ -122,7 +126,8 @@ def parse_profile(content: bytes, where: str) -> Profile:
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):
         if key in TEXTS:
-            profile.texts[key] = _text(where, key, node)
+            titled = key == "accelerator.title"
+            profile.texts[key] = (_line if titled else _text)(where, key, node)
         elif key in TABLE_FILES:
             origin = _origin(where, key, node, sources)
             profile.tables[key] = TableFile(_text(where, f"{key}.file", node["file"]), origin)
@@ -176,13 +181,25 @@ def _leaves(where: str, tree: Mapping[str, Any], prefix: str = "") -> Iterator[t
 def _sources(where: str, node: Any) -> dict[str, str]:
     if not isinstance(node, dict):
         raise problem(where, 'sources: must be a section, [sources], of id = "citation"')
-    return {name: _text(where, f"sources.{name}", text) for name, text in node.items()}
+    return {
+        names.name(name, f"{where}: sources"): _line(where, f"sources.{name}", text)
+        for name, text in node.items()
+    }
 
 
 def _text(where: str, key: str, node: Any) -> str:
+    """A name, or that of a file."""
     if not isinstance(node, str) or not node.strip():
         raise problem(where, f"{key}: must be a text in quotes")
-    return node
+    read = names.path if key.endswith(".file") else names.name
+    return read(node, f"{where}: {key}")
+
+
+def _line(where: str, key: str, node: Any) -> str:
+    """A title or a citation."""
+    if not isinstance(node, str) or not node.strip():
+        raise problem(where, f"{key}: must be a text in quotes")
+    return one_line(node, LONGEST_CITATION)
 
 
 def _origin(where: str, key: str, node: Any, sources: Mapping[str, str]) -> Provenance:

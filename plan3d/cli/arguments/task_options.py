@@ -9,7 +9,7 @@ from plan3d.simulator.base import units
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, SOFTWARE
 
 from .launch_options import LAUNCH
-from .parser import Option, percents, positive, whole
+from .parser import Option, percents, positive, whole, words
 from .sweep_options import SWEEP
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare")
@@ -112,12 +112,14 @@ TASK_OPTIONS = (
     Option(
         flag="--layers-per-stage",
         value="LAYERS",
+        read=words,
         verbs=(*TASK, "export"),
         help="layers of every stage: 11,12,12,11",
     ),
     Option(
         flag="--pipeline-model-parallel-layout",
         value="LAYOUT",
+        read=words,
         verbs=(*TASK, "export"),
         help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base import toml_text
+from ...base.printable import one_line
 from ...base.units import convert
 from ...hardware.cluster import Cluster
 from ...hardware.profile_file import MEASUREMENTS, PACKAGE, TableFile, profile_names, read_profile
@@ -28,6 +29,8 @@ LAYERS = "layers"
 LINK = "link"
 """Citations of numbers that were fitted, that the prior decides, that a step rescaled, of tables
 of layers, and of numbers that a link scales."""
+LONGEST_REMARK = 1000
+"""Characters of a comment."""
 PROPORTION = "the base's, in proportion to the bandwidth of its link; "
 
 
@@ -93,7 +96,7 @@ def profile_text(base: str, changes: Changes, folder: Path) -> str:
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
         sources[SCALED] = changes.scale_citation
-    head = "".join(f"# {line}\n" for line in changes.remarks)
+    head = "".join(f"# {one_line(line, LONGEST_REMARK)}\n" for line in changes.remarks)
     return head + ("\n" if head else "") + emit(tree)
 
 
