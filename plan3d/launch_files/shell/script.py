@@ -204,7 +204,8 @@ def read_script(text: str, file: str, line: int = 1) -> Script:
     if len(text) > LONGEST or "\x00" in text:
         raise InputError(f"{file}: is not a shell script")
     script = Script(file)
-    _Reader(_read(text.replace("\r\n", "\n"), file, line), script).read()
+    foreign = "\r\n" in text and text.count("\r\n") == text.count("\n")
+    _Reader(_read(text.replace("\r\n", "\n") if foreign else text, file, line), script).read()
     return script
 
 

@@ -1,80 +1,100 @@
 """Names and flags from files never run: exported scripts are run in bash, with stubs."""
 
-import os
+import csv
+import importlib.util
+import io
+import json
+import random
 import shutil
-import subprocess
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plan3d.cli.main import main
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import printable
 from plan3d.simulator.hardware.cluster import Cluster
 
+
+def load():
+    """The benchmark that counts executions, which has the names and the shell."""
+    path = Path(__file__).parents[2] / "benchmarks" / "hostile_names.py"
+    spec = importlib.util.spec_from_file_location("hostile_names", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hostile = load()
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+TEXTS = st.text(max_size=30) | st.sampled_from(hostile.NASTY)
+NAMES = TEXTS | st.lists(st.sampled_from(hostile.FRAGMENTS), max_size=8).map("".join)
 TASK = ["--model", "gpt3-1.3b", "--gpus", "16", "--sequence", "2048", "--global-batch", "64"]
-PLAN = "tp=2 overlap_param_gather=0"
-SHELL = ("megatron", "megatron-bridge", "deepspeed")
-STUB = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > "$DUMP"\n'
-CANARY = "#!/bin/sh\n: > PWNED\n"
 
 
-def arguments(script, folder):
-    """What a script's launcher is started with; nothing else may have been started."""
-    stubs, inside = folder / "stubs", folder / "inside"
-    for place in (stubs, inside):
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-    for name, text in (("torchrun", STUB), ("deepspeed", STUB), ("touch", CANARY)):
-        (stubs / name).write_text(text)
-        (stubs / name).chmod(0o755)
-    (stubs / "cat").symlink_to(shutil.which("cat"))
-    line = next(x for x in script.splitlines() if x.startswith(("# torchrun ", "# deepspeed ")))
-    command = line.removeprefix("# ").removesuffix(" ...")
-    dump = folder / "dump"
-    dump.unlink(missing_ok=True)
-    subprocess.run(
-        [shutil.which("bash"), "-c", f"{script}\n{command}\n"],
-        env={"PATH": str(stubs), "DUMP": str(dump)},
-        cwd=inside,
-        check=True,
-        capture_output=True,
-    )
-    assert set(os.listdir(inside)) <= {"ds_config.json"}
-    return dump.read_bytes().decode().split("\0")[:-1]
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    return hostile.Shell(tmp_path_factory.mktemp("shell"))
 
 
-def profile(folder, name):
-    """A hardware profile whose accelerator has this name."""
-    text = files("plan3d.hardware_profiles").joinpath("h100-sxm.toml").read_text(encoding="utf-8")
-    old = Cluster.profile("h100-sxm", gpus=8).accelerator.name
-    assert f'"{old}"' in text
-    path = folder / "mine.toml"
-    path.write_text(text.replace(f'"{old}"', f'"{name}"'), encoding="utf-8")
-    return str(path)
+@pytest.fixture(scope="module")
+def plain(shell):
+    """What launchers are started with under harmless names."""
+    return {name: shell.arguments(hostile.script(name, None, None)) for name in hostile.SHELL}
 
 
-@pytest.mark.parametrize("framework", SHELL)
-def test_the_name_of_a_profile_is_no_command(framework, tmp_path, capsys):
-    def exported(name):
-        cluster = profile(tmp_path, name)
-        code = main(["export", PLAN, *TASK, "--cluster", cluster, "--to", framework])
-        return code, *capsys.readouterr()
-
-    code, plain, _ = exported("H100")
-    assert code == 0
-    code, out, err = exported("H100\\ntouch PWNED #")
-    if code:
-        assert (code, out, err.count("\n")) == (2, "", 1)
-    else:
-        assert arguments(out, tmp_path) == arguments(plain, tmp_path)
+def test_the_stubs_see_what_is_run(shell):
+    script = hostile.script("megatron", None, None)
+    assert "--num-layers" in shell.arguments(script)
+    assert shell.arguments(f"touch PWNED\n{script}") is None
+    assert shell.arguments(f": > PWNED\n{script}") is None
+    assert shell.arguments(f"nothing\n{script}") is None
 
 
-SCRIPT = """torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \\
-  --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --bf16 \\
-  --global-batch-size 64 --use-distributed-optimizer --overlap-grad-reduce {flags}
-"""
+@pytest.mark.parametrize("framework", hostile.SHELL)
+@pytest.mark.parametrize("name", hostile.NASTY, ids=range(len(hostile.NASTY)))
+def test_a_name_is_no_command(shell, plain, framework, name):
+    assert shell.arguments(hostile.script(framework, name, name)) == plain[framework]
+
+
+@pytest.mark.parametrize("kind", hostile.DOCUMENTS, ids=lambda kind: " ".join(kind).strip())
+@pytest.mark.parametrize("name", hostile.NASTY, ids=range(len(hostile.NASTY)))
+def test_a_name_is_no_key(kind, name):
+    assert hostile.same(kind, name, name)
+
+
+@given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
+@settings(max_examples=60, deadline=None)
+def test_no_name_is_a_command(shell, plain, name, framework):
+    assert shell.arguments(hostile.script(framework, name, name)) == plain[framework]
+
+
+@given(name=NAMES, kind=st.sampled_from(list(hostile.DOCUMENTS)))
+@settings(max_examples=150, deadline=None)
+def test_no_name_is_a_key(name, kind):
+    assert hostile.same(kind, name, name)
+
+
+@given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
+@settings(max_examples=60, deadline=None)
+def test_a_name_in_a_file_is_refused_or_harmless(shell, plain, tmp_path_factory, name, framework):
+    folder = tmp_path_factory.mktemp("names")
+    try:
+        script = hostile.through_files(name, framework, folder)
+    except InputError:
+        return
+    assert shell.arguments(script) == plain[framework]
+
+
+@given(name=NAMES)
+@settings(max_examples=40, deadline=None)
+def test_the_name_of_a_launch_file_is_no_command(shell, name):
+    script = hostile.imported("--lr 1", f"{name}.sh")
+    assert shell.arguments(script) == shell.arguments(hostile.imported("--lr 1"))
+
+
 KEPT = (
     (r"--save \$\(touch\ PWNED\)", ["--save", "$(touch PWNED)"]),
     ("--save '$(touch PWNED)' --lr 1", ["--save", "$(touch PWNED)", "--lr", "1"]),
@@ -86,44 +106,91 @@ KEPT = (
     (r"--save a\'b \"c\\", ["--save", "a'b", '"c\\']),
     ("--save '$HOME' '#' '*' ')' '<('", ["--save", "$HOME", "#", "*", ")", "<("]),
     ("--save='a b' --lr_x 3", ["--save=a b", "--lr_x", "3"]),
+    ("--save $'a\\nb\\x1b' --name x", ["--save", "a\nb\x1b", "--name", "x"]),
+    ("--save a > log.txt 2>&1", ["--save", "a"]),
+    ("--save {a,'b c'}.py", ["--save", "a.py", "b c.py"]),
+    ('--save ${UNSET:-usual} "${UNSET:-two words}"', ["--save", "usual", "two words"]),
+    ("--save x$((2 * 3))y", ["--save", "x6y"]),
 )
 
 
 @pytest.mark.parametrize(("flags", "words"), KEPT, ids=[flags for flags, _ in KEPT])
-def test_kept_flags_keep_their_meaning(flags, words, tmp_path, capsys):
+def test_kept_flags_keep_their_meaning(shell, tmp_path, capsys, flags, words):
     path = tmp_path / "run.sh"
-    path.write_text(SCRIPT.format(flags=flags))
+    path.write_text(hostile.IMPORTED.format(flags=flags))
     asked = ["--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
-    code = main(["import", str(path), *asked])
+    assert main(["import", str(path), *asked]) == 0
     out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    given = arguments(out, tmp_path)
-    at = given.index(words[0])
-    assert given[at:] == words
-    assert arguments(out, tmp_path)[:at] == given[:at]
-    once = path.read_text()
+    assert err == ""
+    found = shell.arguments(out)
+    assert found[found.index(words[0]) :] == words
     path.write_text(out)
     assert main(["import", str(path), *asked]) == 0
     assert capsys.readouterr().out == out
-    assert once != out
 
 
-def test_the_name_of_a_file_is_no_command(tmp_path, capsys):
-    folder = tmp_path / "x\ntouch PWNED #"
-    folder.mkdir()
-    cluster = profile(folder, "H100")
-    code = main(["export", PLAN, *TASK, "--cluster", cluster, "--to", "megatron"])
-    out, err = capsys.readouterr()
-    assert code == 2 or arguments(out, tmp_path)
-    assert err.count("\n") <= 1
-    path = Path(tmp_path) / "a\ntouch PWNED #.sh"
-    path.write_text(SCRIPT.format(flags=""))
-    asked = ["--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
-    code = main(["import", str(path), *asked])
-    out, err = capsys.readouterr()
-    assert code == 2 or arguments(out, tmp_path)
+@given(words=st.lists(NAMES, min_size=1, max_size=3), seed=st.integers(0, 99))
+@settings(max_examples=80, deadline=None)
+def test_no_kept_flag_runs(shell, words, seed):
+    words = [word.replace("\0", "").encode("utf-8", "replace").decode() for word in words]
+    assert hostile.kept_as(words, shell, random.Random(seed)) in (True, None)
 
 
-def test_a_profile_in_python_is_refused_as_well(tmp_path):
+def test_variables_from_outside_stay_live(shell, tmp_path):
+    script = hostile.imported('--save "$HOME/x" $MORE "${A[@]}" --lr $(printf 3)')
+    assert '--save "$HOME"/x $MORE "${A[@]}"\n' in script
+    found = shell.arguments(f"HOME=/h MORE='--a --b'\n{script}")
+    at = found.index("--save")
+    assert found[at:] == ["--save", "/h/x", "--a", "--b", "--lr", "3"]
+
+
+@pytest.mark.parametrize("name", ["H100\ntouch PWNED", "H100\u202e", "H100\x1b[2J", "x" * 300])
+def test_a_name_that_cannot_be_one_is_refused_in_one_line(tmp_path, capsys, name):
+    path = tmp_path / "mine.toml"
+    path.write_text(hostile.profile_text(name), encoding="utf-8")
     with pytest.raises(InputError, match=r"accelerator\.name"):
-        Cluster.profile(profile(tmp_path, "H100\\u202e"), gpus=8)
+        Cluster.profile(path, gpus=8)
+    words = ["export", "tp=2", *TASK, "--cluster", str(path), "--to", "megatron"]
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert all(map(printable, err.rstrip("\n")))
+    assert len(err) < 500
+
+
+@pytest.mark.parametrize("option", ["--model", "--cluster", "--software", "--output", "--to"])
+def test_the_command_line_takes_one_printable_line(capsys, option):
+    words = ["export", "tp=2", *TASK, "--cluster", "h100-sxm", "--to", "megatron"]
+    assert main([*words, option, "a\x1b[2J\ntouch PWNED"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"plan3d: {option}" in err
+    assert "\x1b" not in err
+
+
+def test_what_is_shown_of_a_citation_is_one_line(tmp_path, capsys):
+    text = hostile.profile_text("mine")
+    old = text[text.index("[sources]") :].split('"')[1]
+    assert f'"{old}"' in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(f'"{old}"', '"a\\n\\u001b[2J\\u202e<b>"'), encoding="utf-8")
+    assert main(["clusters", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert r"a \x1b[2J\u202e<b>" in out
+
+
+def test_cells_of_a_sweep_are_no_formulas(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {"model_type": "gpt2", "n_layer": 4, "n_embd": 512, "n_head": 8, "n_positions": 2048}
+    name = "=1+cmd|x.json"
+    Path(name).write_text(json.dumps({**config, "vocab_size": 50257}))
+    words = ["sweep", "--over", f"model={name},gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8"]
+    words += ["--sequence", "2048", "--global-batch", "8", "--plan", "dp=8", "--csv", "rows.csv"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    rows = list(csv.reader(io.StringIO(Path("rows.csv").read_text())))
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
+    assert main([*words, "--resume"]) == 0
+    assert capsys.readouterr().out == first
