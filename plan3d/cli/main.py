@@ -54,8 +54,8 @@ class _Fields(argparse.Action):
         from plan3d.simulator.base.text_tables import Table
         from plan3d.simulator.plan.plan import HELP
 
-        columns = frozenset({0, 1})
-        Screen().table(Table(headers=("field", "meaning"), rows=tuple(HELP.items()), words=columns))
+        words = frozenset({0, 1})
+        Screen().table(Table(headers=("field", "meaning"), rows=tuple(HELP.items()), words=words))
         parser.exit()
 
 

@@ -26,6 +26,7 @@ from plan3d.simulator.task import Task
 
 from .launch_file import Kept
 from .shape import blocks, features
+from .tables import Table
 
 Write = Callable[[Task, Plan, Sequence[Kept]], str]
 """(task, plan, what an imported file also said) -> the file."""
@@ -44,6 +45,8 @@ class Form:
     """The file of a task and a resolved plan that breaks no rule."""
     keeps: bool = True
     """It can hold what an imported file also said."""
+    table: Table = ()
+    """What it writes, row by row."""
 
 
 @dataclass(frozen=True, slots=True)

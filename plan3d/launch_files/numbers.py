@@ -10,9 +10,10 @@ Fields of the plan have their own names. Beside them:
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from plan3d.simulator.plan.plan import HELP, Plan
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
@@ -107,7 +108,8 @@ def _experts(n: Numbers) -> Experts:
 
 def fill(launch: Launch, n: Numbers) -> None:
     """Put the numbers of a file into its launch, without what has no effect at their sizes."""
-    launch.plan |= {name: value for name, value in vars(n).items() if name in HELP}
+    of_plan = {field.name for field in fields(Plan)}
+    launch.plan |= {name: value for name, value in vars(n).items() if name in of_plan}
     idle = {"cp_comm": "cp", "expert_dispatch": "ep", "overlap_ep": "ep"}
     idle |= {"sequence_parallel": "tp", "micro_batch_group": "virtual_stages"}
     idle |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), "pp")

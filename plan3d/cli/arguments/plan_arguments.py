@@ -204,5 +204,5 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
         if type(value) is not (str if words else int):
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
         if words:
-            names.path(value, f"{option} {path}: {name}")
+            names.path(str(value), f"{option} {path}: {name}")
     return found

@@ -54,8 +54,8 @@ class Screen:
         if star:
             rich.add_column("")
         for i, header in enumerate(table.headers):
-            justify = "left" if i in table.words else "right"
-            rich.add_column(Text(visible(header)), justify=justify)
+            text = Text(visible(header))
+            rich.add_column(text, justify="left" if i in table.words else "right")
         for i, row in enumerate(table.rows):
             mark = [Text("*" if i == table.marked else "")] if star else []
             style = "bold" if i == table.marked else None

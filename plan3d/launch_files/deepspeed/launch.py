@@ -136,4 +136,4 @@ def _written(found: Script, n: Numbers, launch: Launch) -> Document | None:
     return config
 
 
-EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write),))
+EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),))

@@ -98,4 +98,6 @@ def keep(flags: Flags, found: Script, launch: Launch) -> None:
         launch.kept.append(part)
 
 
-EXPORTER = Exporter("megatron", (Form(VERSION, TITLE, rules(TITLE, "megatron"), write),))
+EXPORTER = Exporter(
+    "megatron", (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),)
+)

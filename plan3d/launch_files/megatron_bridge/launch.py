@@ -59,4 +59,6 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     )
 
 
-EXPORTER = Exporter("megatron-bridge", (Form(VERSION, TITLE, RULES, write, keeps=False),))
+EXPORTER = Exporter(
+    "megatron-bridge", (Form(VERSION, TITLE, RULES, write, keeps=False, table=TABLE),)
+)

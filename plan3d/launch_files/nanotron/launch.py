@@ -64,4 +64,4 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     return launch
 
 
-EXPORTER = Exporter("nanotron", (Form(VERSION, TITLE, RULES, write),))
+EXPORTER = Exporter("nanotron", (Form(VERSION, TITLE, RULES, write, table=TABLE),))

@@ -99,4 +99,4 @@ def _imports(n: Numbers, function: str) -> list[str]:
     return [line for line, needed in lines.items() if needed]
 
 
-FORM = Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_3), write, keeps=False)
+FORM = Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_3), write, keeps=False, table=RECIPE)

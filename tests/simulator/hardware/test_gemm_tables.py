@@ -149,6 +149,18 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
         gemm_tables.load(str(tmp_path / "absent.csv"))
 
 
+@pytest.mark.parametrize(
+    "content", ["secret:x:0\n", "n,k,128,256\n1,2,secret,4\n", "n,k\nsecret\n"]
+)
+def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path, content):
+    """A profile may name any file."""
+    file = tmp_path / "passwords"
+    file.write_text(content)
+    with pytest.raises(InputError) as error:
+        gemm_tables.load(str(file))
+    assert "secret" not in str(error.value)
+
+
 def test_smoothing_is_the_nearest_rising_sequence():
     assert maker.rising([1, 3, 2, 2, 5, 4]) == pytest.approx([1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5])
     assert [maker.on_lattice(n) for n in (2560, 3584, 51200, 768)] == [True, True, False, True]

@@ -107,6 +107,18 @@ def test_a_malformed_file_is_refused(tmp_path, text):
         layer_tables.load(str(path))
 
 
+def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path):
+    """A profile may name any file."""
+    path = tmp_path / "passwords"
+    columns = ",".join(layer_tables.COLUMNS)
+    for text in ("secret:x:0\n", f"{columns}\nsecret,1,1,1,1,1,1,1\n"):
+        path.write_text(text)
+        layer_tables.load.cache_clear()
+        with pytest.raises(InputError) as error:
+            layer_tables.load(str(path))
+        assert "secret" not in str(error.value)
+
+
 def test_a_layer_comes_out_as_measured():
     """Forward plus backward is ratio times what the model says of the layer alone."""
     plain, s = bare(task()), local(tp=[1, 8, 8], micro_batch=[1, 4, 2])
