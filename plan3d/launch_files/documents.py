@@ -92,9 +92,9 @@ class Document:
     def rest(self, matters: Collection[str]) -> list[Kept]:
         """Every value that was not read; null says nothing."""
         return [
-            Kept(f"$.{'.'.join(path)}", shown(value), ".".join(path) in matters, "", path, value)
-            for path, value in leaves(self.content)
-            if path not in self.used and value is not None
+            Kept(f"$.{'.'.join(p)}", shown(v), ".".join(p) in matters, keys=p, value=v)
+            for p, v in leaves(self.content)
+            if p not in self.used and v is not None
         ]
 
 

@@ -28,6 +28,8 @@ class Kept:
     """It is known to change time or memory, and the prediction does not include it."""
     flag: str = ""
     """The name of a flag, with dashes."""
+    needs: tuple[str, ...] = ()
+    """Assignments that its words ask the shell for."""
     keys: tuple[str, ...] = ()
     """The path of a value in a nested document."""
     value: Any = None

@@ -55,7 +55,8 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
-    top += [*environment(task, plan, False), f"cat > {FILE} <<'JSON'", text, "JSON"]
+    top += [*environment(task, plan, False), *fragment.needed(kept)]
+    top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
     command = f"deepspeed --num_nodes {nodes} --num_gpus {each} pretrain_gpt.py"
     return fragment.script(top, fragment.with_kept(groups, kept, implied(TABLE)), command)
 

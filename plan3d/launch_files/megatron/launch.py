@@ -11,7 +11,7 @@ from ..exporter import Exporter, Form, heading
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of, numbers_of
 from ..shell.flags import Flags
-from ..shell.fragment import lines, script, with_kept
+from ..shell.fragment import lines, needed, script, with_kept
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
 from ..tables import Numbers, Table, implied, read_implied, stated
@@ -51,7 +51,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The flags as bash arrays, to be sourced by a launch script."""
     n = spelled(numbers_of(task, plan), task)
     groups = {name: lines(stated(table, n)) for name, table in ARRAYS.items()}
-    top = [*heading(task, plan, TITLE), *environment(task, plan, n.fsdp)]
+    top = [*heading(task, plan, TITLE), *environment(task, plan, n.fsdp), *needed(kept)]
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     command = f"torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py"
     return script(top, with_kept(groups, kept, implied(TABLE)), command)
@@ -93,9 +93,10 @@ def keep(flags: Flags, found: Script, launch: Launch) -> None:
             raise launch.refuse(
                 f"line {flag.line}: {flag} depends on a condition; write it where it always holds"
             )
-    for flag in sorted([*flags.rest(), *conditional], key=lambda flag: flag.line):
-        part = Kept(f"line {flag.line}", str(flag), flag.name in MATTERS, flag.name)
-        launch.kept.append(part)
+    for flag in [*flags.rest(), *conditional]:
+        lines = [line for word in flag.words for line in found.variables.needed(word)]
+        matters, needs = flag.name in MATTERS, tuple(dict.fromkeys(lines))
+        launch.kept.append(Kept(f"line {flag.line}", str(flag), matters, flag.name, needs))
 
 
 EXPORTER = Exporter(

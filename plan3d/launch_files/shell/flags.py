@@ -169,9 +169,9 @@ class Flags:
             )
 
     def rest(self) -> tuple[Flag, ...]:
-        """The flags that were never read and words that no flag takes, by line."""
+        """The flags that were never read and words that no flag takes, in their order."""
         left = [f if f.name not in self.used else self.loose.get(f.name) for f in self.given]
-        return tuple(sorted(filter(None, left), key=lambda flag: flag.line))
+        return tuple(filter(None, left))
 
 
 def _key(name: str) -> str:

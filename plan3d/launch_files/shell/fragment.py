@@ -41,6 +41,11 @@ def with_kept(
     return {**own, **({OTHERS: others} if others else {})}
 
 
+def needed(kept: Sequence[Kept]) -> list[str]:
+    """The assignments that kept flags ask the shell for."""
+    return list(dict.fromkeys(line for part in kept for line in part.needs))
+
+
 def array(name: str, texts: Iterable[str]) -> list[str]:
     """The lines of a bash array."""
     return [f"{name}=(", *(f"  {text}" for text in texts), ")"]

@@ -144,6 +144,23 @@ def test_variables_from_outside_stay_live(shell, tmp_path):
     assert found[at:] == ["--save", "/h/x", "--a", "--b", "--lr", "3"]
 
 
+def test_variables_that_live_words_need_come_along(shell):
+    """An expansion that only a shell can do asks for what the file assigns."""
+    top = "ROOT='/d \"a'\nDIR=$ROOT/b/; LIST=(x 'y z'); SELF=\"$SELF s\"; OTHER=$(touch PWNED)\n"
+    flags = '--save "${DIR%/}" --name $(printf %s "${LIST[1]}") ${LIST[@]#x} "${SELF^^}"'
+    launch = hostile.READERS["megatron"](
+        top + hostile.IMPORTED.format(flags=flags), "run.sh", hostile.Given()
+    )
+    task = hostile.task("gpt3-1.3b")
+    plan = hostile.Plan.parse("overlap_param_gather=0")
+    form = hostile.EXPORTERS["megatron"].form()
+    script = hostile.written(task, plan, form, launch.kept)
+    assert "OTHER=" not in script.replace("OTHER_ARGS=", "")
+    found = shell.arguments(f"SELF=e\n{script}")
+    at = found.index("--save")
+    assert found[at:] == ["--save", '/d "a/b', "--name", "y", "z", "y", "z", "E S"]
+
+
 @pytest.mark.parametrize("name", ["H100\ntouch PWNED", "H100\u202e", "H100\x1b[2J", "x" * 300])
 def test_a_name_that_cannot_be_one_is_refused_in_one_line(tmp_path, capsys, name):
     path = tmp_path / "mine.toml"
