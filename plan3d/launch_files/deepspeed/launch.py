@@ -14,7 +14,7 @@ from ..documents import Document, nested, with_kept
 from ..exporter import Exporter, Form, heading
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..megatron.launch import environment, keep
-from ..megatron.spelling import meant
+from ..megatron.meaning import meant
 from ..numbers import fill, model_of, numbers_of
 from ..shell import fragment
 from ..shell.flags import Flags

@@ -17,8 +17,9 @@ from ..shell.script import Script
 from ..tables import Numbers, Table, implied, read_implied, stated
 from ..tables import read as read_table
 from .flags import AXES, MODEL, SHARDING, TRAINING
+from .meaning import meant, meant_offload, meant_sharding
 from .rules import rules
-from .spelling import meant, meant_offload, meant_sharding, spelled
+from .spelling import spelled
 
 VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"

@@ -57,6 +57,11 @@ def tokens(text: str, line: int = 1) -> list[Token]:
     return _Lexer(text, line).tokens()
 
 
+def inside(text: str, line: int = 1) -> list[Part]:
+    """The parts of a text as between double quotes, which it does not end. Raises Unclosed."""
+    return _Lexer(text, line).double("")
+
+
 @dataclass
 class _Lexer:
     """A place in the text, its line, and the documents that begin on the next one."""
@@ -125,7 +130,7 @@ class _Lexer:
         if char == "'":
             return self._single()
         if char == '"':
-            return self._double()
+            return self.double()
         if char in "$`":
             return self._expansion(quoted=False)
         if char in "~{}":
@@ -143,16 +148,16 @@ class _Lexer:
         """'...', in which nothing is special."""
         self._step(1)
         length = self._distance("'", must=True)
-        parts = self._lines(self.text[self.at : self.at + length])
+        parts = self.lines(self.text[self.at : self.at + length])
         self._step(length + 1)
         return parts
 
-    def _lines(self, text: str) -> list[Part]:
+    def lines(self, text: str) -> list[Part]:
         """Quoted text, a part a line."""
         lines = re.split(r"(?<=\n)", text)
         return [Part(piece, self.line + i, quoted=True) for i, piece in enumerate(lines)]
 
-    def _double(self, end: str = '"') -> list[Part]:
+    def double(self, end: str = '"') -> list[Part]:
         """Quoted text with expansions, up to an unescaped end; to that of the text for ''."""
         self._step(len(end))
         parts: list[Part] = []
@@ -189,7 +194,7 @@ class _Lexer:
             return [self._ansi()]
         if pair == '$"' and not quoted:
             self._step(1)
-            return self._double()
+            return self.double()
         if pair in ("$(", "${"):
             return [self._live(self._balanced(at + 1) - at, quoted)]
         if pair[0] == "`":
@@ -244,7 +249,7 @@ class _Lexer:
 
     def _fill(self, document: HereDocument) -> None:
         """Read a document's text up to its end."""
-        document.line, lines = self.line, []
+        document.line, found = self.line, []
         while self.at < len(self.text):
             length = self._distance("\n")
             line = self.text[self.at : self.at + length]
@@ -252,10 +257,10 @@ class _Lexer:
             line = line.lstrip("\t") if document.tabs else line
             if line == document.end:
                 break
-            lines.append(line)
-        body = "\n".join(lines)
-        inner = _Lexer(body, document.line)
-        document.parts = tuple(inner._lines(body) if document.quoted else inner._double(""))
+            found.append(line)
+        body = "\n".join(found)
+        plain = _Lexer(body, document.line).lines
+        document.parts = tuple(plain(body) if document.quoted else inside(body, document.line))
 
     def _distance(self, text: str, must: bool = False) -> int:
         """Characters up to a text; up to the end where there is none and none must be."""

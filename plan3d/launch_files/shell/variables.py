@@ -132,14 +132,16 @@ class Variables:
 
     def _usual(self, part: Part, usual: str) -> Part:
         """The value that a variable has unless it is set outside."""
-        inner = read_tokens(usual, self.file, part.line)
-        words = [token for token in inner if isinstance(token, Word)]
-        text = " ".join(self.text(word) for word in words)
-        known = not any(p.open or p.doubt for word in words for p in self.whole(word))
-        if len(words) < len(inner) or not text or not known:
+        typed = not part.quoted and any(char in usual for char in "'\"\\")
+        tokens = read_tokens(usual, self.file, part.line) if typed else []
+        single = tokens[0] if len(tokens) == 1 else None
+        word = single if isinstance(single, Word) else Word(tuple(lexer.inside(usual, part.line)))
+        whole, text = self.whole(word), self.text(word)
+        if not text or any(own.open or own.doubt for own in whole) or (typed and single is None):
             return part
-        own = any(p.open for word in words for p in word.parts)
-        return replace(part, text=text, open=False, raw="" if own else part.raw)
+        lost = typed or any(own.open for own in word.parts)
+        raw, quoted = "" if lost else part.raw, part.quoted or typed
+        return replace(part, text=text, open=False, raw=raw, quoted=quoted)
 
     def _sum(self, text: str) -> str:
         """The value of an arithmetic expression; '' where it is none of known numbers."""

@@ -21,9 +21,10 @@ from ..numbers import fill, numbers_of
 from ..tables import Numbers, implied, read_implied, stated
 from ..tables import read as read_table
 from . import recipe
-from .keys import MATTERS, TABLE, meant, spelled
+from .keys import MATTERS, TABLE
 from .model_flavors import flavor_model, registration
 from .rules import RULES_0_2, common_rules
+from .spelling import meant, spelled
 
 VERSION = "0.2.2"
 TITLE = f"torchtitan {VERSION}"

@@ -17,8 +17,9 @@ from ..exporter import Form
 from ..launch_file import Kept
 from ..numbers import numbers_of
 from ..tables import Numbers, stated
-from .keys import RECIPE, spelled
+from .keys import RECIPE
 from .rules import RULES_0_3, common_rules
+from .spelling import spelled
 
 VERSION = "0.3.0"
 TITLE = f"torchtitan {VERSION}"

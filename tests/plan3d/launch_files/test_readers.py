@@ -19,7 +19,7 @@ from plan3d.launch_files.launch_file import (
 from plan3d.launch_files.registry import READERS, looks_like, reader
 from plan3d.launch_files.shape import same_shape
 from plan3d.launch_files.shell.conditions import Branches, holds
-from plan3d.launch_files.torchtitan.keys import split
+from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.plan import Plan

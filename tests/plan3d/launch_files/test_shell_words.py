@@ -1,9 +1,11 @@
-"""Are the words of a launch script the ones that a shell would pass, on the right lines?"""
+"""The words of a launch script are the ones that a shell would pass, on the right lines."""
 
 import shutil
 import subprocess
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import training_words
@@ -89,6 +91,49 @@ def test_the_words_are_those_of_bash(script):
     )
     words = [word.text for word in training_words(read_script(script, "run.sh"))]
     assert words == done.stdout.removesuffix("done\n").splitlines()
+
+
+PIECES = (
+    *("a", "-b=", "'x  y'", "''", '""', '"q  $A r"', "${A}", '"$A"', "${B[@]}", '"${B[@]}"', "1"),
+    *('"${B[*]}"', "${B}", '"${E[@]}"', "${N}", '"$N"', r"\ ", r"\$A", r"\\", r"\"", "'$A'", "é"),
+    *("$'t\\n\\x41\\''", '"\\$A \\` \\" \\\\ \\q"', "${U:-d  e}", '"${U:-d  e}"', "${A:-no}", "+"),
+    *(
+        """${U:-'d  "e'}""",
+        '"${U:-$A}"',
+        "$((2 * C + 1))",
+        '"\'"',
+        "'\"'",
+        "\\\n",
+        "a#c",
+        "'#'",
+        "%",
+    ),
+    *("'&'", "';'", '"&&"', r"\&", "@", '${U:-"f  g"}'),
+)
+"""Pieces of words that need nothing from outside."""
+ASSIGNED = """A='1  2'; B=(x "y  z" '' $A); E=(); N=; C=3
+A+=" 3"; B+=('last one')
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join), max_size=6))
+@settings(max_examples=120, deadline=None)
+def test_any_words_are_those_of_bash(tmp_path_factory, words):
+    line = f"torchrun a.py --x {' '.join(words)}"
+    show = 'torchrun() { shift; printf "%s\\0" "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "-c", f"{show}{ASSIGNED}{line}\n"], capture_output=True, check=True, env={}
+    )
+    expected = done.stdout.decode().split("\0")[:-1]
+    script = read_script(f"{ASSIGNED}{line}\n", "run.sh")
+    found = training_words(script)
+    assert [word.text for word in found] == expected
+    again = " ".join(word.source for word in found)
+    done = subprocess.run(
+        ["bash", "-c", f"{show}torchrun a.py {again}\n"], capture_output=True, check=True, env={}
+    )
+    assert done.stdout.decode().split("\0")[:-1] == expected
 
 
 def test_a_fragment_that_starts_nothing_is_read_too():
