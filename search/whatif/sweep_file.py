@@ -1,4 +1,4 @@
-"""Where are the points of a sweep kept as they finish? A CSV that a later run can continue.
+"""The points of a sweep as they finish, in a CSV that a later run can continue.
 
 The first column names everything that decided a row (Point.key), so that a row is never taken for
 another question's answer. A line that was cut off by a kill is left out.

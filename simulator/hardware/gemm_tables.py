@@ -1,4 +1,4 @@
-"""How long did this matrix product take when it was measured? Tables of GEMM times by m, n, k.
+"""Tables of GEMM times by m, n, k: how long a matrix product took when it was measured.
 
 A table file is text: '#' lines (GPU, source, version, licence, how it was thinned and smoothed),
 `peak,` and `memory_bandwidth,` with the datasheet's FLOP/s and bytes/s of the GPU, a header `n,k,`

@@ -1,4 +1,4 @@
-"""How much longer than predicted did a transformer layer take? Tables of whole layers' times.
+"""Tables of whole layers' times: how much longer than predicted a transformer layer took.
 
 A table file is text: '#' lines (GPU, stack, source, how it was made), a header with COLUMNS, then
 one row a layer of one hidden width, tensor size, micro-batch and sequence of a rank: microseconds

@@ -1,4 +1,4 @@
-"""How do a plan's costs look? One function a picture: axes in, axes out; units on every axis.
+"""Pictures of a plan's costs. One function a picture: axes in, axes out; units on every axis.
 
 `explanation` puts those about one plan on one page. Pictures of many plans are in plots_many.
 """

@@ -1,4 +1,4 @@
-"""How do many plans or questions look? A search's frontier, and curves over one number."""
+"""Pictures of many plans or questions: a search's frontier, and curves over one number."""
 
 from __future__ import annotations
 

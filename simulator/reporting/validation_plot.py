@@ -1,4 +1,4 @@
-"""How does predicted against measured look? One log-log picture, a colour for each source."""
+"""Predicted against measured: one log-log picture, a colour for each source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many commands do hostile names and flags run in exported files? It must be none.
+"""Counts the commands that hostile names and flags run in exported files; there must be none.
 
     python tests/benchmarks/hostile_names.py --exports 10000 --seed 1
 

@@ -1,4 +1,4 @@
-"""How many exported plans come back as the same plan when their file is read?
+"""Counts the exported plans that come back as the same plan when their file is read.
 
     python tests/benchmarks/round_trips.py --plans 40
 

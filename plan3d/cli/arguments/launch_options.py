@@ -1,4 +1,4 @@
-"""Which options do the verbs about files of training frameworks have of their own?"""
+"""Options of the verbs about files of training frameworks."""
 
 from __future__ import annotations
 

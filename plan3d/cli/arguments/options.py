@@ -1,4 +1,4 @@
-"""Which options are there? One table, shared by the verbs; it feeds parser, help and completion.
+"""Every option in one table, shared by the verbs; it feeds parser, help and completion.
 
 Nothing here imports numpy, so that help is instant.
 """

@@ -1,4 +1,4 @@
-"""Which plan is meant? Fields written out, a text file, or a plan of a saved result."""
+"""The plan that is meant: fields written out, a text file, or a plan of a saved result."""
 
 from __future__ import annotations
 

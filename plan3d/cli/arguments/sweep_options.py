@@ -1,4 +1,4 @@
-"""Which options has the verb `sweep` of its own?"""
+"""Options of the verb `sweep`."""
 
 from __future__ import annotations
 

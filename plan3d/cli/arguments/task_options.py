@@ -1,4 +1,4 @@
-"""Which options say what is asked: model, cluster, task, and numbers of the machine?
+"""Options that say what is asked: model, cluster, task, and numbers of the machine.
 
 Nothing here imports numpy, so that help is instant.
 """

@@ -1,4 +1,4 @@
-"""What does `plan3d calibrate` do? Measure a machine, import what others measured, fit, show.
+"""The verb `calibrate`: measure a machine, import what others measured, fit, show.
 
 Nothing here imports numpy before a sub-verb runs, so that help is instant.
 """

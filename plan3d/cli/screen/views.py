@@ -1,4 +1,4 @@
-"""What is in the answer? Headers, counts, JSON objects and CSV of the verbs."""
+"""The parts of an answer: headers, counts, JSON objects and CSV of the verbs."""
 
 from __future__ import annotations
 

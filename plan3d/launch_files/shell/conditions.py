@@ -1,4 +1,4 @@
-"""Does a condition of a shell script hold? Yes, no, or nobody can tell from the file.
+"""Conditions of a shell script: true, false, or nobody can tell from the file.
 
 Understood are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. What
 asks for files or variables from outside is open.

@@ -1,4 +1,4 @@
-"""How do fitted numbers become a profile? A base profile's TOML with some numbers replaced.
+"""Fitted numbers as a profile: a base profile's TOML with some numbers replaced.
 
 Everything that was not fitted stays as it is in the base, units and sources included. A table of
 GEMM times stays unless it was dropped or rescaled.

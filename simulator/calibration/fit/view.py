@@ -1,4 +1,4 @@
-"""How is a calibration told? Tables of constants and errors, and the same as JSON."""
+"""A calibration as tables of constants and errors, and the same as JSON."""
 
 from __future__ import annotations
 

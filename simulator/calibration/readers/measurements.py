@@ -1,4 +1,4 @@
-"""What was measured? A CSV in the columns of columns.py as typed columns, checked."""
+"""Measurements: a CSV in the columns of columns.py as typed columns, checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do `plan3d export` and `plan3d import` print, write and refuse what they say?"""
+"""`plan3d export` and `plan3d import` print, write and refuse what they say."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Does every exporter write what its framework reads, and refuse by name what it cannot run?"""
+"""Every exporter writes what its framework reads, and refuses by name what it cannot run."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Do readers find model, batch and plan in the files that people have, and say what is wrong?"""
+"""Readers find model, batch and plan in files that people have, and say what is wrong."""
 
 import json
 

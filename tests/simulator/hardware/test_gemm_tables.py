@@ -1,4 +1,4 @@
-"""Do GEMM tables keep their promises? Data at their points, continuous, never falling with m."""
+"""GEMM tables keep their promises: data at their points, continuous, never falling with m."""
 
 from __future__ import annotations
 

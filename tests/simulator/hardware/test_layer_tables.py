@@ -1,4 +1,4 @@
-"""Does a table of whole layers give back what was measured, and act as a ratio elsewhere?"""
+"""A table of whole layers gives back what was measured, and acts as a ratio elsewhere."""
 
 import itertools
 from dataclasses import fields as dataclass_fields

@@ -1,4 +1,4 @@
-"""Do pictures have their axes labelled with units, and show what they are given?"""
+"""Pictures have their axes labelled with units, and show what they are given."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Do layer lists behave like models: counts, costs, searches and bad files?"""
+"""Layer lists behave like models: counts, costs, searches and bad files."""
 
 import json
 
