@@ -15,6 +15,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import Kept
+from .tables import Places
 
 DEEPEST = 16
 """Levels of the deepest document."""
@@ -89,12 +90,14 @@ class Document:
         section, key = self._place(at)
         return section.refuse(key, problem)
 
-    def rest(self, matters: Collection[str]) -> list[Kept]:
-        """Every value that was not read; null says nothing."""
+    def rest(self, matters: Collection[str], follow: Collection[str]) -> list[Kept]:
+        """Every value that was not read; null says nothing. Those at the places `follow` stand for
+        settings that follow from the plan."""
+        left = [(path, value) for path, value in leaves(self.content) if path not in self.used]
+        named = [(".".join(path), path, value) for path, value in left if value is not None]
         return [
-            Kept(f"$.{'.'.join(p)}", shown(v), ".".join(p) in matters, keys=p, value=v)
-            for p, v in leaves(self.content)
-            if p not in self.used and v is not None
+            Kept(f"$.{at}", shown(value), at in matters, at in follow, keys=path, value=value)
+            for at, path, value in named
         ]
 
 
@@ -131,13 +134,13 @@ def _put(content: dict[str, Any], path: Path, value: Any) -> None:
         at[path[-1]] = value
 
 
-def with_kept(
-    content: Mapping[str, Any], kept: Sequence[Kept], yielding: Collection[str]
-) -> dict[str, Any]:
-    """The document with the kept values at their paths, where it states nothing or yields."""
+def with_kept(content: Mapping[str, Any], kept: Sequence[Kept], places: Places) -> dict[str, Any]:
+    """The document with the kept values at their paths, where it yields or nothing is decided."""
     out: dict[str, Any] = copy.deepcopy(dict(content))
     stated = {path for path, _ in leaves(content)}
+    stated |= {tuple(at.split(".")) for at in places.decided}
     for part in kept:
-        if part.keys and (part.keys not in stated or ".".join(part.keys) in yielding):
+        yields = ".".join(part.keys) in places.yielding
+        if part.keys and (yields if part.keys in stated else not part.follows):
             _put(out, part.keys, part.value)
     return out

@@ -26,6 +26,8 @@ class Kept:
     text: str
     matters: bool = False
     """It is known to change time or memory, and the prediction does not include it."""
+    follows: bool = False
+    """It stands for a setting that follows from the plan, and is not there without it."""
     flag: str = ""
     """The name of a flag, with dashes."""
     needs: tuple[str, ...] = ()

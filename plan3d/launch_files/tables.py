@@ -8,7 +8,7 @@ What no row takes is kept as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
@@ -212,10 +212,10 @@ def also_read(own: Table, other: Table) -> Table:
     return (*own, *(replace(row, reads=True) for row in rows))
 
 
-def changed(table: Table, *rows: Entry, without: Iterable[str] = ()) -> Table:
-    """The table of another version: rows at the same place are replaced, others left out."""
-    new, gone = {row.at: row for row in rows}, set(without)
-    return tuple(new.get(row.at, row) for row in table if row.at not in gone)
+def changed(table: Table, *rows: Entry) -> Table:
+    """The table of another version: rows at the same place are replaced."""
+    new = {row.at: row for row in rows}
+    return tuple(new.get(row.at, row) for row in table)
 
 
 def stated(table: Table, n: Numbers) -> Iterator[tuple[str, Any]]:
@@ -249,18 +249,31 @@ def read(table: Table, source: Source, n: Numbers) -> None:
             setattr(n, row.name, row.usually(n))
 
 
-def read_implied(table: Table, source: Source, n: Numbers) -> None:
-    """Take what a file states as it would be written anyway. InputError where it must and is
-    not."""
+def read_implied(table: Table, source: Source, n: Numbers) -> frozenset[str]:
+    """Take what a file states as it would be written anyway; the places where it may say something
+    else. InputError where it must and is not."""
+    open_places = []
     for row in table:
         if isinstance(row, Row) or not row.when(n):
             continue
         if isinstance(row, Implied):
-            source.says(row.at, row.says(n))
+            open_places += [] if source.says(row.at, row.says(n)) else [row.at]
         elif source.there(row.at) and not source.says(row.at, row.value):
             raise source.wrong(row.at, f"is not {row.value}: {row.why}")
+    return frozenset(open_places)
 
 
-def implied(table: Table) -> frozenset[str]:
-    """Places whose settings give way to what an imported file says there."""
-    return frozenset(row.at for row in table if isinstance(row, Implied))
+class Places(NamedTuple):
+    """Places of a table, for what an imported file said there."""
+
+    yielding: frozenset[str]
+    """Settings that follow from the others give way to it."""
+    decided: frozenset[str]
+    """Numbers do not, also where the usual one is not written."""
+
+
+def places(table: Table, n: Numbers) -> Places:
+    """Where a file of these numbers gives way, and where it does not."""
+    yielding = frozenset(row.at for row in table if isinstance(row, Implied))
+    rows = (row for row in table if isinstance(row, Row) and row.when(n))
+    return Places(yielding, frozenset(row.at for row in rows))

@@ -20,7 +20,7 @@ from ..shell import fragment
 from ..shell.flags import Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
-from ..tables import Numbers, implied, read_implied, stated
+from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from .keys import (
     ARRAYS,
@@ -48,7 +48,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The JSON file, or a shell fragment that writes it and states the other flags."""
     n = numbers_of(task, plan)
     n = spelled_flags(n, task) if needs_megatron(plan) else spelled_config(n)
-    content = with_kept(nested(stated(CONFIG, n)), kept, implied(CONFIG))
+    content = with_kept(nested(stated(CONFIG, n)), kept, places(CONFIG, n))
     text = json.dumps(content, indent=2)
     if not needs_megatron(plan):
         return f"{text}\n"
@@ -58,7 +58,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     top += [*environment(task, plan, False), *fragment.needed(kept)]
     top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
     command = f"deepspeed --num_nodes {nodes} --num_gpus {each} pretrain_gpt.py"
-    return fragment.script(top, fragment.with_kept(groups, kept, implied(TABLE)), command)
+    return fragment.script(top, fragment.with_kept(groups, kept, places(TABLE, n)), command)
 
 
 def read(text: str, file: str, given: Given = NOTHING) -> Launch:
@@ -67,19 +67,22 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     if not text.lstrip().startswith("{"):
         return _script(text, launch, given)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config = _configuration(text, launch, file, n)
+    config, follow = _configuration(text, launch, file, n)
     fill(launch, n)
-    launch.kept = config.rest(MATTERS)
+    launch.kept = config.rest(MATTERS, follow)
     return launch
 
 
-def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Document:
+Read = tuple[Document, frozenset[str]]
+"""A configuration that was read, and places where it may say what else follows from the plan."""
+
+
+def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Read:
     """The numbers of a JSON configuration; `where` names it in errors."""
     config = Document(_parsed(text, where), where)
     read_table(CONFIG, config, n)
     meant_config(config, n, launch)
-    read_implied(CONFIG, config, n)
-    return config
+    return config, read_implied(CONFIG, config, n)
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
@@ -104,21 +107,22 @@ def _script(text: str, launch: Launch, given: Given) -> Launch:
         raise flags.wrong("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
     meant_flags(n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
-    config = _written(found, n, launch)
+    written_too = _written(found, n, launch)
     fill(launch, n)
-    read_implied(TABLE, flags, n)
-    keep(flags, found, launch)
-    launch.kept += config.rest(MATTERS) if config else []
+    keep(flags, found, launch, read_implied(TABLE, flags, n))
+    if written_too:
+        config, follow = written_too
+        launch.kept += config.rest(MATTERS, follow)
     return launch
 
 
-def _written(found: Script, n: Numbers, launch: Launch) -> Document | None:
+def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
     """The JSON of a here-document, which must say what the flags say."""
     document = next((d for d in found.documents if d.text.lstrip().startswith("{")), None)
     if document is None:
         return None
     own = Numbers(tp=n.tp, pp=n.pp, cp=n.cp)
-    config = _configuration(document.text, launch, f"{launch.file}: line {document.line}", own)
+    read_too = _configuration(document.text, launch, f"{launch.file}: line {document.line}", own)
     for name in ("micro_batch", "zero", "precision"):
         if getattr(own, name) != getattr(n, name):
             raise launch.refuse(
@@ -134,7 +138,7 @@ def _written(found: Script, n: Numbers, launch: Launch) -> Document | None:
     for name in (*decided, "offload_optimizer"):
         setattr(n, name, getattr(own, name))
     n.gpus = getattr(own, "gpus", None)
-    return config
+    return read_too
 
 
 EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),))

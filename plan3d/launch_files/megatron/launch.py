@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -14,7 +15,7 @@ from ..shell.flags import Flags
 from ..shell.fragment import lines, needed, script, with_kept
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
-from ..tables import Numbers, Table, implied, read_implied, stated
+from ..tables import Numbers, Table, places, read_implied, stated
 from ..tables import read as read_table
 from .flags import AXES, MODEL, SHARDING, TRAINING
 from .meaning import meant, meant_offload, meant_sharding
@@ -55,7 +56,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     top = [*heading(task, plan, TITLE), *environment(task, plan, n.fsdp), *needed(kept)]
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     command = f"torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py"
-    return script(top, with_kept(groups, kept, implied(TABLE)), command)
+    return script(top, with_kept(groups, kept, places(TABLE, n)), command)
 
 
 def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
@@ -81,13 +82,13 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     meant_offload(flags, n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     fill(launch, n)
-    read_implied(TABLE, flags, n)
-    keep(flags, found, launch)
+    keep(flags, found, launch, read_implied(TABLE, flags, n))
     return launch
 
 
-def keep(flags: Flags, found: Script, launch: Launch) -> None:
-    """Note every flag that nothing read; refuse a known one that depends on a condition."""
+def keep(flags: Flags, found: Script, launch: Launch, follow: Collection[str]) -> None:
+    """Note every flag that nothing read, and which `follow` from the plan; refuse a known one that
+    depends on a condition."""
     conditional = Flags.of(found.conditional_words(), found.file).given
     for flag in conditional:
         if flag.name in flags.used:
@@ -96,8 +97,9 @@ def keep(flags: Flags, found: Script, launch: Launch) -> None:
             )
     for flag in [*flags.rest(), *conditional]:
         lines = [line for word in flag.words for line in found.variables.needed(word)]
-        matters, needs = flag.name in MATTERS, tuple(dict.fromkeys(lines))
-        launch.kept.append(Kept(f"line {flag.line}", str(flag), matters, flag.name, needs))
+        part = Kept(f"line {flag.line}", str(flag), flag.name in MATTERS, flag.name in follow)
+        needs = tuple(dict.fromkeys(lines))
+        launch.kept.append(replace(part, flag=flag.name, needs=needs))
 
 
 EXPORTER = Exporter(

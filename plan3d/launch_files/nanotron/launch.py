@@ -12,7 +12,7 @@ from ..documents import Document, nested, with_kept
 from ..exporter import Exporter, Form, heading
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of, numbers_of
-from ..tables import Numbers, implied, read_implied, stated
+from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from .keys import MATTERS, TABLE, meant, spelled
 from .rules import RULES
@@ -23,7 +23,8 @@ TITLE = f"nanotron main of {VERSION}"
 
 def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The sections as YAML."""
-    content = nested(stated(TABLE, spelled(numbers_of(task, plan))))
+    n = spelled(numbers_of(task, plan))
+    content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     top = [
         *heading(task, plan, TITLE),
@@ -33,7 +34,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
         f"# CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes {nodes} --nproc-per-node {each} "
         "run_train.py --config-file FILE",
     ]
-    return "\n".join(top) + "\n" + yaml_text(with_kept(content, kept, implied(TABLE)))
+    return "\n".join(top) + "\n" + yaml_text(content)
 
 
 def yaml_text(content: dict[str, Any]) -> str:
@@ -59,8 +60,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     meant(config, n, launch)
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")
     fill(launch, n)
-    read_implied(TABLE, config, n)
-    launch.kept = config.rest(MATTERS)
+    launch.kept = config.rest(MATTERS, read_implied(TABLE, config, n))
     return launch
 
 

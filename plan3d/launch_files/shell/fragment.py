@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..launch_file import Kept
+from ..tables import Places
 from .words import quote
 
 OTHERS = "OTHER_ARGS"
@@ -27,17 +28,18 @@ def _line(at: str, value: Any) -> str:
 
 
 def with_kept(
-    groups: Mapping[str, Lines], kept: Sequence[Kept], yielding: Collection[str]
+    groups: Mapping[str, Lines], kept: Sequence[Kept], places: Places
 ) -> dict[str, list[str]]:
     """The lines of every array: kept flags in the place of those that yield, the others that the
-    file does not state in an array of their own."""
+    plan does not decide in an array of their own."""
     flags = {part.flag: part.text for part in kept if part.flag}
-    stated = {at for group in groups.values() for at, _ in group}
+    stated = {at for group in groups.values() for at, _ in group} | places.decided
     own = {
-        name: [flags.get(at, text) if at in yielding else text for at, text in group]
+        name: [flags.get(at, text) if at in places.yielding else text for at, text in group]
         for name, group in groups.items()
     }
-    others = [part.text for part in kept if not part.keys and part.flag not in stated]
+    left = [part for part in kept if not part.keys and not part.follows]
+    others = [part.text for part in left if part.flag not in stated]
     return {**own, **({OTHERS: others} if others else {})}
 
 

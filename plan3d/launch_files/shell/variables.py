@@ -20,6 +20,8 @@ LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
 LONGEST_SUM = 500
 """Characters of the longest arithmetic expression that is worked out."""
+LONGEST_USUAL = 300
+"""Characters of the longest default of a variable that is read."""
 _VARIABLE = re.compile(
     r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<usual>.*))?\}", re.S
 )
@@ -132,11 +134,14 @@ class Variables:
 
     def _usual(self, part: Part, usual: str) -> Part:
         """The value that a variable has unless it is set outside."""
+        if len(usual) > LONGEST_USUAL:
+            return part
         typed = not part.quoted and any(char in usual for char in "'\"\\")
         tokens = read_tokens(usual, self.file, part.line) if typed else []
         single = tokens[0] if len(tokens) == 1 else None
         word = single if isinstance(single, Word) else Word(tuple(lexer.inside(usual, part.line)))
-        whole, text = self.whole(word), self.text(word)
+        whole = self.whole(word)
+        text = "".join(own.text for own in whole)
         if not text or any(own.open or own.doubt for own in whole) or (typed and single is None):
             return part
         lost = typed or any(own.open for own in word.parts)

@@ -18,7 +18,7 @@ from ..documents import Document, nested, with_kept
 from ..exporter import Exporter, Form, heading
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, numbers_of
-from ..tables import Numbers, implied, read_implied, stated
+from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from . import recipe
 from .keys import MATTERS, TABLE
@@ -33,7 +33,7 @@ TITLE = f"torchtitan {VERSION}"
 def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The TOML file."""
     n = spelled(numbers_of(task, plan), task, "output")
-    content = with_kept(nested(stated(TABLE, n)), kept, implied(TABLE))
+    content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
     top = "\n".join([*heading(task, plan, TITLE), *registration(task.model), ""])
     return f"{top}\n{toml_text.emit(content)}\n"
 
@@ -55,8 +55,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
         raise launch.refuse(f"names {names}, which plan3d does not know: give --model")
     meant(job, n, launch, known.layers)
     fill(launch, n)
-    read_implied(TABLE, job, n)
-    launch.kept = job.rest(MATTERS)
+    launch.kept = job.rest(MATTERS, read_implied(TABLE, job, n))
     return launch
 
 

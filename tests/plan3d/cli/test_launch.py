@@ -216,9 +216,20 @@ def test_a_kept_setting_takes_the_place_of_one_that_follows_and_of_no_plan_field
     others = out.split("OTHER_ARGS=(")[1]
     assert "  --tokenizer-type Mine\n" in others
     assert "  --cp-comm-type p2p\n" in others
+    assert "--fp8" not in good(capsys, *words, "--with", "precision=bf16")
     split = good(capsys, *words, "--with", "cp=2 cp_comm=a2a dp=4")
     assert split.count("--cp-comm-type") == 1
     assert "  --cp-comm-type a2a\n" in split
+
+
+def test_what_had_no_effect_is_kept_until_the_plan_decides_it(capsys, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT.replace("--bf16", "--bf16 --ddp-bucket-size 5000"))
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
+    assert "--ddp-bucket-size 5000" in good(capsys, *words)
+    assert "bucket" not in good(capsys, *words, "--with", "overlap_grad_reduce=1")
+    more = "overlap_grad_reduce=1 bucket_parameters=7"
+    assert good(capsys, *words, "--with", more).count("--ddp-bucket-size 7") == 1
 
 
 def test_a_kept_key_takes_the_place_of_one_that_follows(capsys, tmp_path):

@@ -210,6 +210,21 @@ def test_what_is_no_script_is_refused_in_one_line(text, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${U:-" * 3000 + "a" + "}" * 3000,
+        '"' + "${U:-" * 40 + "a" + "}" * 40 + '"',
+        "$((" + "-" * 50_000 + "1))",
+        "$((" + "(" * 150 + "1" + ")" * 150 + "))",
+        "$(" * 5000 + ")" * 5000,
+        "x; " + "case x in a) b;; " * 5000,
+    ],
+)
+def test_deep_words_are_read_or_left_open(text):
+    assert flags(f"python a.py --num-layers 2 --x {text}\n").size("--num-layers") == 2
+
+
 @pytest.mark.parametrize("text", ["4/0", "a*2", "2**9", "__import__('os')"])
 def test_arithmetic_that_is_none_stays_open(text):
     found = flags(f"python a.py --num-layers $(({text}))\n")
