@@ -1,4 +1,4 @@
-"""What was published? Rows of measured training runs, read from CSV with every cell checked."""
+"""Rows of measured training runs, read from CSV with every cell checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..base import names
 from ..base.errors import InputError
+from ..base.printable import one_line
 from .run_conventions import Convention, convention
 
 SHIPPED = "published_runs.csv"
 """The development rows that come with the package."""
+LONGEST_NOTE = 4000
+"""Characters."""
 
 
 def _whole(text: str) -> int:
@@ -31,6 +35,10 @@ def _amount(text: str) -> float:
     return number
 
 
+def _note(text: str) -> str:
+    return one_line(text, LONGEST_NOTE)
+
+
 def _flag(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
@@ -38,7 +46,7 @@ def _flag(text: str) -> bool:
 def _columns() -> dict[str, Callable[[str], Any]]:
     words = (
         "run source status accelerator inter_node_network model family recompute dtype schedule "
-        "framework notes"
+        "framework"
     )
     whole = (
         "gpus gpus_per_node layers hidden ffn_hidden heads kv_heads vocab sequence experts "
@@ -47,6 +55,7 @@ def _columns() -> dict[str, Callable[[str], Any]]:
     amounts = "n_params_b step_seconds peak_memory_gb"
     return {
         **dict.fromkeys(words.split(), str),
+        "notes": _note,
         **dict.fromkeys(whole.split(), _whole),
         **dict.fromkeys(amounts.split(), _amount),
         **dict.fromkeys(("fsdp", "sequence_parallel", "flash_attention"), _flag),
@@ -139,6 +148,8 @@ def _run(name: str, number: int, row: Mapping[str, str | None]) -> PublishedRun:
         text = (row[column] or "").strip()
         try:
             cells[column] = read(text) if text else None
+            if read is str and text:
+                names.name(text, f"{name}: row {number}: {column}")
         except (ValueError, KeyError, OverflowError):
             where = f"{name}: row {number}: {column}"
             raise InputError(f"{where} {text!r} must be {_KIND[read]}") from None

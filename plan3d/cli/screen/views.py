@@ -1,4 +1,4 @@
-"""What is in the answer? Headers, counts, JSON objects and CSV of the verbs."""
+"""The parts of an answer: headers, counts, JSON objects and CSV of the verbs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
@@ -302,7 +303,7 @@ def csv_text(records: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: csv_cells.cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Is a plan that was written and read again the same plan of the same model?"""
+"""A plan that is written and read again is the same plan of the same model."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Does a condition of a shell script hold? Yes, no, or nobody can tell from the file.
+"""Conditions of a shell script: true, false, or nobody can tell from the file.
 
 Understood are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. What
 asks for files or variables from outside is open.
@@ -71,17 +71,17 @@ class Branches:
     """Whether each branch is taken."""
     before: list[Truth] = field(default_factory=list)
     """Whether one of the earlier branches of the same condition is."""
+    around: list[Truth] = field(default_factory=list)
+    """Whether the place of each condition is reached."""
 
     @property
     def taken(self) -> Truth:
         """Whether this place is reached."""
-        out: Truth = True
-        for branch in self.here:
-            out = _both(out, branch)
-        return out
+        return _both(self.around[-1], self.here[-1]) if self.here else True
 
     def enter(self, truth: Truth) -> None:
         """A first branch: `if`, or the body of a loop."""
+        self.around.append(self.taken)
         self.here.append(truth)
         self.before.append(truth)
 
@@ -98,3 +98,4 @@ class Branches:
         if self.here:
             self.here.pop()
             self.before.pop()
+            self.around.pop()
