@@ -5,6 +5,7 @@ Names load their modules when first used, so that `import plan3d` costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from plan3d.simulator.workload.presets import preset_names
 
     __version__: str
+
+_FOLDER = os.path.dirname(__file__)
+if not os.path.isdir(os.path.join(_FOLDER, "simulator")):
+    # In a clone the folders of the package lie beside this one, not inside it.
+    __path__.append(os.path.dirname(_FOLDER))
 
 _HOME = {
     "Accelerator": "simulator.hardware.cluster",

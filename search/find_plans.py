@@ -1,4 +1,4 @@
-"""Which plan, and if none, why not? The entrance to every search backend."""
+"""The entrance to every search: a task, a backend by name, and ranked plans that fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from plan3d.simulator.task import Task
 
 from .result.objective import check_goal
 from .result.objective import objective as objective_of
-from .result.search_result import Progress, SearchResult
+from .result.options import Deadline, Progress, SearchOptions
+from .result.search_result import SearchResult
 from .space.space import Space
 from .systems.system_plans import constraints
 from .systems.systems import system as system_named
@@ -64,23 +65,23 @@ def find_plans(
     None) is what SAMPLERS draw from, which end after sampling.BUDGET plans unless told otherwise.
     Raises InputError for an unknown backend, objective, system, field or value.
     """
+    deadline = Deadline.after(time_limit)
     search = _search(backend)
     objective_of(objective)
     check_goal(objective, task)
-    _check_numbers(top, headroom, budget, time_limit)
+    _check_numbers(top, headroom, budget)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
     values = constraints(system_named(system), task, choose or {}) if system else choose
-    found = search(
-        _subject(task, space, backend, values),
+    options = SearchOptions(
         objective=objective,
         limit=limit,
         top=top,
         budget=budget,
-        time_limit=time_limit,
+        deadline=deadline,
         progress=progress,
-        **drawn,
     )
+    found = search(_subject(task, space, backend, values), options, **drawn)
     return replace(found, system=system)
 
 
@@ -126,14 +127,13 @@ def _search(name: str) -> Callable[..., SearchResult]:
     raise InputError(f"unknown backend {name!r}{did_you_mean(name, (*BACKENDS, *SAMPLERS))}")
 
 
-def _check_numbers(top: int, headroom: float, budget: int | None, time_limit: float | None) -> None:
+def _check_numbers(top: int, headroom: float, budget: int | None) -> None:
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
     if not 0 <= headroom < 1:
         raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
-    for name, bound in (("budget", budget), ("time_limit", time_limit)):
-        if bound is not None and not bound > 0:
-            raise InputError(f"{name} must be above 0, not {bound}")
+    if budget is not None and not budget > 0:
+        raise InputError(f"budget must be above 0, not {budget}")
 
 
 def _checked_seed(backend: str, seed: int) -> int:

@@ -63,8 +63,9 @@ def test_commands_of_the_guide_are_answered(
 
 
 def profile_of(page: str, folder: Path) -> Path:
-    """The only TOML that a page shows, in a file."""
-    (block,) = re.findall(r"^```toml\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
+    """The only profile that a page shows, in a file."""
+    shown = re.findall(r"^```toml\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
+    (block,) = (text for text in shown if re.search("^base = ", text, re.M))
     path = folder / "mine.toml"
     path.write_text(block)
     return path

@@ -14,7 +14,8 @@ ORDER = """
     simulator.base simulator.hardware simulator.workload simulator.pipeline simulator.plan
     simulator.task simulator.operators simulator.layers simulator.rules simulator.step
     simulator.analysis simulator.validation simulator.calibration simulator.reporting
-    search.result search.space search.exact search.stage_dp search.layer_ilp search.sampling
+    search.result search.space search.stages search.exact search.stage_dp search.layer_ilp
+    search.sampling
     search.systems search.find_plans search.whatif
     launch_files cli.arguments cli.screen cli __main__
 """.split()  # noqa: SIM905

@@ -268,11 +268,13 @@ def test_t6_idle_over_useful_is_n_minus_1_over_m(stages: int, micro_batches: int
 
 @pytest.mark.parametrize("virtual", [1, 2, 5])
 def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(virtual: int) -> None:
-    from plan3d.simulator.pipeline.idle_time import exposed_hops
+    from plan3d.simulator.pipeline.schedule import Sizes
+    from plan3d.simulator.pipeline.schedules import sends, usual
 
-    p, v, m = np.float64(4), np.float64(virtual), np.float64(16)
+    p, v, m = 4, virtual, 16
     for overlapped in (0.0, 1.0):
-        hops = exposed_hops(p, v, p, m, np.float64(overlapped))
+        sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
+        hops = sends(np.array([usual(v)]), sizes, np.array([overlapped]))[0]
         assert 2 * (p - 1) <= hops <= 2 * (p - 1) * m * v
 
 

@@ -1,4 +1,4 @@
-"""Does the model reference name rooms that exist, and everything that a plan can choose?"""
+"""The model reference names rooms that exist, and everything that a plan can choose."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_rooms_that_the_reference_names_exist(room):
 
 @pytest.mark.parametrize("field", CHOICES)
 def test_every_value_of_a_plan_is_in_the_reference(field):
-    first = {code: name for name, code in reversed(FIELDS[field].values.names.items())}
+    first = {code: name for name, code in reversed(list(FIELDS[field].values.names.items()))}
     for name in first.values():
         assert re.search(rf"`(\w+=)?{re.escape(name)}`", PAGE), name
 

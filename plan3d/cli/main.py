@@ -11,12 +11,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
 from .arguments.options import OPTIONS
-from .arguments.parser import Parser
+from .arguments.parser import Parser, text, words
 from .arguments.task_options import ASKING
 from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
@@ -116,6 +117,7 @@ def _fill(sub: Parser, verb: str) -> None:
         action = sub.add_argument(
             positional.name.lower(),
             nargs="?" if positional.optional else None,
+            type=partial(words if positional.name == "PLAN" else text, what=positional.name),
             metavar=positional.name,
             help=positional.help,
         )

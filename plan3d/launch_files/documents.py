@@ -1,32 +1,107 @@
-"""What does a nested document say beyond what was read? Its other keys, kept and put back.
+"""Nested documents (TOML, JSON, YAML): values by path, and what was not read, kept and put back.
 
-TOML, JSON and YAML files are dicts of dicts; a key is named by its path, `$.training.steps`.
+A key is named by its path, `training.steps`; `$.training.steps` where it is shown.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
+
 from .launch_file import Kept
+from .tables import Places
 
 DEEPEST = 16
 """Levels of the deepest document."""
+Path = tuple[str, ...]
 
 
-def unread(
-    content: Mapping[str, Any], read: Collection[str], matters: Collection[str]
-) -> list[Kept]:
-    """Every value whose path is not among those that were read; null says nothing."""
-    return [
-        Kept(f"$.{'.'.join(keys)}", shown(value), ".".join(keys) in matters, keys, value)
-        for keys, value in leaves(content)
-        if ".".join(keys) not in read and value is not None
-    ]
+@dataclass(frozen=True)
+class Document:
+    """The values of a document; what is asked for counts as read."""
+
+    content: dict[str, Any]
+    file: str
+    used: set[Path] = field(default_factory=set)
+
+    def section(self, at: str = "") -> JsonObject:
+        """The object at a path, empty where there is none. InputError where it is none."""
+        here = JsonObject.of(self.content, self.file)
+        for name in filter(None, at.split(".")):
+            inner = here.values.get(name)
+            path = f"{here.path}.{name}"
+            here = JsonObject.of({} if inner is None else inner, self.file, path)
+        return here
+
+    def _place(self, at: str) -> tuple[JsonObject, str]:
+        section, _, key = at.rpartition(".")
+        return self.section(section), key
+
+    def there(self, at: str) -> bool:
+        """Whether a value is there, without reading it; null is not."""
+        section, key = self._place(at)
+        return section.has(key)
+
+    def has(self, at: str) -> bool:
+        """Whether a value is there; it counts as read."""
+        self.used.add(tuple(at.split(".")))
+        return self.there(at)
+
+    def value(self, at: str) -> Any:
+        """A value of any type; None where there is none."""
+        section, key = self._place(at)
+        return section.values.get(key) if self.has(at) else None
+
+    def text(self, at: str) -> str:
+        section, key = self._place(at)
+        return section.text(key)
+
+    def words(self, at: str) -> tuple[str, ...]:
+        """A list of texts; anything else is none."""
+        found = self.value(at)
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    def size(self, at: str, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
+        section, key = self._place(at)
+        return section.size(key, least=least, most=most)
+
+    def switch(self, at: str) -> bool:
+        section, key = self._place(at)
+        return section.flag(key, False)
+
+    def choice(self, at: str, known: tuple[str, ...]) -> str:
+        section, key = self._place(at)
+        return section.text(key, known)
+
+    def says(self, at: str, value: Any) -> bool:
+        """Whether just this value is there; only then it counts as read."""
+        section, key = self._place(at)
+        same = type(section.values.get(key)) is type(value) and section.values[key] == value
+        return same and self.has(at)
+
+    def wrong(self, at: str, problem: str) -> InputError:
+        """The error about a value."""
+        section, key = self._place(at)
+        return section.refuse(key, problem)
+
+    def rest(self, matters: Collection[str], follow: Collection[str]) -> list[Kept]:
+        """Every value that was not read; null says nothing. Those at the places `follow` stand for
+        settings that follow from the plan."""
+        left = [(path, value) for path, value in leaves(self.content) if path not in self.used]
+        named = [(".".join(path), path, value) for path, value in left if value is not None]
+        return [
+            Kept(f"$.{at}", shown(value), at in matters, at in follow, keys=path, value=value)
+            for at, path, value in named
+        ]
 
 
-def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The values of a nested dict by path; lists and empty dicts are values."""
     if isinstance(value, dict) and value and len(path) < DEEPEST:
         for key, inner in value.items():
@@ -41,20 +116,31 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def with_kept(content: dict[str, Any], kept: Sequence[Kept]) -> dict[str, Any]:
-    """The document with the kept values at their paths, where it says nothing itself."""
-    out = json.loads(json.dumps(content, default=str))
+def nested(settings: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """Settings by path as a document; None is not stated."""
+    out: dict[str, Any] = {}
+    for at, value in settings:
+        if value is not None:
+            _put(out, tuple(at.split(".")), value)
+    return out
+
+
+def _put(content: dict[str, Any], path: Path, value: Any) -> None:
+    """A value at a path; nothing where the document has no section of that name."""
+    at: Any = content
+    for name in path[:-1]:
+        at = at.setdefault(name, {}) if isinstance(at, dict) else None
+    if path and isinstance(at, dict):
+        at[path[-1]] = value
+
+
+def with_kept(content: Mapping[str, Any], kept: Sequence[Kept], places: Places) -> dict[str, Any]:
+    """The document with the kept values at their paths, where it yields or nothing is decided."""
+    out: dict[str, Any] = copy.deepcopy(dict(content))
+    stated = {path for path, _ in leaves(content)}
+    stated |= {tuple(at.split(".")) for at in places.decided}
     for part in kept:
-        at = out
-        for key in part.keys[:-1]:
-            at = at.setdefault(key, {}) if isinstance(at, dict) else {}
-        if part.keys and isinstance(at, dict):
-            at.setdefault(part.keys[-1], part.value)
-    return dict(out)
-
-
-def comments(text: str) -> str:
-    """The comment lines at the top of a file."""
-    lines = text.splitlines(keepends=True)
-    at = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[:at])
+        yields = ".".join(part.keys) in places.yielding
+        if part.keys and (yields if part.keys in stated else not part.follows):
+            _put(out, part.keys, part.value)
+    return out

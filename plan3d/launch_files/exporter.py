@@ -1,4 +1,4 @@
-"""What is an exporter? A framework's own rules, and a function from a task and a plan to text.
+"""Exporters: a framework's own rules, and a function from a task and a plan to text.
 
 An exporter writes every field of a plan, or refuses by name what its framework cannot run: what
 is implied by a framework (it always overlaps, it always shards) is a rule too. So a plan that is
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.plan.fields import BY_RUN, ON_HOST, PLAIN
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import spell
@@ -24,6 +25,10 @@ from plan3d.simulator.task import Task
 
 from .launch_file import Kept
 from .shape import blocks, features
+from .tables import Table
+
+Write = Callable[[Task, Plan, Sequence[Kept]], str]
+"""(task, plan, what an imported file also said) -> the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +40,12 @@ class Form:
     """What is written, and for what."""
     rules: tuple[Rule, ...]
     """What this version refuses, beyond the rules that every framework has."""
-    write: Callable[[Task, Plan], str]
+    write: Write
     """The file of a task and a resolved plan that breaks no rule."""
-    merge: Callable[[str, Sequence[Kept]], str] | None = None
-    """The file with what an imported one also said."""
+    keeps: bool = True
+    """It can hold what an imported file also said."""
+    table: Table = ()
+    """What it writes, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +67,14 @@ class Exporter:
         raise InputError(f"--version {version}: files are written for {self.name} {known}")
 
 
-def written(task: Task, plan: Plan, form: Form) -> str:
-    """The file of one plan. Raises InputError with every rule that it breaks."""
+def written(task: Task, plan: Plan, form: Form, kept: Sequence[Kept] = ()) -> str:
+    """The file of one plan, with what an imported one also said. Raises InputError with every rule
+    that it breaks."""
     plan = resolve(plan, task.gpus).take(0)
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
-    return form.write(task, with_layers(plan))
+    return form.write(task, with_layers(plan), kept)
 
 
 def differing(plan: Plan) -> str:
@@ -211,17 +219,12 @@ def shown(field: str, code: int) -> str:
     return f"{field}={int(value) if isinstance(value, bool) else value}"
 
 
-def micro_batches(task: Task, plan: Plan) -> int:
-    """Micro-batches of one step on one data-parallel rank."""
-    return int(task.global_batch // (plan.micro_batch * plan.dp))
-
-
-def heading(task: Task, plan: Plan, title: str, mark: str = "#") -> list[str]:
-    """The comment at the top of a file: what it is for, and the plan it holds."""
+def heading(task: Task, plan: Plan, title: str) -> list[str]:
+    """The comment at the top of a file, each part on one line: what it is for, and its plan."""
     cluster = task.cluster
+    model, machine = one_line(task.model.name), one_line(cluster.accelerator.name)
     return [
-        f"{mark} {title}, written by plan3d",
-        f"{mark} {task.model.name} on {task.gpus} x {cluster.accelerator.name} "
-        f"({cluster.nodes} x {cluster.gpus_per_node})",
-        f"{mark} plan: {plan}",
+        f"# {title}, written by plan3d",
+        f"# {model} on {task.gpus} x {machine} ({cluster.nodes} x {cluster.gpus_per_node})",
+        f"# plan: {plan}",
     ]

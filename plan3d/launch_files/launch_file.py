@@ -1,4 +1,4 @@
-"""What does a launch file say? A model, a batch and a plan, as far as it states them.
+"""What a launch file says: a model, a batch and a plan, as far as it states them.
 
 Readers fill a Launch; what they cannot express as a plan field they note, so that the user can
 say what to take instead, and what they do not know they keep.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.workload.model import Model
@@ -25,6 +26,12 @@ class Kept:
     text: str
     matters: bool = False
     """It is known to change time or memory, and the prediction does not include it."""
+    follows: bool = False
+    """It stands for a setting that follows from the plan, and is not there without it."""
+    flag: str = ""
+    """The name of a flag, with dashes."""
+    needs: tuple[str, ...] = ()
+    """Assignments that its words ask the shell for."""
     keys: tuple[str, ...] = ()
     """The path of a value in a nested document."""
     value: Any = None
@@ -66,6 +73,11 @@ class Launch:
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
     """GPUs of the launcher that the file names; --gpus replaces it."""
+
+    @property
+    def stem(self) -> str:
+        """The file's name without folder and ending, as the name of its model."""
+        return one_line(self.file.rsplit("/", 1)[-1].rpartition(".")[0] or self.file)
 
     def refuse(self, problem: str) -> InputError:
         """The error about the file."""

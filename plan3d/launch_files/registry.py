@@ -1,58 +1,61 @@
-"""Which frameworks can plans be written for, and whose files can be read?"""
+"""The frameworks that plans are written for, and those whose files are read.
+
+Each is loaded when it is asked for. Others add theirs with `register_exporter`, or by entry points
+in the groups `plan3d.exporters` and `plan3d.readers`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base.registry import Registry
 
-from .deepspeed import reader as deepspeed_reader
-from .deepspeed import writer as deepspeed
 from .exporter import Exporter
 from .launch_file import Given, Launch
-from .megatron import reader as megatron_reader
-from .megatron import writer as megatron
-from .megatron_bridge import writer as megatron_bridge
-from .nanotron import reader as nanotron_reader
-from .nanotron import writer as nanotron
-from .torchtitan import reader as torchtitan_reader
-from .torchtitan import recipe
-
-EXPORTERS: dict[str, Exporter] = {
-    exporter.name: exporter
-    for exporter in (
-        megatron.EXPORTER,
-        megatron_bridge.EXPORTER,
-        recipe.EXPORTER,
-        deepspeed.EXPORTER,
-        nanotron.EXPORTER,
-    )
-}
-"""Writers by framework."""
 
 Reader = Callable[[str, str, Given], Launch]
-READERS: dict[str, Reader] = {
-    "megatron": megatron_reader.read,
-    "torchtitan": torchtitan_reader.read,
-    "deepspeed": deepspeed_reader.read,
-    "nanotron": nanotron_reader.read,
-}
-"""Readers by framework: (text, file name, what the user says) -> what the file says."""
+"""(text, file name, what the user says) -> what the file says."""
+_HERE = __package__
+EXPORTERS: Registry[Exporter] = Registry(
+    "framework",
+    "plan3d.exporters",
+    {
+        "megatron": f"{_HERE}.megatron.launch:EXPORTER",
+        "megatron-bridge": f"{_HERE}.megatron_bridge.launch:EXPORTER",
+        "torchtitan": f"{_HERE}.torchtitan.launch:EXPORTER",
+        "deepspeed": f"{_HERE}.deepspeed.launch:EXPORTER",
+        "nanotron": f"{_HERE}.nanotron.launch:EXPORTER",
+    },
+)
+"""Writers by framework."""
+READERS: Registry[Reader] = Registry(
+    "framework",
+    "plan3d.readers",
+    {
+        "megatron": f"{_HERE}.megatron.launch:read",
+        "torchtitan": f"{_HERE}.torchtitan.launch:read",
+        "deepspeed": f"{_HERE}.deepspeed.launch:read",
+        "nanotron": f"{_HERE}.nanotron.launch:read",
+    },
+)
+"""Readers by framework."""
+
+
+def register_exporter(exporter: Exporter, read: Reader | None = None) -> None:
+    """Add a framework, and the reader of its files; ValueError where its name is taken."""
+    EXPORTERS.register(exporter.name, exporter)
+    if read is not None:
+        READERS.register(exporter.name, read)
 
 
 def exporter(name: str, option: str = "--to") -> Exporter:
     """A writer by name; InputError with the nearest names when unknown."""
-    if name not in EXPORTERS:
-        raise InputError(f"{option} {name} is not known{did_you_mean(name, EXPORTERS)}")
-    return EXPORTERS[name]
+    return EXPORTERS.named(name, option)
 
 
 def reader(text: str, file: str, wanted: str | None) -> Reader:
     """The reader of a named framework, or of the one whose file this looks like."""
-    name = wanted or looks_like(text, file)
-    if name not in READERS:
-        raise InputError(f"--from {name} is not known{did_you_mean(name, READERS)}")
-    return READERS[name]
+    return READERS.named(wanted or looks_like(text, file), "--from")
 
 
 def looks_like(text: str, file: str) -> str:

@@ -1,4 +1,4 @@
-"""What kind of model is it? Features that a framework has a switch for, or has not."""
+"""The kind of a model: features that a framework has a switch for, or has not."""
 
 from __future__ import annotations
 

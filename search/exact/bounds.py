@@ -26,8 +26,7 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
 from plan3d.simulator.operators.layer_work import Strategy
-from plan3d.simulator.pipeline import idle_time, stage_placement
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
@@ -36,7 +35,9 @@ from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
 
+from ..result.tolerances import ROUNDING
 from ..space.space import Space
+from ..stages.ideal_ranks import even, least_counts, whole_model
 
 SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -48,10 +49,6 @@ LOCAL = tuple(name for name in STRATEGY if name not in SIZES)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
-ROUNDING = 1e-9
-"""Relative slack of a bound: sums in another order round differently."""
-DEFERRING = tuple(code for code in Schedule if code >= Schedule.ZB_H1)
-"""Schedules whose idle time falls when some passes take longer: no bound on it here."""
 
 
 class PlanBounds(NamedTuple):
@@ -65,7 +62,7 @@ class PlanBounds(NamedTuple):
 
 def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _ideal(cut.order, cut.kinds, cut.pp, (0, 0, 0))
+    return _ideal(even(cut.order, cut.kinds, cut.pp), (0, 0, 0))
 
 
 def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
@@ -76,30 +73,24 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """
     between = max(cut.chunks[1:-1], default=0)
     first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
-    return _ideal(cut.order, cut.kinds, cut.pp, (first, between, last))
+    return _ideal(even(cut.order, cut.kinds, cut.pp), (first, between, last))
 
 
 @lru_cache(maxsize=65536)
-def _ideal(
-    order: tuple[int, ...], kinds: tuple[str, ...], pp: int, least: tuple[int, int, int]
-) -> stage_placement.StageLayout:
-    """Some rank holds no less than the mean; of n layers of a kind some rank holds ceil(n / pp);
-    the last holds the head. `least` is what the first rank, one between and the last hold.
+def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_placement.StageLayout:
+    """The ranks of ideal_ranks, and those that hold so many blocks: the first, one between and the
+    last, with the head.
 
-    They count as last ranks, which keep fewest micro-batches in flight.
+    They count as last ranks, which keep fewest micro-batches in flight; the mean stands for all.
     """
-    first, between, last = least
-    even = stage_placement.Cut(order, kinds, pp, stage_placement.balanced_layers(len(order), pp))
-    total = stage_placement.rank_counts(even).sum(axis=0)
-    block = np.array([name.startswith("block") for name in kinds])
-    ends = total * np.array(["head" in name or "mtp" in name for name in kinds])
-    shares = np.ceil(np.diag(total)[block] / pp)
-    counts = np.vstack([total / pp, shares, first * block, between * block, last * block + ends])
-    alike = np.zeros(len(counts))
-    alike[0] = pp
-    rank = np.full(len(counts), pp - 1.0)
-    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(even).paths
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, total, paths)
+    least, (first, between, last) = least_counts(cut), blocks
+    block = np.array([name.startswith("block") for name in cut.kinds])
+    known = [first * block, between * block, last * block + least[-1]]
+    counts = np.vstack([least[:-1], known])
+    alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
+    alike[0] = cut.pp
+    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(cut).paths
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, whole_model(cut), paths)
 
 
 @dataclass(frozen=True)
@@ -145,7 +136,7 @@ class Relaxation:
     def possible(self) -> bool:
         """Whether enough is known for a bound: before a placement is, it must be a looped one."""
         axes = self.space.axes
-        looped = max(axes["schedule"]) < Schedule.ZB_V and axes["mtp_stage"] == (0,)
+        looped = all(map(schedules.looped, axes["schedule"])) and axes["mtp_stage"] == (0,)
         return self.known >= set(SIZES) and (looped or self.placed)
 
     @cached_property
@@ -192,8 +183,9 @@ class Relaxation:
             for name in names
             if name in self.known
         }
+        stated = STATED | {"schedule": schedules.usual(1)}
         for name in set(names) | set(PLACEMENT):
-            full.setdefault(name, np.full(length, STATED[name], np.int64))
+            full.setdefault(name, np.full(length, stated[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)
 
     def _of(self, plans: Plan, recipe: Recipe) -> PlanBounds:
@@ -213,10 +205,11 @@ class Relaxation:
 
     def _idle(self, plans: Plan, s: Stages) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
-        schedule = self.space.axes["schedule"] if not self.placed else ()
+        chosen = self.space.axes["schedule"] if not self.placed else ()
         chunks = 1 if self.placed else max(self.space.axes["virtual_stages"])
-        known = 1.0 if self.exact else 1.0 - np.isin(plans.schedule, DEFERRING)
-        known = known * (not set(schedule) & set(DEFERRING))
+        # No bound where longer passes may shorten idle seconds.
+        known = 1.0 if self.exact else 1.0 * schedules.idle_grows(plans.schedule)
+        known = known * all(map(schedules.idle_grows, chosen))
         out: Value = np.maximum(s.idle, 0.0) * known / chunks
         return out
 
@@ -228,16 +221,8 @@ class Relaxation:
         hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}
         overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
-        hops = idle_time.sends(
-            plans.schedule,
-            s.ranks,
-            s.virtual,
-            stages.micro_batch_groups(plans),
-            s.micro_batches,
-            overlapped,
-            contention,
-        )
-        return hops * s.hop
+        sizes = stages.sizes_of(plans, s.micro_batches)
+        return schedules.sends(plans.schedule, sizes, overlapped, contention) * s.hop
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
         seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)

@@ -1,4 +1,4 @@
-"""Which plan is best, without costing every one? Branch and bound over the uniform space.
+"""Branch and bound over the uniform space: the best plans without costing every one.
 
 A box is a table of partial plans with their lower bounds (bounds.Relaxation). The box with the
 least bound is split along the next axis; partial plans that cannot beat the ranking so far, or
@@ -10,7 +10,6 @@ Source: Land and Doig 1960 (branch and bound); Hart, Nilsson and Raphael 1968 (b
 from __future__ import annotations
 
 import heapq
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,9 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..result.objective import objective as objective_of
-from ..result.search_result import Progress, SearchRecord, SearchResult
+from ..result.options import Deadline, SearchOptions
+from ..result.search_record import SearchRecord
+from ..result.search_result import SearchResult
 from ..space.space import Level, Space, levels, table
 from .bounds import LOCAL, PLACEMENT, SIZES, PlanBounds, Relaxation
 
@@ -66,11 +67,10 @@ class _Box:
 class _Tree:
     """Boxes that wait, what was pruned, and the plans costed so far."""
 
-    def __init__(
-        self, space: Space, objective: str, limit: float, top: int, budget: int | None = None
-    ) -> None:
-        self.space, self.objective, self.limit, self.budget = space, objective, limit, budget
-        self.seen = SearchRecord(space.task, objective, limit, top)
+    def __init__(self, space: Space, options: SearchOptions) -> None:
+        self.space, self.options = space, options
+        self.seen = SearchRecord(space.task, options)
+        self.score = objective_of(options.objective)
         self.pruned: Counter[str] = Counter()
         self.threshold = np.inf
         """Score of the last plan of a full ranking: what another must beat."""
@@ -89,11 +89,6 @@ class _Tree:
         best = self.seen.best.least
         left = [box.least for box in (self.current, *self.waiting[:1]) if box]
         return min([best, *left])
-
-    @property
-    def spent(self) -> bool:
-        """Whether the budget of plans is used up."""
-        return self.budget is not None and self.seen.counts.evaluated >= self.budget
 
     @property
     def promising(self) -> bool:
@@ -143,7 +138,8 @@ class _Tree:
 
     def _cost(self, columns: dict[str, Any], length: int) -> None:
         """Cost complete plans as far as the budget goes; the others wait."""
-        left = length if self.budget is None else self.budget - self.seen.counts.evaluated
+        budget = self.options.budget
+        left = length if budget is None else budget - self.seen.counts.evaluated
         if left < length:
             self._push(len(self.walk), _rows(columns, slice(left, length)), length - left)
             columns, length = _rows(columns, slice(0, left)), left
@@ -154,14 +150,13 @@ class _Tree:
 
     def _least(self, columns: dict[str, Any]) -> Value:
         """Lower bound of the objective of each row."""
-        least = _Least(columns[NAMES[-2]], columns[MEMORY], self.space.task)
-        return objective_of(self.objective)(least)
+        return self.score(_Least(columns[NAMES[-2]], columns[MEMORY], self.space.task))
 
     def _alive(
         self, depth: int, columns: dict[str, Any], length: int
     ) -> tuple[dict[str, Any], int]:
         """The rows that may still hold a plan of the ranking."""
-        dead = (self._least(columns) > self.threshold) | (columns[MEMORY] > self.limit)
+        dead = (self._least(columns) > self.threshold) | (columns[MEMORY] > self.options.limit)
         if dead.any():
             self._count(depth, columns, dead)
             columns = _rows(columns, np.flatnonzero(~dead))
@@ -173,7 +168,7 @@ class _Tree:
         inner = self.walk[depth - 1].inner if depth else self.space.candidates
         for name in NAMES:
             least = _Least(columns[name], columns[MEMORY], self.space.task)
-            worse = objective_of(self.objective)(least) > self.threshold
+            worse = self.score(least) > self.threshold
             by_this = dead & (worse if name != MEMORY else True)
             self.pruned[name] += int(np.count_nonzero(by_this)) * inner
             dead = dead & ~by_this
@@ -210,50 +205,40 @@ def _rows(columns: dict[str, Any], rows: Any) -> dict[str, Any]:
     return {n: c[rows] if isinstance(c, np.ndarray) else c for n, c in columns.items()}
 
 
-def search(
-    space: Space,
-    *,
-    objective: str,
-    limit: float,
-    top: int,
-    budget: int | None = None,
-    time_limit: float | None = None,
-    progress: Progress | None = None,
-) -> SearchResult:
-    """Rank the `top` best plans of the space whose worst rank needs at most `limit` bytes.
+def search(space: Space, options: SearchOptions) -> SearchResult:
+    """Rank the best plans of the space whose worst rank needs at most `options.limit` bytes.
 
-    Ends early after `budget` plans were costed, after `time_limit` seconds or at an interrupt:
-    the result is marked incomplete, and `bound` says how much better a plan could still be. There
-    is no frontier, and `smallest` is that of the plans costed unless none fits.
+    Ends early after the budget, at the deadline or at an interrupt: the result is marked
+    incomplete, and `bound` says how much better a plan could still be. There is no frontier, and
+    `smallest` is that of the plans costed unless none fits.
     """
-    space.check_plain("branch-and-bound", objective)
-    tree = _Tree(space, objective, limit, top, budget)
+    space.check_plain("branch-and-bound", options.objective)
+    tree = _Tree(space, options)
     try:
-        tree.seen.complete = _run(tree, time_limit, progress)
+        tree.seen.complete = _run(tree)
     except KeyboardInterrupt:
         tree.seen.interrupted = True
     bound, result = tree.bound, tree.result()
     smallest = result.smallest
     if result.complete and result.costs is None:
-        smallest = _smallest(space) or smallest
+        smallest = _smallest(space, options.deadline) or smallest
     known = bound if np.isfinite(bound) else None
     return replace(result, smallest=smallest, frontier=None, bound=known)
 
 
-def _run(tree: _Tree, time_limit: float | None, progress: Progress | None) -> bool:
+def _run(tree: _Tree) -> bool:
     """Split boxes until nothing is left (True) or a limit is met."""
     while tree.promising:
-        late = time_limit is not None and time.perf_counter() - tree.seen.began >= time_limit
-        if late or tree.spent:
+        if tree.seen.ended:
             return False
         tree.split()
-        if progress:
-            progress(tree.seen.counts.evaluated)
+        tree.options.tell(tree.seen.counts.evaluated)
     return True
 
 
-def _smallest(space: Space) -> Costs | None:
+def _smallest(space: Space, deadline: Deadline) -> Costs | None:
     """Costs of the legal plan that needs least memory; None where no plan is legal."""
-    tree = _Tree(space, "memory", np.inf, 1)
-    _run(tree, None, None)
+    options = SearchOptions(objective="memory", limit=np.inf, top=1, deadline=deadline)
+    tree = _Tree(space, options)
+    _run(tree)
     return tree.seen.smallest

@@ -1,14 +1,14 @@
-"""What are plans that are not uniform compared with? The best uniform plans of the same space."""
+"""Uniform plans as the start of searches beyond them, and what those are compared with."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from plan3d.simulator.step.costs import Costs
-from plan3d.simulator.task import Task
 
+from ..result.options import Deadline, SearchOptions
 from ..result.search_result import SearchResult, UniformSteps
 from ..space.space import Space
 from . import exhaustive
@@ -17,35 +17,47 @@ EVERY = 10**6
 """Uniform plans kept, of which the best of every pipeline size is wanted."""
 
 
-def exhausted(space: Space, limit: float, top: int, deadline: float) -> SearchResult:
-    """All plans of a space by step time, as far as the deadline (time.perf_counter) allows."""
-    left = None if np.isinf(deadline) else max(deadline - time.perf_counter(), 1e-9)
-    return exhaustive.search(space, objective="step-time", limit=limit, top=top, time_limit=left)
+@dataclass(frozen=True)
+class UniformPlans:
+    """The uniform plans of a space."""
+
+    whole: SearchResult
+    """Those with whole stages, fastest first."""
+    every: float
+    """Seconds of the fastest step of all, virtual stages included; infinity where that is not
+    known in time."""
+
+    @classmethod
+    def of(cls, space: Space, whole: Space, limit: float, deadline: Deadline) -> UniformPlans:
+        """The plans of a space that need at most `limit` bytes; `whole` are those with whole
+        stages."""
+        asked = SearchOptions(limit=limit, top=EVERY, deadline=deadline)
+        stages = exhaustive.search(whole, asked)
+        if stages.interrupted:
+            return cls(stages, np.inf)
+        best = exhaustive.search(space, replace(asked, top=1))
+        return cls(stages, fastest(best.costs) if best.complete else np.inf)
+
+    @classmethod
+    def of_default_space(cls, space: Space, limit: float, deadline: Deadline) -> UniformPlans:
+        """The same where `whole` differs in virtual stages alone."""
+        whole = Space(space.task, {**space.axes, "virtual_stages": (1,)})
+        return cls.of(space, whole, limit, deadline)
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest step with whole stages; infinity where none fits."""
+        return fastest(self.whole.costs)
+
+    def steps(self, ranked: Costs | None) -> UniformSteps:
+        """What plans, fastest first, are compared with."""
+        same, uniform = np.inf, self.whole.costs
+        if ranked is not None and uniform is not None:
+            steps = uniform.step[uniform.plans.pp == ranked.plans.pp[0]]
+            same = float(steps.min(initial=np.inf))
+        return UniformSteps(same_pp=same, whole=self.fastest, every=self.every)
 
 
-def without_virtual_stages(task: Task, limit: float) -> SearchResult:
-    """Every uniform plan of a task's default space that segments could write."""
-    space = Space.of(task, {"virtual_stages": [1]})
-    return exhausted(space, limit, EVERY, np.inf)
-
-
-def fastest(result: SearchResult) -> float:
+def fastest(ranked: Costs | None) -> float:
     """Seconds of the first plan's step; infinity without one."""
-    return float(result.costs.step[0]) if result.costs is not None else np.inf
-
-
-def uniform_steps(
-    space: Space, uniform: SearchResult, ranked: Costs | None, deadline: float = np.inf
-) -> UniformSteps:
-    """Steps of the best uniform plans; `uniform` are those without virtual stages, `ranked` the
-    plans to compare."""
-    same = np.inf
-    if ranked is not None and uniform.costs is not None:
-        steps = uniform.costs.step[uniform.costs.plans.pp == ranked.plans.pp[0]]
-        same = float(steps.min(initial=np.inf))
-    every = exhausted(space, uniform.limit, 1, deadline)
-    return UniformSteps(
-        same_pp=same,
-        whole=fastest(uniform),
-        every=fastest(every) if every.complete else np.inf,
-    )
+    return float(ranked.step[0]) if ranked is not None else np.inf

@@ -1,4 +1,4 @@
-"""How is an integer program solved? One way to call CP-SAT, reproducible and with a bound.
+"""CP-SAT: one way to call it, reproducible and with a bound.
 
 Costs are floats and CP-SAT counts in integers: a cost is rounded down to whole units, so that the
 bound of the integer program bounds the true optimum. Whoever calls costs the answer exactly.
@@ -7,13 +7,18 @@ Source: OR-tools, CP-SAT solver.
 
 from __future__ import annotations
 
-from math import floor
+from collections.abc import Mapping
+from math import floor, inf
 from typing import Any, NamedTuple
 
 from plan3d.simulator.base.errors import InputError
 
+from ..result.options import NEVER, Deadline
+
 RESOLUTION = 10**10
 """Units of the largest objective: a cost is cut by less than 1e-10 of it."""
+HINT_EFFORT = 1.0
+"""Deterministic seconds in which a hint is completed."""
 SPENT = 0.9
 """Share of a limit after which the solver is taken to have ended at it."""
 
@@ -30,6 +35,8 @@ class Answer(NamedTuple):
     """No solution has an objective below it, in units."""
     value: Any
     """Function: variable -> its integer."""
+    values: list[int]
+    """Of all variables, as they were made."""
 
 
 class Units(NamedTuple):
@@ -47,35 +54,34 @@ class Units(NamedTuple):
         return floor(cost / self.size)
 
 
-def check_limits(time_limit: float | None, workers: int) -> None:
-    """Raise InputError for limits that no solver can keep."""
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"time_limit must be above 0, not {time_limit}")
-    if workers < 1:
-        raise InputError(f"workers must be at least 1, not {workers}")
-
-
 def solve(
     model: Any,
     *,
-    time_limit: float | None = None,
-    effort: float | None = None,
+    deadline: Deadline = NEVER,
+    effort: float = inf,
     workers: int = 1,
     seed: int = 0,
+    hinted: bool = False,
 ) -> Answer:
-    """Minimise a CpModel within seconds, or within `effort`, the solver's own count of its work.
+    """Minimise a CpModel until the deadline, or within `effort`, the solver's own count of its
+    work; `hinted` keeps the variables that have a hint at it.
 
-    With one worker and no time limit the answer is reproducible. The solver ends at Ctrl-C as it
-    does at a limit, so KeyboardInterrupt is raised where it ended before any.
+    With one worker and no deadline the answer is reproducible. The solver ends at Ctrl-C as it
+    does at a limit, so KeyboardInterrupt is raised where it ended before any. InputError for less
+    than one worker.
     """
     from ortools.sat.python import cp_model
 
-    check_limits(time_limit, workers)
-    solver = _solver(time_limit, effort, workers, seed)
+    if workers < 1:
+        raise InputError(f"workers must be at least 1, not {workers}")
+    seconds = deadline.left
+    solver = _solver(seconds, effort, workers, seed)
+    solver.parameters.fix_variables_to_their_hinted_value = hinted
     status = solver.solve(model)
     assert status != cp_model.MODEL_INVALID, model.validate()
     decided = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-    if not decided and not _at_a_limit(solver, time_limit, effort):
+    worked = solver.response_proto.deterministic_time
+    if not decided and solver.wall_time < SPENT * seconds and worked < SPENT * effort:
         raise KeyboardInterrupt
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Answer(
@@ -84,10 +90,24 @@ def solve(
         optimal=status == cp_model.OPTIMAL,
         bound=solver.best_objective_bound,
         value=solver.value,
+        values=list(solver.response_proto.solution),
     )
 
 
-def _solver(time_limit: float | None, effort: float | None, workers: int, seed: int) -> Any:
+def hint(model: Any, values: Mapping[Any, int], deadline: Deadline) -> None:
+    """Let the solver begin with some variables at these values and the others at what follows;
+    nothing where no solution has them."""
+    model.clear_hints()
+    for variable, value in values.items():
+        model.add_hint(variable, value)
+    answer = solve(model, deadline=deadline, effort=HINT_EFFORT, hinted=True)
+    model.clear_hints()
+    if answer.found:
+        for i, value in enumerate(answer.values):
+            model.add_hint(model.get_int_var_from_proto_index(i), value)
+
+
+def _solver(seconds: float, effort: float, workers: int, seed: int) -> Any:
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
@@ -95,15 +115,6 @@ def _solver(time_limit: float | None, effort: float | None, workers: int, seed: 
     solver.parameters.random_seed = seed
     # The programs are linear at heart: their relaxation proves most of the bound.
     solver.parameters.linearization_level = 2
-    if time_limit is not None:
-        solver.parameters.max_time_in_seconds = time_limit
-    if effort is not None:
-        solver.parameters.max_deterministic_time = effort
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.max_deterministic_time = effort
     return solver
-
-
-def _at_a_limit(solver: Any, time_limit: float | None, effort: float | None) -> bool:
-    """Whether a solver that is undecided ended because it had to."""
-    late = time_limit is not None and solver.wall_time >= SPENT * time_limit
-    worked = solver.response_proto.deterministic_time
-    return late or (effort is not None and worked >= SPENT * effort)

@@ -1,4 +1,4 @@
-"""Which plans does a solution of a pipeline's program stand for? Layers in order, as segments."""
+"""Layer plans: the plans that a solution of a pipeline's program stands for, and the other way."""
 
 from __future__ import annotations
 
@@ -9,41 +9,27 @@ from itertools import groupby, islice, permutations, product
 import numpy as np
 
 from plan3d.simulator.plan import layer_runs
-from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.step.stage_layouts import chunk_sizes
-from plan3d.simulator.task import Task
 
-from .layer_choices import Pipeline
-from .layer_program import Counts
+from ..stages.pipeline import Pipeline
+from ..stages.stage_plans import Run, plan_of
+from .layer_program import Counts, Shard
 
 MOST_ORDERS = 64
 """Orders of strategies within stages that are tried for one solution."""
 
-Shard = tuple[int, int]
-"""Strategy and ZeRO stage."""
-Run = dict[str, int]
-
 
 def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
     """The plans of a solution: each stage's shards in every order, MOST_ORDERS in all."""
-    used: list[set[Shard]] = [set() for _ in range(pipeline.stages)]
+    used: list[set[Shard]] = [set() for _ in range(pipeline.pp)]
     for i, s, _, z, _ in counts:
         used[i].add((s, z))
     orders = islice(product(*(permutations(sorted(shards)) for shards in used)), MOST_ORDERS)
-    found = [of_stages(_stages(pipeline, counts, order)) for order in orders]
-    usual = Counter[tuple[int, int, int]]()
-    for (_, s, r, z, _), n in counts.items():
-        usual[s, r, z] += n
-    s, r, z = usual.most_common(1)[0][0]
-    own = {
-        **pipeline.shared.columns(),
-        **{"pp": pipeline.stages, "tp": pipeline.tp[s], "dp": pipeline.dp[s]},
-        **{"micro_batch": pipeline.shares[s], "recompute": pipeline.recompute[r], "zero": z},
-    }
-    columns = {name: np.full(len(found), value, np.int64) for name, value in own.items()}
-    return from_columns(columns, segments=layer_runs.concat(found))
+    found = [_stages(pipeline, counts, order) for order in orders]
+    fields = plan_of(pipeline, found[0]).columns()
+    columns = {name: np.repeat(column, len(found)) for name, column in fields.items()}
+    return from_columns(columns, segments=layer_runs.concat([of_stages(one) for one in found]))
 
 
 def _stages(
@@ -75,15 +61,18 @@ def _layers(
 
 
 def _strategy(pipeline: Pipeline, s: int, r: int, z: int) -> Run:
-    own = {"tp": pipeline.tp[s], "dp": pipeline.dp[s]}
+    own = {"tp": int(pipeline.tp[s]), "dp": int(pipeline.dp[s])}
     return {**own, "zero": z, "recompute": pipeline.recompute[r]}
 
 
-def as_segments(plans: Plan, task: Task) -> Plan:
-    """One plan with its stages written as segments; as it is where it has them."""
-    if plans.segments:
-        return plans
-    row = plans.take(0)
-    own = {name: getattr(row, name) for name in BY_RUN}
-    stages = [[{"layers": layers, **own}] for layers in chunk_sizes(task, row)]
-    return from_columns(plans.table().columns(), segments=of_stages(stages))
+def counts_of(pipeline: Pipeline, plan: Plan) -> Counts:
+    """The solution that stands for a plan of the pipeline."""
+    assert plan.segments
+    layers, counts = iter(pipeline.task.model.order), Counter[tuple[int, int, int, int, int]]()
+    for stage, runs in enumerate(plan.segments.stages()):
+        for run in runs:
+            s = int(np.flatnonzero(pipeline.tp == run["tp"])[0])
+            r = pipeline.recompute.index(run["recompute"])
+            for kind in islice(layers, run["layers"]):
+                counts[stage, s, r, run["zero"], kind] += 1
+    return dict(counts)

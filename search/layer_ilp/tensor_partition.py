@@ -1,4 +1,4 @@
-"""Which partition of each operator of a graph is cheapest? An integer program over its layouts.
+"""Tensor partition: the cheapest layout of each operator of a graph, by an integer program.
 
     min  sum_v c_v x_v + sum_t sum_(a,b) r_t(a,b) p_t(a,b)
     s.t. sum x_v = 1;  p_t(a,b) >= [t is left in a] + [t is wanted in b] - 1;  sum m_v x_v <= M
@@ -17,6 +17,7 @@ from typing import Any
 
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 
+from ..result.options import Deadline
 from . import cp_sat
 from .operator_graph import Change, Graph, OperatorLayout, Prices, changes, cost, held, reshard
 
@@ -140,8 +141,9 @@ def partition(
     `training` counts gradients as well. Sizes are rounded up to whole bytes. Raises
     NoFeasiblePlanError where nothing fits, or nothing was found in the time.
     """
+    deadline = Deadline.after(time_limit)
     program = _Program(graph, prices, training, limit)
-    answer = cp_sat.solve(program.model, time_limit=time_limit, workers=workers, seed=seed)
+    answer = cp_sat.solve(program.model, deadline=deadline, workers=workers, seed=seed)
     if not answer.found:
         raise NoFeasiblePlanError(_nothing(graph, limit, answer.infeasible))
     index = program.choice(answer)

@@ -1,4 +1,4 @@
-"""What is a good plan? One number a plan, lower is better, the same for every backend."""
+"""Objectives: one number a plan, lower is better, the same for every backend."""
 
 from __future__ import annotations
 
@@ -69,6 +69,13 @@ def check_goal(name: str, task: Task) -> None:
             "objective time-to-accuracy needs the accuracy to reach and the noise of a sequence's "
             "gradient, such as --accuracy 0.01 --gradient-noise 10"
         )
+
+
+def bound_of(name: str, task: Task, seconds: float) -> float | None:
+    """The bound on step-time or cost that a bound on the step is; None for infinity."""
+    if not np.isfinite(seconds):
+        return None
+    return seconds * task.gpus if name == "cost" else seconds
 
 
 def score(costs: Costs, name: str, limit: float) -> Any:

@@ -1,4 +1,4 @@
-"""How is a backend run? It asks for points, is told their scores, until the budget is spent.
+"""The run of a sampler: it asks for points and is told their scores until the budget is spent.
 
 The budget counts plans costed: a point asked for again is answered from what is known, free of
 charge. What happened is kept as a trace: the best score against the plans costed.
@@ -15,7 +15,9 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 
 from ..result.objective import BARRIER, guided
-from ..result.search_result import Progress, SearchRecord, SearchResult, Trace
+from ..result.options import SearchOptions
+from ..result.search_record import SearchRecord
+from ..result.search_result import SearchResult, Trace
 from ..space.problem import Points, Problem, draw
 
 BUDGET = 2000
@@ -83,9 +85,9 @@ class _Improvements:
 class AskTell:
     """One backend on one problem, from the first table to the result."""
 
-    def __init__(self, problem: Problem, seen: SearchRecord, budget: int) -> None:
+    def __init__(self, problem: Problem, seen: SearchRecord) -> None:
         self.problem, self.seen, self.known = problem, seen, KnownScores()
-        self.budget = min(budget, problem.size)
+        self.budget = min(seen.options.budget or BUDGET, problem.size)
         self.improvements = _Improvements()
         self.stale = 0
 
@@ -101,18 +103,18 @@ class AskTell:
         self.stale = 0 if len(new) else self.stale + 1
         if len(within):
             costs = self.seen.add(self.problem.plans(within))
-            scores = guided(costs, self.seen.objective, self.seen.limit)
+            scores = guided(costs, self.seen.options.objective, self.seen.options.limit)
             self.known.add(within, scores)
             self.improvements.add(done, scores)
         return self.known.look_up(points) if len(within) == len(new) else None
 
-    def go(self, sampler: Sampler, time_limit: float, progress: Progress | None) -> None:
+    def go(self, sampler: Sampler) -> None:
         """Ask, cost and tell until plans, seconds or news run out."""
-        while self.left and self.stale < STALE and self.seen.seconds < time_limit:
+        options = self.seen.options
+        while self.left and self.stale < STALE and not options.deadline.passed:
             points = sampler.ask(1 - self.left / self.budget)
             scores = self.cost(points)
-            if progress:
-                progress(self.seen.counts.evaluated)
+            options.tell(self.seen.counts.evaluated)
             if scores is not None:
                 sampler.tell(points, scores)
 
@@ -120,29 +122,24 @@ class AskTell:
 def search(
     problem: Problem,
     make: MakeSampler,
+    options: SearchOptions,
     *,
     backend: str,
-    objective: str,
-    limit: float,
-    top: int,
-    budget: int | None = None,
-    time_limit: float | None = None,
     seed: int | None = None,
-    progress: Progress | None = None,
 ) -> SearchResult:
-    """The best plans that a sampler finds within `budget` plans (BUDGET when None).
+    """The best plans that a sampler finds within the budget of plans (BUDGET when None).
 
     The same seed (0 when None) gives the same plans. Complete when every legal plan was costed;
-    an interrupt or the end of the time limit (seconds) returns the best so far.
+    an interrupt or the end of the time returns the best so far.
     """
-    seen = SearchRecord(problem.task, objective, limit, top)
-    run = AskTell(problem, seen, BUDGET if budget is None else budget)
+    seen = SearchRecord(problem.task, options)
+    run = AskTell(problem, seen)
     random = np.random.default_rng(seed or 0)
     try:
         if problem.size == 1:
             run.cost(draw(problem, 1, random))
         elif problem.size:
-            run.go(make(problem, random), np.inf if time_limit is None else time_limit, progress)
+            run.go(make(problem, random))
     except KeyboardInterrupt:
         seen.interrupted = True
     seen.complete = seen.counts.evaluated == problem.size

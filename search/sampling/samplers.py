@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from plan3d.simulator.base.registry import Registry
 
-from ..exact.uniform_steps import uniform_steps, without_virtual_stages
+from ..exact.uniform_steps import UniformPlans
+from ..result.options import SearchOptions
 from ..result.search_result import SearchResult
 from ..space.space import Space
 from ..space.staged import StagedProblem
@@ -40,10 +40,16 @@ def of_stages(name: str) -> MakeSampler:
     return make if name == "random" else partial(TwoPhase, make)
 
 
-def search(name: str, subject: Space | StagedProblem, **options: Any) -> SearchResult:
+def search(
+    name: str, subject: Space | StagedProblem, options: SearchOptions, *, seed: int | None = None
+) -> SearchResult:
     """The search of one sampler, over plans whose stages are alike or may differ."""
     if isinstance(subject, Space):
-        return ask_tell.search(UniformProblem(subject), SAMPLERS[name], backend=name, **options)
-    result = ask_tell.search(subject, of_stages(name), backend=name, **options)
-    uniform = without_virtual_stages(subject.task, result.limit)
-    return replace(result, compared=uniform_steps(Space.of(subject.task), uniform, result.costs))
+        make = SAMPLERS[name]
+        return ask_tell.search(UniformProblem(subject), make, options, backend=name, seed=seed)
+    whole = Space.of(subject.task)
+    uniform = UniformPlans.of_default_space(whole, options.limit, options.deadline)
+    if uniform.whole.interrupted:
+        return replace(uniform.whole, backend=name, frontier=None)
+    result = ask_tell.search(subject, of_stages(name), options, backend=name, seed=seed)
+    return replace(result, compared=uniform.steps(result.costs))

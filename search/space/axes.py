@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.plan.codes import Dispatch, Recompute, Sync
+from plan3d.simulator.pipeline import schedules
+from plan3d.simulator.plan.codes import Dispatch, Recompute, gossips
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.values import AUTO
@@ -40,9 +40,7 @@ DERIVED = {
     ),
     "schedule": Derived(
         ("virtual_stages",),
-        lambda p, task: np.where(
-            np.asarray(p.virtual_stages) > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B
-        ),
+        lambda p, task: schedules.usual(np.asarray(p.virtual_stages)),
     ),
     "overlap_param_gather": Derived(
         ("overlap_grad_reduce", "zero"),
@@ -129,4 +127,4 @@ def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
 
 def topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
     """The graphs that go with the ways to synchronise: the exponential one for gossip."""
-    return tuple({Topology.EXPONENTIAL * (sync >= Sync.GOSSIP) for sync in syncs})
+    return tuple({Topology.EXPONENTIAL * gossips(sync) for sync in syncs})

@@ -19,6 +19,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.layer_runs import ABSENT
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
@@ -151,7 +152,7 @@ class StagedProblem:
         return {
             **{"pp": pp, "tp": tp, "dp": dp, "micro_batch": micro_batch, "zero": zero},
             "precision": np.full_like(pp, min(supported_precisions(self.task))),
-            "schedule": np.zeros_like(pp),
+            "schedule": np.full_like(pp, schedules.usual(1)),
             "sequence_parallel": parallel,
             "overlap_tp": parallel * (self.task.software.tp_overlap_share > 0),
             "overlap_grad_reduce": several,

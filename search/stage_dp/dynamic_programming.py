@@ -1,4 +1,4 @@
-"""Which plan is best if every stage may have its own layers and strategy? Exact, with a proof.
+"""Dynamic program: the best plan whose stages may each have their own layers and strategy.
 
 The set: stages of N / p GPUs (or unequal ones) with at least one layer; for each stage tp, dp, a
 ZeRO stage and recompute, the first k of its layers in a heavier mode than the others; every
@@ -9,228 +9,111 @@ parallelism, cp, ep and etp. Overlaps are on where the stack has them: they neve
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.plan.fields import PLAIN
-from plan3d.simulator.plan.layer_runs import of_stages
-from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.values import AUTO, spell
+from plan3d.simulator.pipeline.schedules import SCHEDULES
+from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
-from plan3d.simulator.step.stage_layouts import chunk_sizes
-from plan3d.simulator.task import Task
 
-from ..exact.uniform_steps import EVERY, exhausted, fastest, uniform_steps
-from ..result.search_result import Counts, Frontier, Progress, SearchResult
-from ..space.axes import default_axes
+from ..exact.uniform_steps import EVERY, UniformPlans
+from ..result.objective import bound_of
+from ..result.options import SearchOptions
+from ..result.search_record import Frontier
+from ..result.search_result import Counts, SearchResult
 from ..space.space import Space
-from .pipelines import FIXED, pipelines
-from .stage_search import Search, plan_of
+from ..stages.pipelines import pipelines
+from ..stages.stage_plans import ranked, written_out
+from ..stages.stage_space import SINGLE, most_overlap, stage_space
+from .stage_search import StageSearch
 
+NAME = "dynamic-programming"
+OF_STAGES = tuple(schedule.name for schedule in SCHEDULES.rows if schedule.of_stages)
+"""Those whose idle time is what the other stages do."""
 AGAIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
-_REFUSED = (
-    *("virtual_stages", "overlap_p2p", "first_stage_layers", "last_stage_layers"),
-    *("micro_batch_group", "mtp_stage", "overlap_ep"),
-)
-"""Fields that must have their usual value: stages are whole, and cut by this search."""
-_OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
-"""Fields of which the most is taken."""
-_SINGLE = tuple(n for n in FIXED if n not in (*_REFUSED, *_OVERLAPS, *PLAIN, "tp_grid"))
-"""The other fields with one value in a search."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The best plan of the set, and how good any plan of it could be."""
+@dataclass
+class Answer:
+    """The search of a space, and the uniform plans that it began with."""
 
-    plan: Plan | None
-    """With every field resolved; None when none fits that is better than `below`."""
-    step_seconds: float
-    """Of the plan; infinity without one."""
-    bound: float
-    """Seconds that no plan of the set beats (if `below` was given: or `below`)."""
-    complete: bool
-    """Whether the bound is reached, to rounding."""
-    search: Search
+    uniform: UniformPlans
+    search: StageSearch
+    interrupted: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is proven that no plan of the set is better than the best one."""
+        return self.uniform.whole.complete and self.search.proven
+
+    def plans(self, top: int) -> Iterator[Plan]:
+        """The plans that were found, and the first of the uniform ones, tables of one row."""
+        yield from self.search.plans()
+        yield from written_out(self.uniform.whole.costs, top)
 
 
-def best_plan(
-    task: Task,
-    *,
-    choose: Mapping[str, Sequence[Any]] | None = None,
-    limit: float | None = None,
-    below: float = np.inf,
-    time_limit: float | None = None,
-    unequal: bool = False,
-) -> Outcome:
-    """The fastest plan of the set within `limit` bytes (default: the capacity) and below
-    `below` seconds; it starts from the best uniform plan.
+def solve(
+    stages: Space, uniform: UniformPlans, options: SearchOptions, unequal: bool = False
+) -> Answer:
+    """Search the plans that the stages of a space (stage_space) can have, from its best uniform
+    plan on; `unequal` also tries stages with different numbers of GPUs.
 
-    `choose` replaces axes as in find_plans; `unequal` also tries stages with different numbers
-    of GPUs. Raises InputError for a field that this search cannot take.
+    An interrupt or the deadline leaves the best so far.
     """
-    space = Space.of(task, choose)
-    limit = task.cluster.accelerator.memory if limit is None else limit
-    deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
-    uniform = _uniform(space, limit, deadline)
-    search = Search(task, limit, min(below, fastest(uniform) * (1 + AGAIN)))
-    complete = _run(search, space, deadline, unequal)
-    costs = _ranked(task, [*_found(search), *_as_segments(uniform.costs, 1)], limit)
-    if costs is None or costs.step[0] >= below:
-        return Outcome(None, np.inf, search.bound, complete, search)
-    return Outcome(costs.plans.take(0), float(costs.step[0]), search.bound, complete, search)
+    incumbent = uniform.fastest * (1 + AGAIN)
+    search = StageSearch(options.limit, incumbent, options.deadline, options.progress)
+    answer = Answer(uniform, search, uniform.whole.interrupted)
+    try:
+        axes = {**stages.axes, **most_overlap(stages.task, stages.axes)}
+        search.add_all(pipelines(stages.task, axes, unequal))
+        if not answer.interrupted:
+            search.run()
+        if answer.complete:
+            search.reorder()
+    except KeyboardInterrupt:
+        answer.interrupted = True
+    return answer
 
 
-def _run(search: Search, space: Space, deadline: float, unequal: bool) -> bool:
-    """Search all pipelines; whether none was left open."""
-    for pipeline in pipelines(space.task, stage_axes(space), unequal):
-        search.push(pipeline.least_seconds(space.task), pipeline)
-    return search.run(deadline)
-
-
-def stage_axes(space: Space) -> dict[str, tuple[int, ...]]:
-    """The axes of a space as stages have them; InputError where they cannot."""
-    usual, axes = default_axes(space.task), dict(space.axes)
-    for name, plain in PLAIN.items():
-        if axes[name] != (plain,):
-            raise InputError(
-                f"dynamic-programming all-reduces gradients and uses no host memory: {name} cannot "
-                "be chosen"
-            )
-    if axes["tp_grid"] != usual["tp_grid"]:
-        raise InputError(
-            "dynamic-programming splits matrices by rows or columns: leave out tp_grid"
-        )
-    if space.layers_per_stage:
-        raise InputError("dynamic-programming chooses layers_per_stage itself: leave it out")
-    for name in _REFUSED:
-        free = {1} if name == "virtual_stages" else {0, AUTO}
-        if axes[name] != usual[name] and not free & set(axes[name]):
-            raise InputError(
-                f"dynamic-programming has no {name}={spell(name, axes[name][0])}: stages are whole "
-                "and their layers its own choice"
-            )
-        axes[name] = (min(free - {AUTO}),)
-    for name in _SINGLE:
-        if len(axes[name]) > 1:
-            raise InputError(f"dynamic-programming takes one value of {name}, not several")
-    axes["schedule"] = tuple(max(code, Schedule.ONE_F_ONE_B) for code in axes["schedule"])
-    if axes["schedule"][0] not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
-        name = spell("schedule", axes["schedule"][0])
-        raise InputError(f"dynamic-programming knows the schedules 1f1b and gpipe, not {name}")
-    return axes | _overlaps(space.task, axes)
-
-
-def _overlaps(task: Task, axes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The most overlap that was not ruled out."""
-    can = task.software.tp_overlap_share > 0 or axes["overlap_tp"] == (1,)
-    reduce, gather = max(axes["overlap_grad_reduce"]), max(axes["overlap_param_gather"])
-    return {
-        "overlap_tp": (max(axes["overlap_tp"]) * can,),
-        "overlap_grad_reduce": (reduce,),
-        "overlap_param_gather": (reduce if gather == AUTO else gather,),
-    }
-
-
-def search(
-    space: Space,
-    *,
-    objective: str,
-    limit: float,
-    top: int,
-    budget: int | None = None,
-    time_limit: float | None = None,
-    progress: Progress | None = None,
-) -> SearchResult:
+def search(space: Space, options: SearchOptions, unequal: bool = False) -> SearchResult:
     """The best plan of the set, the plans found on the way to it, and a certificate.
 
-    It starts from the best uniform plan. An interrupt or the end of the time limit returns the
-    best so far, marked as incomplete.
+    Raises InputError for what this search cannot take.
     """
-    _check(objective, budget)
+    if options.budget is not None:
+        raise InputError(f"{NAME} does not count plans: give --time-limit, not --budget")
+    stages = stage_space(space, NAME, options.objective, OF_STAGES)
+    for name in SINGLE:
+        if len(stages.axes[name]) > 1:
+            raise InputError(f"{NAME} takes one value of {name}, not several")
     began = time.perf_counter()
-    deadline = np.inf if time_limit is None else began + time_limit
-    uniform = _uniform(space, limit, deadline)
-    dynamic = Search(space.task, limit, fastest(uniform) * (1 + AGAIN), progress)
-    try:
-        complete = _run(dynamic, space, deadline if uniform.complete else began, False)
-        if complete:
-            dynamic.reorder()
-    except KeyboardInterrupt:
-        complete = False
-    plans = [*_found(dynamic), *_as_segments(uniform.costs, top)]
-    ranked = _ranked(space.task, plans, limit)
+    uniform = UniformPlans.of(space, stages, options.limit, options.deadline)
+    answer = solve(stages, uniform, options, unequal)
+    plans = [*answer.plans(options.top)]
+    costs = ranked(space.task, plans, options.limit)
     return replace(
-        uniform,
-        backend="dynamic-programming",
-        objective=objective,
-        counts=Counts(dynamic.stages, len(plans), len(ranked) if ranked is not None else 0),
+        answer.uniform.whole,
+        backend=NAME,
+        objective=options.objective,
+        counts=Counts(answer.search.stages, len(plans), len(costs) if costs is not None else 0),
         seconds_searching=time.perf_counter() - began,
-        complete=complete,
-        costs=ranked.take(slice(0, top)) if ranked is not None else None,
-        frontier=_frontier(uniform, ranked),
-        bound=dynamic.bound,
-        compared=uniform_steps(space, uniform, ranked, deadline),
+        complete=answer.complete,
+        interrupted=answer.interrupted,
+        costs=costs.take(slice(0, options.top)) if costs is not None else None,
+        frontier=_frontier(answer.uniform.whole, costs),
+        bound=bound_of(options.objective, space.task, answer.search.bound),
+        compared=answer.uniform.steps(costs),
     )
 
 
-def _frontier(uniform: SearchResult, ranked: Costs | None) -> Costs | None:
+def _frontier(uniform: SearchResult, costs: Costs | None) -> Costs | None:
     """Of the uniform plans and those that were found, which no other beats in time and memory."""
     front = Frontier()
-    written = concat([*_as_segments(uniform.frontier, EVERY)]) if uniform.frontier else None
-    for costs in (simulate(uniform.task, written) if written else None, ranked):
-        if costs is not None:
-            front.add(costs, costs.memory_total <= uniform.limit)
+    written = [*written_out(uniform.frontier, EVERY)]
+    for some in (simulate(uniform.task, concat(written)) if written else None, costs):
+        if some is not None:
+            front.add(some, some.memory_total <= uniform.limit)
     return front.costs
-
-
-def _check(objective: str, budget: int | None) -> None:
-    if objective not in ("step-time", "cost"):
-        raise InputError(f"dynamic-programming minimises the step time, not {objective}")
-    if budget is not None:
-        raise InputError(
-            "dynamic-programming does not count plans: give --time-limit, not --budget"
-        )
-
-
-def _uniform(space: Space, limit: float, deadline: float) -> SearchResult:
-    """Uniform plans without virtual stages, fastest first, that the set contains."""
-    stages = stage_axes(space)
-    own = {name: stages[name] for name in (*_REFUSED, *_SINGLE)}
-    return exhausted(replace(space, axes={**space.axes, **own}), limit, EVERY, deadline)
-
-
-def _found(search: Search) -> Iterator[Plan]:
-    """The plans that a search found, as tables of one row."""
-    for _, table, found in search.found:
-        yield resolve(plan_of(search.task, table, found), search.task.gpus).table()
-
-
-def _as_segments(costs: Costs | None, top: int) -> Iterator[Plan]:
-    """The first of a table of uniform plans with their stages written out."""
-    if costs is None:
-        return
-    task = costs.task
-    for plan in costs.plans.take(slice(0, top)):
-        layers = chunk_sizes(task, plan)
-        runs = of_stages([[{"layers": n}] for n in layers])
-        yield resolve(replace(plan, layers_per_stage=(), segments=runs), task.gpus).table()
-
-
-def _ranked(task: Task, tables: list[Plan], limit: float) -> Costs | None:
-    """Plans that fit, fastest first, each once."""
-    if not tables:
-        return None
-    costs = simulate(task, concat(tables))
-    order = np.argsort(costs.step, kind="stable")
-    once = {str(costs.plans.take(int(row))): row for row in order[::-1]}
-    rows = [row for row in order if once[str(costs.plans.take(int(row)))] == row]
-    rows = [row for row in rows if costs.memory_total[row] <= limit]
-    return costs.take(np.array(rows)) if rows else None

@@ -1,14 +1,20 @@
-"""Which plan of one pipeline is best if no stage may take longer than a given time?"""
+"""Label pass: the best plan of one pipeline whose stages take no longer than a given time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from .labels import Entries, Labels, extended, nothing_yet, undominated
+from ..result.options import Deadline
+from ..stages.dominance import spans
+from ..stages.stage_table import StageTable
+from .labels import Labels, extended, nothing_yet, surviving
 from .stage_bounds import StageBounds
-from .stage_table import StageTable
+
+BLOCK = 2**18
+"""Labels that are made at once, before bounds drop most of them."""
 
 
 class Found(NamedTuple):
@@ -19,57 +25,85 @@ class Found(NamedTuple):
     slowest: float
     start: list[int]
     """First layer of each stage."""
-    choice: list[int]
-    """What each stage is [stage]: a row of StageTable.choices."""
+    candidate: list[int]
+    """What each stage is [stage]: a row of StageTable.candidates."""
 
 
-def best_within(
-    table: StageTable, layers: int, cap: float, budget: float, by_chain: bool = False
-) -> tuple[Found | None, int]:
-    """The plan with the least `rest` whose stages take at most `cap` seconds, None when every
-    plan's is at least `budget`; and the number of labels that were kept on the way.
+class LabelPass:
+    """The labels of a pipeline whose stages take at most `cap` seconds, last stages first, in
+    plans whose `rest` is below `budget`.
 
-    `by_chain`: of the plans below the budget the one whose longest chain is shortest (labels).
+    `by_chain`: of the plans below the budget the one whose longest chain is shortest (labels) is
+    wanted, not the one with the least rest. Raises TimeIsUp.
     """
-    entries = [own.take(own.costs[0] <= cap) for own in table.entries]
-    if not all(own.start.size for own in entries):
-        return None, 0
-    bounds = StageBounds.of(table, entries, layers)
-    labels = nothing_yet(layers, table.hops.shape[0] - 1)
-    tied, m = bool(table.tied.any()), table.pipeline.micro_batches
-    trail: list[Labels] = []
-    for stage in reversed(range(len(entries))):
-        runs = m, min(len(entries) - 1 - stage, m - 1)
-        labels = extended(labels, entries[stage], table.hops, layers, runs)
-        labels = labels.take(bounds.through(labels, stage, table.gpus) < budget)
-        if stage:
-            labels = undominated(labels, tied, by_chain)
-        trail.append(labels)
-        if not labels.start.size:
-            break
-    kept = sum(labels.start.size for labels in trail)
-    complete = len(trail) == len(entries) and labels.start.size > 0
-    return _traced(table, entries, trail, budget, by_chain) if complete else None, kept
 
+    def __init__(
+        self,
+        table: StageTable,
+        cap: float,
+        budget: float,
+        deadline: Deadline,
+        by_chain: bool = False,
+    ) -> None:
+        self.table, self.budget, self.by_chain = table, budget, by_chain
+        self.deadline, self.layers = deadline, table.pipeline.task.model.layers
+        self.entries = [own.take(np.flatnonzero(own.costs[0] <= cap)) for own in table.entries]
+        self.tied = bool(table.tied.any())
+        self.trail: list[Labels] = []
+        if all(own.start.size for own in self.entries):
+            self.bounds = StageBounds.of(table, self.entries, deadline)
+            self._run()
 
-def _traced(
-    table: StageTable, entries: list[Entries], trail: list[Labels], budget: float, by_chain: bool
-) -> Found | None:
-    """The plan of the best label of the first stage."""
-    labels = trail[-1]
-    ends = labels.tails.sum(axis=0)
-    ends = ends + table.tied[np.minimum(labels.last_tp, entries[0].tp[labels.entry])]
-    rest = labels.total + ends
-    wanted = np.where(rest < budget, labels.chain + ends if by_chain else rest, np.inf)
-    at = int(wanted.argmin())
-    if not np.isfinite(wanted[at]):
-        return None
-    total, slowest = float(rest[at]), 0.0
-    start, choice = [], []
-    for own, labels in zip(entries, reversed(trail), strict=True):
-        entry = int(labels.entry[at])
-        start.append(int(own.start[entry]))
-        choice.append(int(own.choice[entry]))
-        slowest = max(slowest, float(own.costs[0, entry]))
-        at = int(labels.parent[at])
-    return Found(total, slowest, start, choice)
+    @property
+    def kept(self) -> int:
+        """Labels that were kept on the way."""
+        return sum(labels.start.size for labels in self.trail)
+
+    def _run(self) -> None:
+        labels = nothing_yet(self.layers, self.table.hops.shape[0] - 1)
+        for stage in reversed(range(len(self.entries))):
+            labels = Labels.concat([*self._before(labels, stage)])
+            if stage:
+                labels = surviving(labels, self.tied, self.by_chain, self.deadline)
+            self.trail.append(labels)
+            if not labels.start.size:
+                break
+
+    def _before(self, labels: Labels, stage: int) -> Iterator[Labels]:
+        """Labels with one stage more that may still become a plan, in blocks."""
+        m, own = self.table.pipeline.micro_batches, self.entries[stage]
+        runs = m, min(len(self.entries) - 1 - stage, m - 1)
+        before = np.bincount(own.end, minlength=self.layers + 1)[labels.start]
+        for start, stop in spans(before, BLOCK):
+            self.deadline.check()
+            block = labels.take(slice(start, stop))
+            new = extended(block, own, self.table.hops, self.layers, runs, start)
+            yield new.take(self.bounds.through(new, stage, self.table.gpus) < self.budget)
+
+    def found(self) -> Found | None:
+        """The plan of the best label of the first stage; None when every plan's rest is at least
+        the budget."""
+        if len(self.trail) < len(self.entries):
+            return None
+        labels, first = self.trail[-1], self.entries[0]
+        ends = labels.tails.sum(axis=0)
+        ends = ends + self.table.tied[np.minimum(labels.last_tp, first.tp[labels.entry])]
+        rest = labels.total + ends
+        wanted = labels.chain + ends if self.by_chain else rest
+        wanted = np.where(rest < self.budget, wanted, np.inf)
+        if not np.isfinite(wanted.min(initial=np.inf)):
+            return None
+        at = int(wanted.argmin())
+        return self._traced(at, float(rest[at]))
+
+    def _traced(self, at: int, rest: float) -> Found:
+        """The plan of one label of the first stage."""
+        slowest = 0.0
+        start, candidate = [], []
+        for own, labels in zip(self.entries, reversed(self.trail), strict=True):
+            entry = int(labels.entry[at])
+            start.append(int(own.start[entry]))
+            candidate.append(int(own.candidate[entry]))
+            slowest = max(slowest, float(own.costs[0, entry]))
+            at = int(labels.parent[at])
+        return Found(rest, slowest, start, candidate)

@@ -1,69 +1,28 @@
-"""Which ways to build the last stages of a pipeline are worth going on with? Labels.
+"""Labels: ways to build the last stages of a pipeline that are worth going on with.
 
 A label is a choice of the last stages: where they begin, what they cost so far. Going back one
-stage with T, b, f, R, G, O (simulator.stage_costs) makes of sum, rho, gamma, omega
+stage with T, b, f, R, G, O (simulator.step.stage_costs) makes of sum, rho, gamma, omega
 
     sum + T + hop,  max(R, rho - b),  max(G, gamma - f),  max(O, omega)
 
 and a finished plan costs their total. That total grows by no more than rho, gamma and omega do,
-so a label a makes b superfluous when
+so a label a dominates b when
     sum_a + (rho_a - rho_b)+ + (gamma_a - gamma_b)+ + (omega_a - omega_b)+ <= sum_b.
-Arrays are [label] or [entry]; an entry is a stage in its place: layers start to end, and a choice.
+Arrays are [label] or [entry]; an entry is a stage in its place: layers start to end, and a
+candidate (stages.stage_table).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Column, Value
+from plan3d.simulator.base.arrays import Column, Mask, Value
 
-Excess = Callable[[Column, Column], Value]
-"""Rows a and b -> the seconds that b must at least have for a to make it superfluous."""
-
-ROUNDING = 1e-12
-"""Relative difference of seconds below which two ways count as equal."""
-
-
-def ragged(counts: Column) -> tuple[Column, Column]:
-    """Owner and position of every element of groups with so many elements each."""
-    owner = np.repeat(np.arange(counts.size), counts)
-    position = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return owner, position
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """What one stage of a pipeline may be, ordered by end, start and GPUs [entry]."""
-
-    start: Column
-    end: Column
-    choice: Column
-    gpus: Column
-    """In units that all meshes are multiples of; 0 where all stages have equally many."""
-    received: Column
-    """Code of the size of the boundary tensor that comes in."""
-    sent: Column
-    """The same of what goes out."""
-    tp: Column
-    costs: Value
-    """Seconds T, b, f, R, G, O [6, entry]."""
-
-    def take(self, rows: NDArray[np.bool_]) -> Entries:
-        """The entries that a mask keeps."""
-        return Entries(
-            start=self.start[rows],
-            end=self.end[rows],
-            choice=self.choice[rows],
-            gpus=self.gpus[rows],
-            received=self.received[rows],
-            sent=self.sent[rows],
-            tp=self.tp[rows],
-            costs=self.costs[:, rows],
-        )
+from ..result.options import Deadline
+from ..stages.dominance import codes, ragged, undominated
+from ..stages.stage_table import Entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +47,7 @@ class Labels:
     parent: Column
     """Label of the stages after it."""
 
-    def take(self, rows: Column | NDArray[np.bool_]) -> Labels:
+    def take(self, rows: Column | Mask | slice) -> Labels:
         """The chosen labels."""
         return Labels(
             start=self.start[rows],
@@ -102,6 +61,14 @@ class Labels:
             parent=self.parent[rows],
         )
 
+    @staticmethod
+    def concat(tables: list[Labels]) -> Labels:
+        """One table of several."""
+        if len(tables) == 1:
+            return tables[0]
+        names = Labels.__slots__
+        return Labels(*(np.concatenate([getattr(t, n) for t in tables], axis=-1) for n in names))
+
 
 def nothing_yet(layers: int, no_boundary: int) -> Labels:
     """The label of no stages at all."""
@@ -112,9 +79,15 @@ def nothing_yet(layers: int, no_boundary: int) -> Labels:
 
 
 def extended(
-    labels: Labels, entries: Entries, hops: Value, layers: int, runs: tuple[int, int]
+    labels: Labels,
+    entries: Entries,
+    hops: Value,
+    layers: int,
+    runs: tuple[int, int],
+    number: int = 0,
 ) -> Labels:
-    """Every label with every stage that may come before it.
+    """Every label with every stage that may come before it, in the labels' order; `number` is that
+    of the first label.
 
     `hops` [boundary, boundary] are the seconds of the sends between two stages. `runs` are the m
     micro-batches, and the forward passes that the stage runs before its first backward pass: it
@@ -147,13 +120,13 @@ def extended(
             t + labels.chain[owner],
         ),
         entry=entry,
-        parent=owner,
+        parent=owner + number,
     )
 
 
-def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
-    """The labels of each state that no other label of it makes superfluous, `by_chain` also in
-    the seconds of their chain."""
+def surviving(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadline) -> Labels:
+    """The labels of each state that no other label of it dominates, `by_chain` also in the
+    seconds of their chain."""
     state = [labels.start, labels.gpus, labels.boundary]
     group = codes([*state, labels.last_tp] if by_last_tp else state)
 
@@ -166,33 +139,4 @@ def undominated(labels: Labels, by_last_tp: bool, by_chain: bool) -> Labels:
         return out
 
     upper = criteria[-1] + labels.tails.sum(axis=0)
-    keep = survivors(group, upper, labels.total, excess)
-    return labels.take(np.sort(keep))
-
-
-def codes(columns: list[Column]) -> Column:
-    """One code for each tuple of small non-negative columns."""
-    key = np.zeros_like(columns[0])
-    for column in columns:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    return key
-
-
-def survivors(group: Column, upper: Value, total: Value, excess: Excess) -> Column:
-    """Rows that no row of their group dominates: excess(a, b) <= total(b) when a dominates b.
-
-    `upper` must not be smaller for a dominated row, so that the smallest of a group survives;
-    rows are compared with it, then with the smallest of what is left.
-    """
-    alive = np.lexsort((total, upper, group))
-    kept = []
-    while alive.size:
-        own = group[alive]
-        head = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]]))
-        leaders = alive[head]
-        kept.append(leaders)
-        which = np.repeat(leaders, np.diff(np.append(head, alive.size)))
-        rest = excess(which, alive) > total[alive] * (1 + ROUNDING)
-        rest[head] = False
-        alive = alive[rest]
-    return np.concatenate(kept) if kept else np.zeros(0, np.int64)
+    return labels.take(np.sort(undominated(group, upper, labels.total, excess, deadline)))

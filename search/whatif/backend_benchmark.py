@@ -1,4 +1,4 @@
-"""Which backend finds how good a plan, after how many plans? All against the certified optimum."""
+"""Benchmark of backends: how good a plan each finds, after how many, against the optimum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
 from ..find_plans import DEFAULT_HEADROOM, check_backend, check_space, find_plans
-from ..result.search_result import Progress, SearchResult, Trace
+from ..result.options import Progress
+from ..result.search_result import SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
 from ..sampling.samplers import SAMPLERS
 from ..space.staged import StagedProblem

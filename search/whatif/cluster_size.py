@@ -1,4 +1,4 @@
-"""What would have to change? Why nothing fits, and how many GPUs a deadline or a budget needs."""
+"""Cluster sizes: why nothing fits, and how many GPUs a deadline or a budget needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
-from ..result.search_result import Progress, SearchResult
+from ..result.options import Progress
+from ..result.search_result import SearchResult
 
 DAY = 86400.0
 """Seconds."""

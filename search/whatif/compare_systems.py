@@ -1,4 +1,4 @@
-"""How fast would each known system train on one task? The best plan of each, or why it has none."""
+"""Known systems on one task: the best plan of each, or why it has none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
-from ..exact.uniform_steps import exhausted
+from ..exact import exhaustive
 from ..find_plans import DEFAULT_HEADROOM, find_plans
-from ..result.search_result import Progress, SearchResult
+from ..result.options import Progress, SearchOptions
+from ..result.search_result import SearchResult
 from ..space.space import Space
 from ..systems.system_plans import completed, constraints
 from ..systems.systems import SYSTEMS, System
@@ -126,4 +127,5 @@ def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Cos
     own = {name: values for name, values in choose.items() if name in OF_ONE_DEVICE}
     one = with_gpus(task, 1)
     space = Space.of(one, constraints(BASELINE, one, own))
-    return exhausted(space, limit, 1, np.inf).best or exhausted(space, np.inf, 1, np.inf).best
+    fitting = exhaustive.search(space, SearchOptions(limit=limit, top=1)).best
+    return fitting or exhaustive.search(space, SearchOptions(limit=np.inf, top=1)).best

@@ -1,4 +1,4 @@
-"""Where are the points of a sweep kept as they finish? A CSV that a later run can continue.
+"""The points of a sweep as they finish, in a CSV that a later run can continue.
 
 The first column names everything that decided a row (Point.key), so that a row is never taken for
 another question's answer. A line that was cut off by a kill is left out.
@@ -13,10 +13,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from plan3d.simulator.base import csv_cells, names
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 
 Row = dict[str, Any]
 KEY = "point"
+LONGEST_TEXT = 100_000
+"""Characters of a plan that is written out."""
 TEXTS = ("status", "detail", "verdict", "plan")
 """Columns that are never numbers."""
 
@@ -43,10 +47,11 @@ class SweepFile:
         lines = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
         if lines[0][:1] != [KEY]:
             raise InputError(f"{self.path}: is not the file of a sweep; give another file")
-        self.columns = lines[0][1:]
+        self.columns = [names.name(column, f"{self.path}: column") for column in lines[0][1:]]
         for line in lines[1:]:
             if len(line) == len(lines[0]):
-                self.rows[line[0]] = _values(dict(zip(self.columns, line[1:], strict=True)))
+                key, *cells = map(csv_cells.text, line)
+                self.rows[key] = _values(dict(zip(self.columns, cells, strict=True)))
         others = set(self.rows) - keys
         if others:
             raise InputError(
@@ -92,15 +97,15 @@ def _write(path: Path, columns: list[str], rows: dict[str, Row]) -> None:
 
 def _line(columns: list[str], key: str, row: Row) -> str:
     out = io.StringIO()
-    cells = [row.get(name, "") for name in columns]
-    csv.writer(out, lineterminator="\n").writerow([key, *cells])
+    cells = [key, *(row.get(name, "") for name in columns)]
+    csv.writer(out, lineterminator="\n").writerow(map(csv_cells.cell, cells))
     return out.getvalue()
 
 
 def _values(cells: dict[str, str]) -> Row:
     """Numbers as numbers; what a row does not have is left out."""
     return {
-        name: cell if name in TEXTS else _value(cell)
+        name: one_line(cell, LONGEST_TEXT) if name in TEXTS else _value(cell)
         for name, cell in cells.items()
         if cell or name == "detail"
     }
@@ -112,4 +117,4 @@ def _value(cell: str) -> Any:
             return read(cell)
         except ValueError:
             continue
-    return cell
+    return one_line(cell)

@@ -1,15 +1,23 @@
-"""Which mistakes are the user's? Each has one class, one line of text and one exit code."""
+"""Mistakes of the user: each has one class, one line of text and one exit code."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
+from .printable import one_line
+
+LONGEST_MESSAGE = 2000
+"""Characters of the longest error line."""
+
 
 class Plan3dError(Exception):
     """A mistake that can be explained in one line; never shown as a traceback."""
 
     exit_code = 1
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(message, LONGEST_MESSAGE))
 
 
 class InputError(Plan3dError):

@@ -73,7 +73,8 @@ class Registry(Mapping[str, T], Generic[T]):
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self.group):
-            self._known.setdefault(point.name, point.load())
+            if point.name not in self._known:
+                self.register(point.name, point.load())
 
 
 def _attribute(text: str) -> Any:

@@ -1,10 +1,12 @@
-"""How does a small table look as text or HTML? Cells are strings that are already formatted."""
+"""Small tables as text or HTML. Cells are strings that are already formatted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+
+from .printable import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +25,9 @@ class Table:
 def plain(table: Table) -> str:
     """Aligned text without box characters; the marked row carries a star."""
     star = table.marked >= 0
-    lines = [table.headers, *table.rows]
+    lines = [tuple(map(visible, row)) for row in (table.headers, *table.rows)]
     widths = [max(len(row[i]) for row in lines) for i in range(len(table.headers))]
-    out = [table.title] if table.title else []
+    out = [visible(table.title)] if table.title else []
     for number, row in enumerate(lines):
         cells = [
             cell.ljust(width) if i in table.words else cell.rjust(width)
@@ -41,8 +43,13 @@ def html(tables: Sequence[Table]) -> str:
     return "<div>" + "".join(_html_table(table) for table in tables) + "</div>"
 
 
+def html_text(text: str) -> str:
+    """A text inside an element of HTML."""
+    return escape(visible(text))
+
+
 def _html_table(table: Table) -> str:
-    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    caption = f"<caption>{html_text(table.title)}</caption>" if table.title else ""
     head = _html_row(table, table.headers, "th", False)
     body = "".join(
         _html_row(table, row, "td", number == table.marked) for number, row in enumerate(table.rows)
@@ -54,7 +61,7 @@ def _html_row(table: Table, row: tuple[str, ...], tag: str, strong: bool) -> str
     cells = []
     for i, cell in enumerate(row):
         side = "left" if i in table.words else "right"
-        text = escape(cell).replace("  ", "&emsp;")
+        text = html_text(cell).replace("  ", "&emsp;")
         text = f"<b>{text}</b>" if strong else text
         cells.append(f'<{tag} style="text-align:{side}">{text}</{tag}>')
     return f"<tr>{''.join(cells)}</tr>"

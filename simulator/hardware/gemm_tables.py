@@ -1,4 +1,4 @@
-"""How long did this matrix product take when it was measured? Tables of GEMM times by m, n, k.
+"""Tables of GEMM times by m, n, k: how long a matrix product took when it was measured.
 
 A table file is text: '#' lines (GPU, source, version, licence, how it was thinned and smoothed),
 `peak,` and `memory_bandwidth,` with the datasheet's FLOP/s and bytes/s of the GPU, a header `n,k,`
@@ -98,13 +98,22 @@ def load(path: str) -> GemmTable:
 def read(text: str) -> tuple[Value, Value, Value, Value]:
     """m, n, k and seconds [n, k, m] of a table file, NaN where blank."""
     lines = [line for line in _lines(text) if line.partition(",")[0] not in _MACHINE]
-    m = np.array([float(cell) for cell in lines[0].split(",")[2:]])
-    rows = np.array([[float(c) if c else np.nan for c in line.split(",")] for line in lines[1:]])
+    m = np.array(_numbers(lines[0].split(",")[2:]))
+    rows = np.array([_numbers(line.split(",")) for line in lines[1:]])
     n, i = np.unique(rows[:, 0], return_inverse=True)
     k, j = np.unique(rows[:, 1], return_inverse=True)
     seconds = np.full((n.size, k.size, m.size), np.nan)
     seconds[i, j] = rows[:, 2:] * 1e-6
     return m, n, k, seconds
+
+
+def _numbers(cells: list[str]) -> list[float]:
+    """The cells of a row, NaN where blank. ValueError, which does not show the row, where one is
+    no number: it may be of any file."""
+    try:
+        return [float(cell) if cell else np.nan for cell in cells]
+    except ValueError:
+        raise ValueError("a row holds what is no number") from None
 
 
 def machine(text: str) -> Machine | None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from ..base.errors import InputError
+from ..base.printable import one_line
 from .gemm_tables import NEAR, Origin
 from .precision import Recipe
 from .precision.number_formats import BF16
@@ -35,6 +36,8 @@ WIDTH = BF16.width
 SIZES = ("hidden", "tp", "micro_batch", "sequence")
 TIMES = ("forward_us", "backward_us", "modelled_forward_us", "modelled_backward_us")
 COLUMNS = (*SIZES, *TIMES)
+LONGEST_REMARK = 1000
+"""Characters of a comment."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +70,11 @@ def load(path: str) -> LayerTable:
     try:
         sizes, seconds = read(place.read_text(encoding="utf-8"))
         return build(sizes, seconds[:2] / seconds[2:])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a table of layer times ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, csv.Error):
+        need = f"it has the columns {', '.join(COLUMNS)}, numbers above 0"
+        raise InputError(f"{path}: not a table of layer times; {need}") from None
 
 
 def read(text: str) -> tuple[Value, Value]:
@@ -84,7 +90,7 @@ def read(text: str) -> tuple[Value, Value]:
 
 def write(sizes: Value, seconds: Value, remarks: tuple[str, ...]) -> str:
     """The text of a table file; the inverse of read()."""
-    lines = [*(f"# {remark}" for remark in remarks), ",".join(COLUMNS)]
+    lines = [*(f"# {one_line(remark, LONGEST_REMARK)}" for remark in remarks), ",".join(COLUMNS)]
     for size, time in zip(sizes.T, seconds.T, strict=True):
         lines.append(",".join((*(f"{x:g}" for x in size), *(f"{1e6 * t:.6g}" for t in time))))
     return "\n".join(lines) + "\n"

@@ -16,15 +16,18 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from ..base import names
 from ..base.errors import InputError, did_you_mean
+from ..base.names import LONGEST_NAME, LONGEST_PATH
+from ..base.printable import one_line
 from ..base.units import convert
 from .provenance import EXACT, Provenance
 
 PACKAGE = "plan3d.hardware_profiles"
 LARGEST = 1e30
 """No quantity is larger in SI units, nor smaller than its inverse unless zero."""
-LONGEST_NAME, LONGEST_PATH, LONGEST_CITATION = 200, 4096, 10_000
-"""Characters of a text of a profile, of the name of a file, and of one of [sources]."""
+LONGEST_CITATION = 10_000
+"""Characters of a title, and of one of [sources]."""
 _ORIGIN = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
 
 
@@ -65,8 +68,8 @@ def shown(value: object) -> str:
 
 def shipped(folder: str = "") -> tuple[str, ...]:
     """Names of the TOML files that come with the package, in a folder of its profiles."""
-    names = (entry.name for entry in files(PACKAGE).joinpath(folder).iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+    found = (entry.name for entry in files(PACKAGE).joinpath(folder).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 
 
 def is_path(name: str) -> bool:
@@ -76,6 +79,7 @@ def is_path(name: str) -> bool:
 
 def read_tree(name: str, known: Collection[str], folder: str = "") -> dict[str, Any]:
     """The TOML of a shipped file, or of the file at that path."""
+    names.path(name, "profile")
     try:
         if name in known:
             content = files(PACKAGE).joinpath(folder, f"{name}.toml").read_bytes()
@@ -103,8 +107,8 @@ def check_chain(where: str, chain: Sequence[str]) -> tuple[str, ...]:
     """The chain of profiles that stand on each other, refused where it is a circle."""
     here = str(Path(where).resolve()) if is_path(where) else where
     if here in chain:
-        names = " -> ".join(Path(name).name for name in (*chain, here))
-        raise problem(where, f"base: goes in a circle, {names}")
+        circle = " -> ".join(Path(name).name for name in (*chain, here))
+        raise problem(where, f"base: goes in a circle, {circle}")
     return (*chain, here)
 
 
@@ -112,15 +116,25 @@ def citations(where: str, node: Any) -> dict[str, str]:
     """Citation by id, from [sources]."""
     if not isinstance(node, dict):
         raise problem(where, 'sources: must be a section, [sources], of id = "citation"')
-    return {name: text(where, f"sources.{name}", of, LONGEST_CITATION) for name, of in node.items()}
+    return {
+        names.name(source, f"{where}: sources"): line(where, f"sources.{source}", of)
+        for source, of in node.items()
+    }
 
 
 def text(where: str, key: str, node: Any, longest: int = LONGEST_NAME) -> str:
-    """A text of one printable line."""
+    """A name: one printable line."""
+    return names.name(_said(where, key, node), f"{where}: {key}", longest)
+
+
+def line(where: str, key: str, node: Any) -> str:
+    """A title or a citation, made one printable line."""
+    return one_line(_said(where, key, node), LONGEST_CITATION)
+
+
+def _said(where: str, key: str, node: Any) -> str:
     if not isinstance(node, str) or not node.strip():
         raise problem(where, f"{key}: must be a text in quotes")
-    if not node.isprintable() or len(node) > longest:
-        raise problem(where, f"{key}: must be one line of at most {longest} printable characters")
     return node
 
 

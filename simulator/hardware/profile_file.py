@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
+from ..base.names import LONGEST_PATH
+from ..base.names import path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem
 from .precision.number_formats import EVERYWHERE, FORMATS
@@ -82,7 +84,7 @@ def shipped_tables() -> set[str]:
 
 def read_profile(name_or_path: str | Path) -> Profile:
     """The profile with that name, or in the TOML file at that path."""
-    return _read(str(name_or_path), ())
+    return _read(path_name(str(name_or_path), "profile"), ())
 
 
 def _read(name: str, chain: tuple[str, ...]) -> Profile:
@@ -130,10 +132,11 @@ def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Pro
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):
         if key in TEXTS:
-            profile.texts[key] = leaves.text(where, key, node)
+            read = leaves.line if key == "accelerator.title" else leaves.text
+            profile.texts[key] = read(where, key, node)
         elif is_table_file(key):
             origin = leaves.origin(where, key, node, sources, MACHINE, {"file": '"..."'})
-            path = leaves.text(where, f"{key}.file", node["file"], leaves.LONGEST_PATH)
+            path = leaves.text(where, f"{key}.file", node["file"], LONGEST_PATH)
             profile.tables[key] = TableFile(path, origin)
         else:
             wanted = QUANTITIES[key]

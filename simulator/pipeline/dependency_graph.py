@@ -1,4 +1,4 @@
-"""What must wait for what? The operations of a schedule, sorted into levels that can run at once.
+"""Dependencies of a pipeline: the operations of a schedule, in levels that can run at once.
 
 An operation waits for the one before it on its rank, and for the stage whose result it needs.
 A level is a wavefront: what can be timed once all earlier levels are. Deadlocks are found here.
@@ -13,8 +13,8 @@ import numpy as np
 
 from ..base.arrays import Column
 from ..base.errors import InputError
-from .operation_orders import LETTERS, Operations, Pass, orders
-from .schedule_names import schedule_name
+from .operation_orders import LETTERS, Operations, Pass
+from .schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class DependencyGraph:
     number after the last stands for the start of the step.
     """
 
-    schedule: int
+    schedule: Schedule | None
+    """None for orders of one's own."""
     ranks: int
     stages: int
     micro_batches: int
@@ -60,17 +61,24 @@ class DependencyGraph:
 
 @lru_cache(maxsize=32)
 def graph(
-    schedule: int, ranks: int, virtual: int, micro_batches: int, group: int = 0, deferred: int = 0
+    schedule: Schedule,
+    ranks: int,
+    virtual: int,
+    micro_batches: int,
+    group: int = 0,
+    held_back: int = 0,
 ) -> DependencyGraph:
-    """The graph of a schedule (arguments of schedule_orders.orders).
+    """The graph of a schedule (arguments of Schedule.orders).
 
     Raises InputError when the orders wait for each other in a circle, saying who waits for what.
     """
-    each = orders(schedule, ranks, virtual, micro_batches, group, deferred)
+    each = schedule.orders(ranks, virtual, micro_batches, group, held_back)
     return of_orders(each, ranks * virtual, schedule)
 
 
-def of_orders(each: list[Operations], stages: int, schedule: int = -1) -> DependencyGraph:
+def of_orders(
+    each: list[Operations], stages: int, schedule: Schedule | None = None
+) -> DependencyGraph:
     """The graph of any orders in which every pass of every micro-batch appears once."""
     rows = np.concatenate(each)
     rank = np.repeat(np.arange(len(each)), [len(o) for o in each])
@@ -190,7 +198,7 @@ def _levels(waits: Column, begins: Column) -> list[Column]:
 
 
 def _deadlock(
-    schedule: int,
+    schedule: Schedule | None,
     levels: list[Column],
     rows: Operations,
     rank: Column,
@@ -207,7 +215,7 @@ def _deadlock(
         f"rank {r} waits at {_name(rows[o])} for {_name(rows[source[o]])} of rank {rank[source[o]]}"
         for r, o in list(stuck.items())[:2]
     ]
-    name = schedule_name(schedule) if schedule >= 0 else "this"
+    name = schedule.name if schedule else "this"
     return f"deadlock: the {name} order cannot run: {'; '.join(told)}"
 
 

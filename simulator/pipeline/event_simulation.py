@@ -1,4 +1,4 @@
-"""When does every operation of a pipeline run? Exact times for any seconds of any stage.
+"""Event simulation of a pipeline: exact times of every operation, for any seconds of any stage.
 
     start = max(end of the rank's last operation, end of its input + hop),  end = start + seconds
 
@@ -17,11 +17,7 @@ from ..base.arrays import Column, Value
 from ..base.errors import InputError
 from .dependency_graph import DependencyGraph
 from .operation_orders import Pass
-from .schedule_names import Schedule
 
-POST_VALIDATED = (Schedule.ZB_H2, Schedule.ZB_V)
-"""Schedules whose ranks step their optimizer on their own: a step lasts as long as its longest
-rank, not from the first start to the last end (Qi et al. 2024, section 4)."""
 CELLS = 8_000_000
 """Operations times layouts that are timed at once."""
 
@@ -77,7 +73,8 @@ class Timeline:
     @property
     def step_seconds(self) -> Value:
         """Seconds from one step to the next."""
-        if self.graph.schedule not in POST_VALIDATED:
+        schedule = self.graph.schedule
+        if schedule is None or not schedule.steps_apart:
             return self.makespan
         return np.asarray((self._last - self._first).max(axis=0))
 

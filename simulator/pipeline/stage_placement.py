@@ -1,15 +1,11 @@
-"""Which rank holds which layers?
+"""Placement of layers: the chunks that a model is cut into, and the ranks that hold them.
 
-Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, L layers,
-g micro-batches that a rank runs through one chunk before it turns to the next.
-Source of the closed forms: Huang et al. 2019 (GPipe); Narayanan et al. 2021, sections 2.2 and
-2.3 (1F1B, interleaved 1F1B); Lamy-Poirier 2023 (breadth-first); Qi et al. 2024 (zero bubble).
+Legend: p pipeline ranks, v chunks a rank holds, r rank from 0, L layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,37 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
-from .schedule_names import Schedule
+from .schedule import Placement
 from .uneven_chunks import Path, critical_paths
-
-
-class Placement(IntEnum):
-    """Which ranks run the chunks of a model."""
-
-    LOOPED = 0
-    """Chunk i on rank i mod p."""
-    V_SHAPED = 1
-    """Down the ranks and up again: rank r holds chunks r and 2 p - 1 - r."""
-    TWO_WAY = 2
-    """Two copies of the model, in opposite directions: rank r holds stages r and p - 1 - r."""
-
-
-V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
-"""Schedules with two chunks a rank, placed in a V."""
-LOOPED = (Schedule.INTERLEAVED, Schedule.BREADTH_FIRST)
-"""Schedules with two chunks a rank or more, placed in turn."""
-_PLACEMENTS = np.array(
-    [
-        Placement.V_SHAPED if s in V_SHAPED else Placement.TWO_WAY * (s == Schedule.DUALPIPE)
-        for s in sorted(Schedule)
-    ]
-)
-
-
-def placement(schedule: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The Placement of each schedule."""
-    out: NDArray[np.int64] = _PLACEMENTS[schedule]
-    return out
 
 
 def chunk_ranks(pp: int, chunks: int, place: int) -> NDArray[np.int64]:

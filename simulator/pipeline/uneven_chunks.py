@@ -1,4 +1,4 @@
-"""How long do interleaved stages take whose chunks differ? The critical paths, as layers.
+"""Critical paths of interleaved stages whose chunks differ, as layers.
 
 A rank works through one chunk for p micro-batches, a *turn*, then through the next. Between
 neighbours there is room for about two micro-batches, so a rank that is slow in one turn holds up

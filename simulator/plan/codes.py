@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 from .compressors import Compression
 
@@ -52,6 +53,21 @@ class Sync(IntEnum):
     """Every replica averages its weights with its neighbours' in a graph."""
     HIERARCHICAL_GOSSIP = 7
     """Exact averages inside a fast domain, gossip between domains."""
+
+
+def gossips(sync: Any) -> Any:
+    """Whether replicas average their weights with neighbours in a graph."""
+    return (sync == Sync.GOSSIP) | (sync == Sync.HIERARCHICAL_GOSSIP)
+
+
+def through_servers(sync: Any) -> Any:
+    """Whether gradients and weights go through parameter servers."""
+    return (sync == Sync.PARAMETER_SERVER) | (sync == Sync.SHARDED_PARAMETER_SERVER)
+
+
+def all_reduces(sync: Any) -> Any:
+    """Whether the replicas' gradients are all-reduced, in whatever way."""
+    return (through_servers(sync) | gossips(sync)) == 0
 
 
 def names_of(codes: type[IntEnum]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..hardware.precision import CODES, Optimizer
-from ..pipeline.schedule_names import SCHEDULE_NAMES
+from ..pipeline.schedules import SCHEDULE_NAMES
 from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
 from .field_record import (
     Field,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, repeats
 from ..base.errors import InputError
-from ..pipeline.schedule_names import Schedule
-from .codes import Sync
+from ..pipeline import schedules
+from .codes import Sync, gossips
 from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
 from .gossip_graphs import Topology
 from .layer_runs import Segments, read_segments, text_of
@@ -169,11 +169,6 @@ def _usual(row: Plan) -> Plan:
     return _unchecked({**usual.columns(), **shown, "overlap_param_gather": gather}, ())
 
 
-def model_copies(schedule: Cell) -> Cell:
-    """Copies of the model that one pipeline holds."""
-    return 1 + 1 * (schedule == Schedule.DUALPIPE)
-
-
 def _differing(row: Plan) -> Segments:
     """A row's segments with only what differs from the row's own fields."""
     assert row.segments
@@ -208,11 +203,12 @@ def from_columns(
     segments: Segments | None = None,
 ) -> Plan:
     """A table from columns that a search space made; missing fields take their defaults, or
-    0 for AUTO: nothing is left to resolve."""
+    0 for AUTO, 1f1b of schedules: nothing is left to resolve."""
     n = max(np.size(c) for c in columns.values())
+    stated = STATED | {"schedule": schedules.usual(1)}
     full = {
         name: columns[name] if name in columns else np.full(n, default, np.int64)
-        for name, default in STATED.items()
+        for name, default in stated.items()
     }
     return _unchecked(full, layers_per_stage, segments)
 
@@ -242,18 +238,18 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
     segments = _resolved_segments(plan, dp) if plan.segments else None
     tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
-    sharded = 1 * (widest * plan.cp * model_copies(plan.schedule) > 1)
+    sharded = 1 * (widest * plan.cp * schedules.model_copies(plan.schedule) > 1)
     plain = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
     zero = _unless_given(plan.zero, sharded * plain)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
-        "schedule": several,
+        "schedule": schedules.usual(plan.virtual_stages),
         "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
         "overlap_param_gather": reduce * (zero > 0) * sharded,
         "overlap_p2p": several,
-        "topology": Topology.EXPONENTIAL * (plan.sync >= Sync.GOSSIP),
+        "topology": Topology.EXPONENTIAL * gossips(plan.sync),
     }
     for name, default in usual.items():
         columns[name] = _unless_given(columns[name], default)

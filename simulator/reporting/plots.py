@@ -1,4 +1,4 @@
-"""How do a plan's costs look? One function a picture: axes in, axes out; units on every axis.
+"""Pictures of a plan's costs. One function a picture: axes in, axes out; units on every axis.
 
 `explanation` puts those about one plan on one page. Pictures of many plans are in plots_many.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from ..analysis.roofline import gemm_points
 from ..analysis.sensitivity import HELD, WIDE, Sensitivity, held
 from ..analysis.time_breakdown import KERNELS, Loss
+from ..base.printable import without_math
 from ..base.units import GIB
 from ..step import memory
 from ..step.costs import EDGE, Costs
@@ -191,5 +192,5 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     tornado(lower[0], found, costs.step_seconds)
     roofline(lower[1], costs)
     where = f"{costs.task.model.name} on {costs.task.gpus} x {costs.task.cluster.accelerator.name}"
-    page.suptitle(f"{where}\n{summary(costs)}", fontsize=11)
+    page.suptitle(f"{without_math(where)}\n{summary(costs)}", fontsize=11)
     return page

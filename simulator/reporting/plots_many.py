@@ -1,4 +1,4 @@
-"""How do many plans or questions look? A search's frontier, and curves over one number."""
+"""Pictures of many plans or questions: a search's frontier, and curves over one number."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.printable import without_math
 from ..base.units import GIB
 from ..step.costs import Costs
 from .palette import (
@@ -77,13 +78,14 @@ def curve(
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
-        axes.plot(at, ys, label=name or None, **style)
+        axes.plot(at, ys, label=without_math(name) or None, **style)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     plain_frame(axes)
     if not numbers:
-        axes.set_xticks(range(len(names)), names, rotation=20, ha="right", rotation_mode="anchor")
+        shown = list(map(without_math, names))
+        axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
     _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
     return axes
 
@@ -123,7 +125,7 @@ def scaling(
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         drawn.legend(handles, labels, loc="outside right upper", frameon=False)
-    drawn.suptitle(title)
+    drawn.suptitle(without_math(title))
     return written(drawn, form)
 
 

@@ -1,4 +1,4 @@
-"""How does predicted against measured look? One log-log picture, a colour for each source."""
+"""Predicted against measured: one log-log picture, a colour for each source."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.printable import without_math
 from ..validation.predict_runs import Prediction
 from .palette import figure, written
 
@@ -56,7 +57,7 @@ def _points(axes: Any, p: Prediction) -> None:
             linewidths=0,
             alpha=0.7,
             color=colours[i] if alone else "0.5",
-            label=f"{name} ({int(rows.sum())})" if alone else None,
+            label=f"{without_math(name)} ({int(rows.sum())})" if alone else None,
         )
     if len(names) > DRAWN_ALONE:
         axes.scatter([], [], s=9, color="0.5", label="others")

@@ -18,8 +18,10 @@ from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import USER, Cluster
 from ..hardware.host import copy_rate
 from ..hardware.profile_file import TableFile
-from ..pipeline.stage_placement import Placement, chunk_ranks, placement
-from ..plan.plan import Plan, model_copies
+from ..pipeline.schedule import Placement
+from ..pipeline.schedules import model_copies, placement
+from ..pipeline.stage_placement import chunk_ranks
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..step.costs import Costs, interval_factors
 from ..step.costs_tables import number_format

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline.schedule_names import Schedule
+from ..pipeline.schedules import pairs
 from ..task import Task
 from .rule import Rule, divides, nearest_divisors
 
@@ -22,8 +22,7 @@ def _expert_widths(task: Task) -> tuple[int, ...]:
 
 def overlaps_experts(pp: Any, virtual_stages: Any, schedule: Any) -> Any:
     """Whether a rank may run one micro-batch beside another."""
-    dual = (schedule == Schedule.DUALPIPE) | (schedule == Schedule.DUALPIPE_V)
-    return (pp == 1) | (virtual_stages > 1) | dual
+    return (pp == 1) | (virtual_stages > 1) | pairs(schedule)
 
 
 EXPERT_RULES: tuple[Rule, ...] = (

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Mask
+from ..pipeline.schedules import model_copies
 from ..plan.fields import BY_RUN, PLAIN, POLICY
 from ..plan.layer_runs import Segments
-from ..plan.plan import Plan, from_columns, model_copies
+from ..plan.plan import Plan, from_columns
 from ..task import Task
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline.schedule_names import Schedule
-from ..plan.codes import Sync
-from ..plan.plan import Plan, model_copies
+from ..pipeline.schedules import defers, model_copies
+from ..plan.codes import all_reduces
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .rule import Rule
@@ -35,7 +35,7 @@ def _shards(p: Any, task: Task) -> Any:
 
 
 def _usual_sync(p: Any, task: Task) -> Any:
-    plain = (p.sync < Sync.PARAMETER_SERVER) & (p.sync_period == 1) & (p.compression == 0)
+    plain = all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
     return (p.offload_optimizer == 0) | plain
 
 
@@ -69,7 +69,7 @@ OFFLOAD_RULES = (
     Rule(
         "offload-activations-schedule",
         ("offload_activations", "schedule"),
-        lambda p, t: (p.offload_activations == 0) | (p.schedule < Schedule.ZB_H1),
+        lambda p, t: (p.offload_activations == 0) | (defers(p.schedule) == 0),
         lambda p, t: (
             f"offload_activations={p.offload_activations} is not modelled with "
             f"schedule={spell('schedule', p.schedule)}, which keeps what weight gradients need"

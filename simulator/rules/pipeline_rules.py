@@ -1,80 +1,111 @@
-"""Which pipelines are legal? Named rules of stages, schedules, micro-batches and layouts.
+"""Rules of pipelines: stages, schedules, micro-batches and layouts.
 
-Source: argument checks of Megatron-LM; Qi et al. 2024; the DualPipe repository.
+What a schedule needs is a condition of its record; here it becomes a rule about plans.
+Source: argument checks of Megatron-LM, and the files of the schedules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from ..pipeline.schedule_names import Schedule
-from ..pipeline.stage_placement import LOOPED, V_SHAPED
+from ..base.arrays import some
+from ..pipeline import schedules
+from ..pipeline.schedule import Condition, Sizes
+from ..pipeline.schedules import SCHEDULES, conditions
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .rule import Rule
-
-DEEP = (*V_SHAPED, Schedule.DUALPIPE)
-"""Schedules that fill the pipeline with up to 2 pp micro-batches before the steady state."""
-
-
-def _is(schedule: Any, codes: tuple[Schedule, ...]) -> Any:
-    out: Any = False
-    for code in codes:
-        out = out | (schedule == code)
-    return out
 
 
 def _micro_batches(p: Any, task: Task) -> Any:
     return task.global_batch // (p.micro_batch * p.dp)
 
 
-def _whole_groups(p: Any, task: Task) -> Any:
-    """Megatron's interleaved schedule runs groups of at least pp micro-batches, the last too."""
-    m = _micro_batches(p, task)
-    g = np.maximum(p.micro_batch_group, p.pp)
-    left = m % g
-    fits = (m >= g) & ((left == 0) | (left >= p.pp))
-    return (p.schedule != Schedule.INTERLEAVED) | fits
-
-
-def _group_message(p: Plan, task: Task) -> str:
-    m, g = _micro_batches(p, task), max(p.micro_batch_group, p.pp)
-    near = max(m // g, 1) * g
-    if g == p.pp:
-        return (
-            f"{m} micro-batches are not a multiple of pp = {g}, which the interleaved schedule "
-            f"needs; nearest: {near}"
-        )
-    return (
-        f"{m} micro-batches in groups of micro_batch_group = {g} leave {m % g}, fewer than "
-        f"pp = {p.pp}; nearest: {near} micro-batches, or micro_batch_group={p.pp}"
-    )
-
-
 def _chunks_match(p: Any, task: Task) -> Any:
-    several = p.virtual_stages > 1
-    v_shaped = _is(p.schedule, V_SHAPED)
-    return ((_is(p.schedule, LOOPED) | v_shaped) == several) & (
-        (p.virtual_stages == 2) | (v_shaped == 0)
-    )
+    v, schedule = p.virtual_stages, p.schedule
+    return (v >= schedules.least_chunks(schedule)) & (v <= schedules.most_chunks(schedule))
 
 
 def _chunks_message(p: Plan, task: Task) -> str:
-    name = spell("schedule", p.schedule)
-    if p.schedule in LOOPED:
-        return f"the {name} schedule needs virtual_stages >= 2"
-    if p.schedule in V_SHAPED:
-        return f"the {name} schedule needs virtual_stages=2, not {p.virtual_stages}"
-    return f"virtual_stages={p.virtual_stages} needs schedule=interleaved, not {name}"
+    name, (least, most) = spell("schedule", p.schedule), SCHEDULES.rows[p.schedule].chunks
+    if most == 1:
+        usual = spell("schedule", schedules.usual(p.virtual_stages))
+        return f"virtual_stages={p.virtual_stages} needs schedule={usual}, not {name}"
+    if least == most:
+        return f"the {name} schedule needs virtual_stages={least}, not {p.virtual_stages}"
+    return f"the {name} schedule needs virtual_stages >= {least}"
 
 
-def _both_ways(p: Any, task: Task) -> Any:
-    """Half of the micro-batches enter at either end, and ranks are in pairs."""
-    even = (p.pp % 2 == 0) & (_micro_batches(p, task) % 2 == 0)
-    return (p.schedule != Schedule.DUALPIPE) | even
+def _group_message(p: Plan, task: Task) -> str:
+    known = " or ".join(schedule.name for schedule in SCHEDULES.rows if schedule.groups)
+    return (
+        f"micro_batch_group={p.micro_batch_group} needs schedule={known} and at least "
+        f"pp = {p.pp}; nearest: {p.pp if schedules.takes_groups(p.schedule) else 0}"
+    )
+
+
+_READ: dict[str, Callable[[Any, Task], Any]] = {
+    "p": lambda p, t: p.pp,
+    "v": lambda p, t: p.virtual_stages,
+    "g": lambda p, t: np.maximum(p.micro_batch_group, p.pp),
+    "m": _micro_batches,
+}
+"""A pipeline's sizes, from the columns of plans."""
+_FIELDS = {
+    "p": ("pp",),
+    "v": ("virtual_stages",),
+    "g": ("pp", "micro_batch_group"),
+    "m": ("dp", "micro_batch"),
+}
+"""The fields of a plan that decide them."""
+
+
+def _sizes(p: Any, task: Task, reads: str) -> Sizes[Any]:
+    """The sizes that a condition reads; 0 for the others."""
+    return Sizes(*(_READ[name](p, task) if name in reads else 0 for name in Sizes._fields))
+
+
+def _met(group: Iterable[Condition], p: Any, task: Task) -> Any:
+    """Whether plans meet these conditions, where their schedule has them."""
+    out, known = True, conditions(SCHEDULES.rows)
+    for condition in group:
+        bound = known[condition](p.schedule)
+        if some(bound):
+            out = out & (condition.ok(_sizes(p, task, condition.reads)) | (bound == 0))
+    return out
+
+
+def _message(group: Iterable[Condition], p: Plan, task: Task) -> str:
+    """The message of the first of these conditions that one plan does not meet."""
+    schedule, sizes = SCHEDULES.rows[p.schedule], _sizes(p, task, "pvgm")
+    own = (condition for condition in schedule.conditions if condition in group)
+    broken = next(condition for condition in own if not condition.ok(sizes))
+    return broken.message(schedule.name, sizes)
+
+
+def _of_schedules(name: str) -> Rule:
+    """The rule of the conditions of one name."""
+    group = [condition for condition in KNOWN if condition.name == name]
+    fields = {field for condition in group for size in condition.reads for field in _FIELDS[size]}
+    return Rule(
+        name,
+        ("schedule", *sorted(fields)),
+        lambda p, t: _met(group, p, t),
+        lambda p, t: _message(group, p, t),
+    )
+
+
+KNOWN = tuple(conditions(SCHEDULES.rows))
+"""Conditions of the package's schedules."""
+
+
+def _added() -> list[Condition]:
+    """Conditions of schedules that were added since."""
+    return [condition for condition in conditions(SCHEDULES.rows) if condition not in KNOWN]
 
 
 def _layout_adds_up(p: Any, task: Task) -> Any:
@@ -128,7 +159,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         "pipeline-schedule-needs-pipeline",
         ("schedule", "pp"),
-        lambda p, t: (p.pp > 1) | (p.schedule <= Schedule.INTERLEAVED),
+        lambda p, t: (p.pp > 1) | (schedules.needs_stages(p.schedule) == 0),
         lambda p, t: (
             f"schedule={spell('schedule', p.schedule)} needs pp > 1: without stages it is plain "
             "accumulation (1f1b)"
@@ -139,46 +170,16 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         ("micro_batch_group", "schedule", "pp"),
         lambda p, t: (
             (p.micro_batch_group == 0)
-            | ((p.schedule == Schedule.INTERLEAVED) & (p.micro_batch_group >= p.pp))
+            | (schedules.takes_groups(p.schedule) & (p.micro_batch_group >= p.pp))
         ),
-        lambda p, t: (
-            f"micro_batch_group={p.micro_batch_group} needs schedule=interleaved and at least "
-            f"pp = {p.pp}; nearest: {p.pp if p.schedule == Schedule.INTERLEAVED else 0}"
-        ),
-    ),
-    Rule(
-        "interleaved-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch", "micro_batch_group"),
-        _whole_groups,
         _group_message,
     ),
+    *map(_of_schedules, dict.fromkeys(condition.name for condition in KNOWN)),
     Rule(
-        "breadth-first-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch"),
-        lambda p, t: (p.schedule != Schedule.BREADTH_FIRST) | (_micro_batches(p, t) >= p.pp),
-        lambda p, t: (
-            f"{_micro_batches(p, t)} micro-batches are fewer than pp = {p.pp}, which the "
-            f"breadth-first schedule needs; nearest: {p.pp}"
-        ),
-    ),
-    Rule(
-        "deep-schedule-micro-batches",
-        ("pp", "schedule", "dp", "micro_batch"),
-        lambda p, t: (_is(p.schedule, DEEP) == 0) | (_micro_batches(p, t) >= 2 * p.pp),
-        lambda p, t: (
-            f"{_micro_batches(p, t)} micro-batches are fewer than 2 pp = {2 * p.pp}, which the "
-            f"{spell('schedule', p.schedule)} schedule needs; nearest: {2 * p.pp}"
-        ),
-    ),
-    Rule(
-        "dualpipe-halves",
-        ("pp", "schedule", "dp", "micro_batch"),
-        _both_ways,
-        lambda p, t: (
-            f"the dualpipe schedule needs an even pp and an even number of micro-batches, not "
-            f"pp = {p.pp} and {_micro_batches(p, t)}; nearest: pp = {p.pp + p.pp % 2} and "
-            f"{_micro_batches(p, t) + _micro_batches(p, t) % 2}"
-        ),
+        "schedule-conditions",
+        ("schedule", "pp", "virtual_stages", "micro_batch_group", "dp", "micro_batch"),
+        lambda p, t: _met(_added(), p, t),
+        lambda p, t: _message(_added(), p, t),
     ),
     Rule(
         "p2p-overlap-needs-interleaving",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..plan.codes import Sync
+from ..pipeline.schedules import model_copies
+from ..plan.codes import Sync, all_reduces, gossips
 from ..plan.compressors import METHODS, Compression
 from ..plan.gossip_graphs import Topology
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .rule import Rule
@@ -34,7 +35,7 @@ def _plain(p: Any) -> Any:
 
 def _any_group(p: Any) -> Any:
     """Whether the policy is one that any group of ranks can follow, not only whole replicas."""
-    return (p.sync < Sync.PARAMETER_SERVER) & (p.sync_period == 1) & (p.compression == 0)
+    return all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
 
 
 def _whole(p: Any, task: Task) -> Any:
@@ -119,10 +120,10 @@ SYNC_RULES = (
     Rule(
         "topology-is-of-gossip",
         ("sync", "topology"),
-        lambda p, t: (p.sync >= Sync.GOSSIP) == (p.topology > 0),
+        lambda p, t: gossips(p.sync) == (p.topology != Topology.NONE),
         lambda p, t: (
             f"sync={spell('sync', p.sync)} averages over a graph: name its topology"
-            if p.sync >= Sync.GOSSIP
+            if gossips(p.sync)
             else f"topology={spell('topology', p.topology)} needs sync=gossip"
         ),
     ),
@@ -173,7 +174,7 @@ SYNC_RULES = (
         ("bucket_parameters", "overlap_grad_reduce", "zero", "sync"),
         lambda p, t: (
             (p.bucket_parameters == 0)
-            | ((p.overlap_grad_reduce == 1) & (p.zero < 3) & (p.sync < Sync.GOSSIP))
+            | ((p.overlap_grad_reduce == 1) & (p.zero < 3) & (gossips(p.sync) == 0))
         ),
         lambda p, t: (
             f"bucket_parameters={p.bucket_parameters} needs overlap_grad_reduce, zero <= 2 and "

@@ -17,9 +17,10 @@ from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES
+from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES

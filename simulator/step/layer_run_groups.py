@@ -1,10 +1,12 @@
-"""What do plans cost whose layers differ in their strategy? The parts of a step from their runs."""
+"""Plans whose layers differ in their strategy: the parts of a step from their runs."""
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
-from ..base.arrays import Index, Value, codes_in
+from ..base.arrays import Index, Value, codes_in, take_last
 from ..plan.plan import Plan
 from ..task import Task
 from . import data_parallel, layer_run_stages, memory
@@ -12,7 +14,7 @@ from .plan_groups import PlanGroup, optimizer_seconds
 
 
 class SegmentGroup(PlanGroup):
-    """Rows with segments: every row is a skeleton of its own, and nothing is tabulated."""
+    """Rows with segments: every row is a skeleton of its own."""
 
     def __init__(self, task: Task, plans: Plan, rows: Index) -> None:
         self._describe(task, plans, rows)
@@ -22,8 +24,12 @@ class SegmentGroup(PlanGroup):
         self.sends = self._sends(plans)
 
     def take(self, which: Index, rows: Index) -> PlanGroup:
-        """The chosen ones of its rows, costed again."""
-        return SegmentGroup(self.task, self.plans.take(which), rows)
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        out = copy(self)
+        out.plans, out.rows, out.skeleton = self.plans.take(which), rows, np.arange(which.size)
+        out.segmented = take_last(self.segmented, which)
+        out.stages, out.sends = out.segmented.stages, self.sends[..., which]
+        return out
 
     def memory_total(self) -> Value:
         total = sum(self.rank_bytes(0).values(), np.zeros(1))

@@ -1,4 +1,4 @@
-"""What do the ranks of a plan cost whose layers differ in their strategy? Sums over its runs.
+"""Ranks of plans whose layers differ in their strategy: sums over the runs of layers.
 
 Layer costs add up, so a stage is the sum of its runs. Neighbouring runs of a stage with the same
 tp, dp and ZeRO stage synchronise their weights together: one *shard*. Where tp changes between
@@ -258,13 +258,7 @@ def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> We
     dense, expert, units = added(own, into, size)
     tp, dp = (largest(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
+    units_of_largest = largest(runs.of_largest(runs.layers.unit_parameters), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
-    ranks = np.maximum(tp * plans.cp * dp / folded, 1.0)
-    return Weights(
-        dense=dense,
-        expert=expert,
-        units=units,
-        unit_parameters=largest(runs.of_largest(runs.layers.unit_parameters), into, size),
-        data_group=collectives.place(dp * plans.cp, tp, task.cluster),
-        expert_group=collectives.place(ranks, folded, task.cluster),
-    )
+    parameters = dense, expert, units, units_of_largest
+    return Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)

@@ -1,4 +1,4 @@
-"""What do plans of one precision cost, part by part? Lookups in tables by skeleton.
+"""Costs of plans of one precision, part by part: lookups in tables by skeleton.
 
 This room and data_parallel are the only ones that decide what overlaps what.
 Arrays are [row] unless a docstring says otherwise.
@@ -16,7 +16,7 @@ from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
-from ..pipeline import idle_time
+from ..pipeline import schedules
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
 from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
@@ -101,15 +101,9 @@ class PlanGroup:
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
         s, overlap = self.stages, np.array([[0.0], [1.0]])
-        hops = idle_time.sends(
-            skeletons.schedule,
-            s.ranks,
-            s.virtual,
-            stages.micro_batch_groups(skeletons),
-            s.micro_batches,
-            overlap,
-            self.task.software.contention,
-        )
+        sizes = stages.sizes_of(skeletons, s.micro_batches)
+        contention = self.task.software.contention
+        hops = schedules.sends(skeletons.schedule, sizes, overlap, contention)
         out: Value = hops * s.hop
         return out
 

@@ -1,4 +1,4 @@
-"""How does one plan run, event by event? Its stage times from the cost model, then the timeline.
+"""Timeline of one plan, event by event: its stage times from the cost model, then the events.
 
 The closed forms choose among plans; this re-scores the best few (`rescore`) and times uneven
 stages exactly.
@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..base.arrays import Value
-from ..pipeline import stage_placement
+from ..pipeline import schedules, stage_placement
 from ..pipeline.dependency_graph import graph
 from ..pipeline.event_simulation import StageTimes, Timeline
 from ..pipeline.event_simulation import simulate as run
-from ..pipeline.idle_time import deferred
-from ..pipeline.schedule_names import Schedule
+from ..pipeline.schedule import Placement, Schedule
 from ..plan.plan import Plan, resolve
 from ..rules.validity import check
 from ..task import Task
@@ -94,16 +93,17 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     # Every chunk as a rank of its own, one micro-batch in flight.
     alone = replace(
         plan,
-        schedule=int(Schedule.NAIVE),
+        schedule=schedules.code("naive"),
         layers_per_stage=chunk_sizes(task, plan),
         first_stage_layers=0,
         last_stage_layers=0,
     )
     (group,) = simulate(task, alone.table(), _every_chunk).groups
     (whole,) = costs.groups
-    s, v = group.stages, int(plan.virtual_stages)
+    s, schedule = group.stages, schedules.SCHEDULES.rows[plan.schedule]
     m, times = int(s.micro_batches[0]), _times(task, plan, s)
-    held_back = min(_deferred(times), m) if plan.schedule == Schedule.ZB_H2 else 0
+    held_back = min(_held_back(schedule, times), m)
+    sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     at_end = float(whole.optimizer_copies()[0])
     work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end
@@ -112,7 +112,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(plan.schedule, plan.pp, v, m, plan.micro_batch_group, held_back), times),
+        timeline=run(graph(schedule, *sizes, held_back), times),
         kept=s.activations[:, 0],
         pending=s.pending[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
@@ -136,13 +136,13 @@ def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
     )
 
 
-def _deferred(times: StageTimes) -> int:
-    """Weight gradients to hold back, by rank, so that none is missing when the pipeline drains."""
-    longest = (times.forward + times.input_gradient).max()
-    return int(deferred(longest, times.weight_gradient.max()))
+def _held_back(schedule: Schedule, times: StageTimes) -> int:
+    """Weight gradients that a rank holds back, over the rank."""
+    longest = np.asarray((times.forward + times.input_gradient).max())
+    return int(schedule.holds_back(longest, times.weight_gradient.max()))
 
 
 def _every_chunk(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """A layout in which every chunk is a rank."""
-    alone = cut._replace(pp=len(cut.chunks), place=stage_placement.Placement.LOOPED)
+    alone = cut._replace(pp=len(cut.chunks), place=Placement.LOOPED)
     return stage_placement.every_rank(alone)

@@ -1,4 +1,4 @@
-"""What do the layers of each pipeline rank add up to, before the schedule comes in?
+"""Sums of the layers of each pipeline rank, before the schedule comes in.
 
 Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ..base.arrays import Index, Value, some
 from ..layers.layer_costs import Cost, LayerCosts
 from ..operators import collectives
+from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
-from ..plan.plan import Plan, model_copies
+from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 
@@ -36,6 +37,24 @@ class Weights:
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
     replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
+
+    @classmethod
+    def of_layers(
+        cls,
+        task: Task,
+        parameters: tuple[Value, Value, Value, Value],
+        tp: Value,
+        ranks: Value,
+        folded: Value | float,
+    ) -> Weights:
+        """Layers under one strategy: `parameters` are the first four fields, `ranks` dp cp, and
+        `folded` etp ep."""
+        experts = np.maximum(tp * ranks / folded, 1.0)
+        return cls(
+            *parameters,
+            data_group=collectives.place(ranks, tp, task.cluster),
+            expert_group=collectives.place(experts, folded, task.cluster),
+        )
 
 
 def _over_kinds(counts: Value, costs: Value) -> Value:

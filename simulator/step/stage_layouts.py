@@ -9,6 +9,7 @@ import numpy as np
 from ..base.arrays import Value, distinct
 from ..layers.layer_kinds import layer_kinds
 from ..pipeline import stage_placement
+from ..pipeline.schedules import placement
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
@@ -23,7 +24,7 @@ class Placements:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         columns = [
             *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
-            *(plans.mtp_stage, stage_placement.placement(plans.schedule)),
+            *(plans.mtp_stage, placement(plans.schedule)),
         ]
         rows, self.which = distinct(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
@@ -65,7 +66,7 @@ def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
 
 def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
     """Layers of each chunk of one plan, in model order."""
-    place = int(stage_placement.placement(plan.schedule))
+    place = int(placement(plan.schedule))
     ends = (plan.first_stage_layers, plan.last_stage_layers)
     return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
 

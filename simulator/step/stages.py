@@ -12,17 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.arrays import Index, Value, codes_in, distinct, repeats, some
+from ..base.arrays import Index, Value, distinct, every, repeats, some
 from ..hardware.precision import Recipe
 from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from ..layers.listed_layers import listed_costs
 from ..operators import collectives, kernel_times
 from ..operators.kernel_times import smooth_maximum
 from ..operators.layer_work import Strategy
-from ..pipeline import idle_time, stage_placement, uneven_chunks
-from ..pipeline.activations_in_flight import Sizes, held_bytes, in_flight, losses_in_flight
-from ..pipeline.idle_time import Passes
-from ..pipeline.schedule_names import Schedule
+from ..pipeline import schedules, uneven_chunks
+from ..pipeline.schedule import Passes, Sizes
 from ..plan import tensor_grid
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
@@ -96,6 +94,12 @@ def micro_batch_groups(plans: Plan) -> Value:
     return groups
 
 
+def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
+    """The sizes of every row's pipeline."""
+    pp, virtual = plans.pp.astype(float), plans.virtual_stages.astype(float)
+    return Sizes(pp, virtual, micro_batch_groups(plans), micro_batches)
+
+
 def strategy(plans: Plan) -> Strategy:
     """The local strategy of each row as float columns."""
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
@@ -125,8 +129,9 @@ def costs_of(model: Model) -> CostsOf:
 def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
     stage, alike = ranks.costs, ranks.ranks_alike
-    pp, v = plans.pp.astype(float), plans.virtual_stages.astype(float)
     m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
+    sizes = sizes_of(plans, m)
+    pp = sizes.p
     launches = _pipeline_launches(task, ranks, pp)
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     rows = np.arange(m.size)
@@ -134,21 +139,20 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     slowest = seconds[slow, rows]
     total = ranks.total + launches
     forward_before, both_before = ranks.before
-    sizes = Sizes(pp, v, micro_batch_groups(plans), m, ranks.rank)
-    flight = in_flight(plans.schedule, sizes)
+    flight = _in_flight(plans, ranks, sizes)
     activations, buffers = kept_bytes(task, ranks, pp, flight)
-    if codes_in(plans.schedule)[-1] >= Schedule.ZB_H1:
+    if some(schedules.defers(plans.schedule)):
         activations = _with_deferred(task, plans, ranks, sizes)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     offloads = some(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
-        virtual=v,
+        virtual=sizes.v,
         weights=ranks.weights,
         parts=stage[SECONDS, slow, rows],
         slowest=slowest,
-        idle=_idle(task, plans, m, ranks, slow, usual),
+        idle=_idle(task, plans, sizes, ranks, slow, usual),
         hop=ranks.hop,
         end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
@@ -158,7 +162,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         activations=activations,
         on_host=flight * stage[Cost.ON_HOST] if offloads else None,
         pending=stage[Cost.PENDING],
-        logits=stage[Cost.LOGITS] * losses_in_flight(plans.schedule, m),
+        logits=stage[Cost.LOGITS] * schedules.losses_in_flight(plans.schedule, m),
         buffers=buffers,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
@@ -205,7 +209,7 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     if paths is None:
         return mean
     longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
-    return np.where(plans.schedule == Schedule.INTERLEAVED, longest, mean)
+    return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
 
 
 def _passes(task: Task, stage: Value) -> Passes:
@@ -214,30 +218,41 @@ def _passes(task: Task, stage: Value) -> Passes:
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
-def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes) -> Value:
+def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> Value:
+    """Micro-batches in flight on the rank of each class that keeps most [class, skeleton]."""
+    first = schedules.in_flight(plans.schedule, sizes, ranks.rank)
+    if not some(schedules.fuller_inside(plans.schedule)):
+        return first
+    return np.maximum(first, schedules.in_flight(plans.schedule, sizes, ranks.last_rank))
+
+
+def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> Value:
     """Bytes of activations at the peak of the worst rank of each class [class, skeleton], where
     weight gradients may be deferred."""
     stage, schedule = ranks.costs, plans.schedule
     whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
     passes = _passes(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
-    deferred = idle_time.deferred(longest, passes.weight_gradient.max(axis=0))
-    each = (sizes, sizes._replace(r=ranks.last_rank))
-    out = [held_bytes(schedule, one, deferred, whole, stage[Cost.PENDING]) for one in each]
+    late = schedules.holds_back(schedule, longest, passes.weight_gradient.max(axis=0))
+    out = [
+        schedules.held_bytes(schedule, sizes, r, late, whole, stage[Cost.PENDING])
+        for r in (ranks.rank, ranks.last_rank)
+    ]
     return np.asarray(np.maximum(*out))
 
 
-def _idle(task: Task, plans: Plan, m: Value, ranks: Ranks, slow: Index, usual: Value) -> Value:
+def _idle(
+    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slow: Index, usual: Value
+) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
-    pp = plans.pp.astype(float)
-    usual = np.where(pp > 1, usual, 0.0)
-    if codes_in(plans.schedule)[-1] <= Schedule.GPIPE:
+    usual = np.where(sizes.p > 1, usual, 0.0)
+    if every(schedules.idles_as_usual(plans.schedule)):
         return usual
-    rows, passes = np.arange(pp.size), _passes(task, ranks.costs)
+    rows, passes = np.arange(sizes.p.size), _passes(task, ranks.costs)
     own = Passes(*(part[slow, rows] for part in passes))
-    every = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
-    rest = Passes(*(whole - one for whole, one in zip(every, own, strict=True)))
-    return idle_time.idle_seconds(plans.schedule, pp, m, own, rest, usual)
+    all_ranks = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
+    rest = Passes(*(whole - one for whole, one in zip(all_ranks, own, strict=True)))
+    return schedules.idle_seconds(plans.schedule, sizes, own, rest, usual)
 
 
 def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
@@ -262,8 +277,7 @@ def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     if not task.model.tied and not task.model.mtp_layers:
         return np.zeros(plans.rows)
     # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
-    looped = stage_placement.placement(plans.schedule) == stage_placement.Placement.LOOPED
-    holders = np.where(looped, np.minimum(plans.pp, 2.0), 1.0)
+    holders = np.where(schedules.looped(plans.schedule), np.minimum(plans.pp, 2.0), 1.0)
     ends = collectives.place(holders, task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp
     return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

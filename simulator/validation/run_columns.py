@@ -12,9 +12,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from ..base import names
 from ..base.errors import InputError, did_you_mean
+from ..base.printable import one_line
 
 FILE = "published_runs_columns.csv"
+LONGEST_TEXT = 4000
+"""Characters."""
 
 
 def _whole(text: str) -> int:
@@ -35,13 +39,17 @@ def _flag(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
+def _text(text: str) -> str:
+    return one_line(text, LONGEST_TEXT)
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(text.replace(";", " ").split())
 
 
 _READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "word": (str, "a word"),
-    "text": (str, "a text"),
+    "text": (_text, "a text"),
     "whole": (_whole, "a whole number"),
     "amount": (_amount, "a number above 0"),
     "flag": (_flag, "True or False"),
@@ -67,6 +75,8 @@ class Column:
     def read(self, text: str, where: str) -> Any:
         """The value of a cell; InputError that begins with `where` for a wrong one."""
         read, called = _READ[self.kind]
+        if self.kind in ("word", "list"):
+            names.name(text, f"{where}: {self.name}", LONGEST_TEXT)
         try:
             value = read(text)
         except (ValueError, KeyError, OverflowError):

@@ -1,4 +1,4 @@
-"""Which Model does a Hugging Face config.json describe?
+"""The Model that a Hugging Face config.json describes.
 
 Sizes come from the file only: a missing one is refused, never guessed. What the file leaves to
 the model's code comes from model_families. Vision and speech towers are left out.
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..base import names
 from ..base.errors import InputError, did_you_mean
 from ..base.typed_objects import JsonObject, shown
 from .blocks import Attention, Block, Experts, Mlp
@@ -27,7 +28,7 @@ TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k")
 def read_json(path: str | Path) -> tuple[object, str]:
     """What a config.json holds, and the model's name: the file's, or its folder's for
     `config.json`."""
-    file = Path(path)
+    file = Path(names.path(str(path), "model"))
     name = ascii(str(path))
     try:
         config = json.loads(file.read_bytes())
@@ -36,7 +37,8 @@ def read_json(path: str | Path) -> tuple[object, str]:
     except (ValueError, RecursionError) as error:
         problem = str(error).splitlines()[0]
         raise InputError(f"{name} is not JSON ({problem}); name a config.json") from None
-    return config, file.resolve().parent.name if file.stem == "config" else file.stem
+    stem = file.resolve().parent.name if file.stem == "config" else file.stem
+    return config, names.name(stem, "name of the model")
 
 
 def config_arguments(config: object, name: str) -> dict[str, Any]:

@@ -12,13 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..base import names
 from ..base.errors import InputError, did_you_mean
+from ..base.printable import one_line
 from .blocks import ListedLayer
 
 FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_bytes")
 """Columns of a layer list; OPTIONAL ones may be added."""
 OPTIONAL = ("efficiency", "repeat")
 MOST_LAYERS = 4096
+LONGEST_SOURCE = 2000
+"""Characters of what a list says about where it comes from."""
 LayerList = tuple[str, list[ListedLayer], str]
 """Name, layers in order, source."""
 
@@ -59,7 +63,7 @@ def read_layer_list(path: str | Path) -> LayerList:
     that a layer's kernels reach. Raises InputError with file, layer and column where something is
     missing or is not a number.
     """
-    path = Path(path)
+    path = Path(names.path(str(path), "layer list"))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -68,13 +72,19 @@ def read_layer_list(path: str | Path) -> LayerList:
         return _of_json(text, path)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
-    return path.stem, _layers(rows, path), _comment(text)
+    return _name(path.stem, path), _layers(rows, path), _comment(text)
+
+
+def _name(text: object, path: Path) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"{path}: 'name' must be a text")
+    return names.name(text, f"{path}: name")
 
 
 def _comment(text: str) -> str:
     """The first comment lines of a CSV: its source."""
     told = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
-    return " ".join(told)
+    return one_line(" ".join(told), LONGEST_SOURCE)
 
 
 def _of_json(text: str, path: Path) -> LayerList:
@@ -85,8 +95,12 @@ def _of_json(text: str, path: Path) -> LayerList:
     rows = content.get("layers") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: 'layers' must be a list of objects with {', '.join(FIELDS)}")
-    name, source = str(content.get("name", path.stem)), str(content.get("source", ""))
-    return name, _layers(rows, path), source
+    unknown = [key for key in content if key not in ("name", "source", "layers")]
+    if unknown:
+        near = did_you_mean(unknown[0], ("name", "source", "layers"))
+        raise InputError(f"{path}: unknown key {unknown[0]!r}{near}")
+    source = one_line(content.get("source", ""), LONGEST_SOURCE)
+    return _name(content.get("name", path.stem), path), _layers(rows, path), source
 
 
 def _layers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[ListedLayer]:
@@ -111,6 +125,8 @@ def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
     repeat = _number(row.get("repeat") or 1, f"{where}: repeat")
     if efficiency > 1:
         raise InputError(f"{where}: efficiency is {efficiency:g}; a share of the peak is 0 to 1")
+    if values["parameters"] != int(values["parameters"]):
+        raise InputError(f"{where}: parameters is {values['parameters']:g}; it must be whole")
     if repeat != int(repeat) or not 1 <= repeat <= MOST_LAYERS:
         raise InputError(f"{where}: repeat is {repeat:g}; it must be 1 to {MOST_LAYERS}")
     parameters = int(values.pop("parameters"))
@@ -119,9 +135,9 @@ def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
 
 def _number(value: Any, where: str) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = float(str(value))
+    except ValueError:
         raise InputError(f"{where} is {value!r}, not a number") from None
     if not 0 <= number < 1e18:
-        raise InputError(f"{where} is {value}; it must be at least 0")
+        raise InputError(f"{where} is {value}; it must be at least 0 and below 1e18")
     return number

@@ -1,4 +1,4 @@
-"""Is the dynamic program's plan the best one where all can be costed, up to 8 layers and 4 stages?
+"""The dynamic program's plan is the best where all can be costed, up to 8 layers and 4 stages.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/brute_force.py
 
@@ -16,9 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "search" / "stage_dp"))
 
-from test_dynamic_programming import SLOW, USUAL, every_plan, task
-
-from plan3d.search.stage_dp.dynamic_programming import best_plan
+from test_dynamic_programming import SLOW, USUAL, every_plan, solved, task
 
 FOUR = {"pp": (4,), "tp": (1, 2)}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
@@ -53,9 +51,9 @@ def worst(name: str) -> tuple[int, float]:
     errors = []
     for share in SHARES:
         limit = float(np.quantile(memory, share)) * (1 + 1e-9)
-        found = best_plan(question, choose=choose, limit=limit, unequal=unequal)
+        found = solved(question, choose, limit, unequal)
         assert found.complete
-        errors.append(abs(found.step_seconds / steps[memory <= limit].min() - 1))
+        errors.append(abs(found.best.step_seconds / steps[memory <= limit].min() - 1))
     return steps.size, max(errors)
 
 

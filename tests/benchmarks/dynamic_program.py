@@ -1,4 +1,4 @@
-"""How fast is the exact search over plans that are not uniform, and what do such plans gain?
+"""The dynamic program: how fast it proves its plans, and what those gain.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/dynamic_program.py
 
@@ -13,10 +13,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from plan3d.search.exact.uniform_steps import UniformPlans
 from plan3d.search.find_plans import find_plans
+from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.result.search_result import SearchResult
-from plan3d.search.stage_dp.dynamic_programming import best_plan
-from plan3d.search.stage_dp.stage_search import Search
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp import dynamic_programming
+from plan3d.search.stage_dp.stage_search import StageSearch
+from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan
@@ -56,13 +60,18 @@ def proof(question: Task) -> None:
     began = time.process_time()
     result = find_plans(question, backend="dynamic-programming", headroom=HEADROOM)
     seconds = time.process_time() - began
-    work = best_plan(question, limit=result.limit).search
-    compared, best, gap = result.compared, result.best, result.gap
+    compared = result.compared
     assert compared is not None
-    assert best is not None
-    assert gap is not None
     about = f"{name(question)}, {question.software.name}"
-    row(about, compared.whole, best.step_seconds, gap, seconds, work, str(result.plans[0]))
+    row(about, compared.whole, result, seconds, work(question, result.limit))
+
+
+def work(question: Task, limit: float, choose: dict[str, list[int]] | None = None) -> StageSearch:
+    """What the search did, counted."""
+    space, options = Space.of(question, choose), SearchOptions(limit=limit)
+    stages = stage_space(space, "benchmark", "step-time", dynamic_programming.OF_STAGES)
+    uniform = UniformPlans.of(space, stages, limit, Deadline())
+    return dynamic_programming.solve(stages, uniform, options).search
 
 
 def unequal(question: Task, stages: int) -> None:
@@ -70,25 +79,27 @@ def unequal(question: Task, stages: int) -> None:
     uniform = find_plans(question, choose={"virtual_stages": [1]}, headroom=HEADROOM).best
     assert uniform is not None
     began = time.process_time()
-    outcome = best_plan(
-        question,
-        choose={"pp": [stages], "cp": [1], "sequence_parallel": [1]},
-        limit=(1 - HEADROOM) * question.cluster.accelerator.memory,
+    choose = {"pp": [stages], "cp": [1], "sequence_parallel": [1]}
+    result = find_plans(
+        question, backend="dynamic-programming", choose=choose, headroom=HEADROOM, top=1
     )
     seconds = time.process_time() - began
-    gap = outcome.step_seconds / outcome.bound - 1
     about = f"{name(question)}, pp={stages}, stages of unequal size, cp=1"
-    plan = str(outcome.plan)
-    row(about, uniform.step_seconds, outcome.step_seconds, gap, seconds, outcome.search, plan)
+    row(about, uniform.step_seconds, result, seconds, work(question, result.limit, choose))
 
 
 def row(
-    about: str, uniform: float, step: float, gap: float, seconds: float, work: Search, plan: str
+    about: str, uniform: float, result: SearchResult, seconds: float, done: StageSearch
 ) -> None:
+    best, gap = result.best, result.gap
+    assert best is not None
+    assert gap is not None
+    step = best.step_seconds
     print(
         f"| {about} | {uniform:.4g} | {step:.4g} | {100 * (uniform / step - 1):+.2f} % "
-        f"| {100 * max(gap, 0):.1g} % | {seconds:.1f} | {work.stages:,} | {work.labels:,} "
-        f"| {work.passes} | {code(plan)} |"
+        f"| {100 * gap:.1g} % | {seconds:.1f} | {done.stages:,} | {done.labels:,} "
+        f"| {done.passes} | {code(str(result.plans[0]))} |",
+        flush=True,
     )
 
 

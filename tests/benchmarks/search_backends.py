@@ -1,4 +1,4 @@
-"""How good are the backends that draw at random? Prints Markdown tables of regret.
+"""Regret of the backends that draw at random, as Markdown tables.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/search_backends.py \\
         [uniform|staged] [SEEDS] [FILE]
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import MakeSampler
@@ -28,7 +29,6 @@ from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged import StagedProblem
 from plan3d.search.space.uniform import UniformProblem
-from plan3d.search.stage_dp.dynamic_programming import best_plan
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -81,8 +81,8 @@ def limit_of(task: Task) -> float:
 
 
 def run(problem: Problem, name: str, make: MakeSampler, seed: int) -> SearchResult:
-    options = {"objective": "step-time", "limit": limit_of(problem.task), "top": 1}
-    return ask_tell.search(problem, make, backend=name, budget=BUDGET, seed=seed, **options)
+    options = SearchOptions(limit=limit_of(problem.task), top=1, budget=BUDGET)
+    return ask_tell.search(problem, make, options, backend=name, seed=seed)
 
 
 def numbers(result: SearchResult, optimum: float) -> tuple[float, ...]:
@@ -131,11 +131,12 @@ def uniform(task: Task) -> tuple[float, Entrants]:
 def staged(task: Task) -> tuple[float, Entrants]:
     """The same; and random search among the plans whose stages are alike."""
     problem = StagedProblem.of(task)
-    proof = best_plan(task, choose=problem.constraints, limit=limit_of(task))
+    proof = find_plans(task, backend="dynamic-programming", choose=problem.constraints, top=1)
     assert proof.complete
+    assert proof.best
     entrants: Entrants = {name: (problem, of_stages(name)) for name in SAMPLERS}
     entrants[ALIKE] = EqualStagesProblem(problem), SAMPLERS["random"]
-    return proof.step_seconds, entrants
+    return float(proof.best.step_seconds), entrants
 
 
 SPACES = {

@@ -1,4 +1,4 @@
-"""How fast is the event simulation? Prints a Markdown table.
+"""Speed of the event simulation, as a Markdown table.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/timeline_speed.py
 
@@ -15,15 +15,14 @@ import numpy as np
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.plan.values import spell
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 
 CASES = (
-    (Schedule.ONE_F_ONE_B, 64, 1, 512),
-    (Schedule.INTERLEAVED, 64, 4, 512),
-    (Schedule.ZB_H1, 64, 1, 512),
-    (Schedule.ZB_V, 64, 2, 512),
-    (Schedule.DUALPIPE, 64, 1, 512),
+    ("1f1b", 64, 1, 512),
+    ("interleaved", 64, 4, 512),
+    ("zb-h1", 64, 1, 512),
+    ("zb-v", 64, 2, 512),
+    ("dualpipe", 64, 1, 512),
 )
 
 
@@ -44,19 +43,19 @@ def stages(count: int, layouts: tuple[int, ...] = ()) -> StageTimes:
 def main() -> None:
     print("| schedule | pp | v | micro-batches | operations | cold ms | warm ms |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for schedule, p, v, m in CASES:
+    for name, *sizes in CASES:
+        p, v, m = sizes
         times = stages(p * v)
 
-        def step(case: tuple[int, ...] = (schedule, p, v, m), times: StageTimes = times) -> object:
-            return simulate(graph(*case), times).step_seconds
+        def step(name: str = name, sizes: list[int] = sizes, times: StageTimes = times) -> object:
+            return simulate(graph(SCHEDULES[name], *sizes), times).step_seconds
 
         cold = seconds(step)
         warm = statistics.median(seconds(step) for _ in range(5))
-        count = graph(schedule, p, v, m).operations
-        name = spell("schedule", schedule)
+        count = graph(SCHEDULES[name], p, v, m).operations
         print(f"| {name} | {p} | {v} | {m} | {count:,} | {1e3 * cold:.1f} | {1e3 * warm:.1f} |")
-    many, eight = stages(8, (1000,)), (Schedule.ONE_F_ONE_B, 8, 1, 64)
-    took = seconds(lambda: simulate(graph(*eight), many).step_seconds)
+    many, eight = stages(8, (1000,)), graph(SCHEDULES["1f1b"], 8, 1, 64)
+    took = seconds(lambda: simulate(eight, many).step_seconds)
     print(f"\n1,000 uneven layouts of 8 stages and 64 micro-batches, 1F1B: {1e3 * took:.1f} ms.")
 
 

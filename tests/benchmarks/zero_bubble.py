@@ -1,4 +1,4 @@
-"""Does the event simulation order and time the schedules of Qi et al. 2024 as they measured?
+"""The event simulation against the schedules that Qi et al. 2024 measured.
 
     python tests/benchmarks/zero_bubble.py
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.plan.fields import CHOICES
+from plan3d.simulator.pipeline.schedules import SCHEDULES, code
 
 DATA = Path(__file__).parent / "data" / "zero_bubble.csv"
 """Measured steps and profiled passes, with their source."""
@@ -44,7 +44,7 @@ def predicted(row: dict[str, str], held: float) -> float:
     names = ("forward_ms", "input_gradient_ms", "weight_gradient_ms", "hop_ms")
     forward, gradient, weight, hop = (float(row[name]) / 1e3 for name in names)
     deferred = math.ceil((forward + gradient) / weight) if row["schedule"] == "zb-2p" else 0
-    chosen = graph(CHOICES["schedule"].names[row["schedule"]], p, v, m, 0, deferred)
+    chosen = graph(SCHEDULES.rows[code(row["schedule"])], p, v, m, 0, deferred)
     each = [np.full(p * v, seconds / v) for seconds in (forward, gradient, weight)]
     times = StageTimes(
         forward=each[0], input_gradient=each[1], weight_gradient=each[2], hop=hop, held=held

@@ -7,10 +7,9 @@ p ranks, m micro-batches. Idle seconds are what a rank does not compute between 
 import numpy as np
 import pytest
 
-from plan3d.simulator.pipeline.idle_time import Passes, deferred, idle_seconds
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedule import Passes, Sizes
+from plan3d.simulator.pipeline.schedules import code, holds_back, idle_seconds
 
-S = Schedule
 USUAL = 77.0
 """What 1F1B makes of it: handed through by the schedules that idle as it does."""
 
@@ -25,10 +24,14 @@ def passes(f, i, w):
 
 def idle(schedule, p, m, slowest, others):
     """Idle seconds of a rank with passes `slowest`; `others` are those of all other ranks."""
-    code = np.array([int(schedule)])
-    sizes = (column(p), column(m))
-    (out,) = idle_seconds(code, *sizes, passes(*slowest), passes(*others), column(USUAL))
+    each = (passes(*slowest), passes(*others), column(USUAL))
+    (out,) = idle_seconds(np.array([code(schedule)]), sizes(p, m), *each)
     return out
+
+
+def sizes(p, m):
+    """Of pipelines with one chunk a rank: how many there are is the caller's."""
+    return Sizes(*(np.atleast_1d(np.array(n, float)) for n in (p, 1, p, m)))
 
 
 def uniform(schedule, p, m, f, i, w):
@@ -37,11 +40,11 @@ def uniform(schedule, p, m, f, i, w):
 
 def test_a_rank_alone_waits_for_every_pass_of_all_others():
     """Naive model parallelism, m (p-1)(f+i+w): Huang et al. 2019 (GPipe), figure 2b."""
-    assert uniform(S.NAIVE, 4, 5, 2, 3, 1) == 5 * 3 * (2 + 3 + 1)
-    assert idle(S.NAIVE, 3, 2, (9, 9, 9), (1, 2, 4)) == 2 * (1 + 2 + 4)
+    assert uniform("naive", 4, 5, 2, 3, 1) == 5 * 3 * (2 + 3 + 1)
+    assert idle("naive", 3, 2, (9, 9, 9), (1, 2, 4)) == 2 * (1 + 2 + 4)
 
 
-@pytest.mark.parametrize("schedule", [S.ONE_F_ONE_B, S.INTERLEAVED, S.GPIPE, S.BREADTH_FIRST])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe", "breadth-first"])
 def test_schedules_that_split_no_backward_pass_idle_as_1f1b_does(schedule):
     """(p-1)(f+i+w), over v with v chunks a rank: Narayanan et al. 2021, section 2.2; the caller
     knows v (test_step_composition has the numbers)."""
@@ -61,15 +64,15 @@ def test_schedules_that_split_no_backward_pass_idle_as_1f1b_does(schedule):
 )
 def test_zb_h1(f, i, w, seconds):
     """(p-1)(f+i-w): Qi et al. 2024 (zero bubble), table 1."""
-    assert uniform(S.ZB_H1, 4, 4, f, i, w) == seconds
-    assert uniform(S.ZB_H1, 4, 40, f, i, w) == seconds
+    assert uniform("zb-h1", 4, 4, f, i, w) == seconds
+    assert uniform("zb-h1", 4, 40, f, i, w) == seconds
 
 
 def test_zb_h1_with_fewer_micro_batches_than_ranks():
     """Four ranks, two micro-batches, passes of a second. The last rank runs F0 at 3, I0 at 4, F1
     and I1 until 7, W0 and W1 until 9; I1 comes up to the first rank at 9, W1 ends at 11. A rank
     works for 6 of 11 seconds."""
-    assert uniform(S.ZB_H1, 4, 2, 1, 1, 1) == pytest.approx(11 - 6)
+    assert uniform("zb-h1", 4, 2, 1, 1, 1) == pytest.approx(11 - 6)
 
 
 def test_zb_h2():
@@ -77,20 +80,20 @@ def test_zb_h2():
 
     What is left is the fill less the n - 1 = 2(p-1) forward passes run meanwhile, or the drain
     less the m - 1 weight gradients there are to fill it."""
-    assert uniform(S.ZB_H2, 4, 7, 1, 1, 1) == 0
-    assert uniform(S.ZB_H2, 4, 12, 2, 3, 1) == 3 * (2 + 3) - (12 - 1) * 1
-    assert uniform(S.ZB_H2, 4, 40, 2, 3, 1) == 3 * (2 + 3) - 6 * 2
+    assert uniform("zb-h2", 4, 7, 1, 1, 1) == 0
+    assert uniform("zb-h2", 4, 12, 2, 3, 1) == 3 * (2 + 3) - (12 - 1) * 1
+    assert uniform("zb-h2", 4, 40, 2, 3, 1) == 3 * (2 + 3) - 6 * 2
     # Four micro-batches: three forward passes, three weight gradients.
-    assert uniform(S.ZB_H2, 4, 4, 1, 1, 1) == 3 * (1 + 1) - 3
+    assert uniform("zb-h2", 4, 4, 1, 1, 1) == 3 * (1 + 1) - 3
 
 
 def test_zb_h2_with_one_optimizer_step_for_all():
     """(p-1) f more than without post-validation for equal passes, for the last rank begins that
     much later; with the two deferred weight gradients a rank of table 1, (p-1)(f+i-2w)."""
-    assert uniform(S.ZB_H2_SYNC, 4, 12, 1, 1, 1) == 3 * 1
-    assert uniform(S.ZB_H2_SYNC, 4, 12, 2, 3, 1) == 3 * (2 + 3 - 2 * 1)
+    assert uniform("zb-h2-sync", 4, 12, 1, 1, 1) == 3 * 1
+    assert uniform("zb-h2-sync", 4, 12, 2, 3, 1) == 3 * (2 + 3 - 2 * 1)
     # Three micro-batches on four ranks: 9 seconds of work, and the Gantt chart ends at 14.
-    assert uniform(S.ZB_H2_SYNC, 4, 3, 1, 1, 1) == pytest.approx(14 - 9)
+    assert uniform("zb-h2-sync", 4, 3, 1, 1, 1) == pytest.approx(14 - 9)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_zb_h2_with_one_optimizer_step_for_all():
 def test_zb_v(f, i, w, seconds):
     """Four ranks with two chunks each, f, i, w of one chunk: nothing when all are equal (Qi et al.
     2024, controllable memory, section 3.2), else the longest of eight ways to wait."""
-    assert uniform(S.ZB_V, 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
+    assert uniform("zb-v", 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -129,24 +132,25 @@ def test_zb_v(f, i, w, seconds):
 def test_dualpipe(f, i, w, seconds):
     """Eight ranks, or four with a V of eight stages: DeepSeek-AI 2024 (V3), table 2, and the
     DualPipe repository's README (the same numbers for DualPipeV with twice the stages)."""
-    assert uniform(S.DUALPIPE, 8, 16, f, i, w) == pytest.approx(seconds)
-    assert uniform(S.DUALPIPE_V, 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
+    assert uniform("dualpipe", 8, 16, f, i, w) == pytest.approx(seconds)
+    assert uniform("dualpipe-v", 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
 
 
 def test_schedules_of_one_table_do_not_mix():
-    code = np.array([S.NAIVE, S.GPIPE, S.ZB_H1])
+    codes = np.array([code(name) for name in ("naive", "gpipe", "zb-h1")])
     three = passes([1, 1, 1], [1, 1, 1], [1, 1, 1])
     each = Passes(*(np.ravel(part) for part in three))
     others = Passes(*(3 * part for part in each))
-    sizes = (column(4, 4, 4), column(8, 8, 8))
-    found = idle_seconds(code, *sizes, each, others, column(USUAL, USUAL, USUAL))
+    three = Sizes(*(column(n, n, n) for n in (4, 1, 4, 8)))
+    found = idle_seconds(codes, three, each, others, column(USUAL, USUAL, USUAL))
     assert found.tolist() == [8 * 9, USUAL, 3]
 
 
 def test_weight_gradients_that_zb_h2_holds_back():
     """As many a rank as fill the longest forward pass and input gradient, at least the two of Qi
     et al. 2024, table 1; no more than a bound where weight gradients take no time."""
-    found = deferred(column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
+    codes = np.full(5, code("zb-h2"))
+    found = holds_back(codes, column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
     assert found.tolist() == [5, 2, 3, 2, 1000]
 
 

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.pipeline.dependency_graph import graph, of_orders
-from plan3d.simulator.pipeline.operation_orders import orders
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline import dependency_graph
+from plan3d.simulator.pipeline.dependency_graph import of_orders
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 
-S = Schedule
 LETTERS = "FBIW"
+
+
+def graph(name, *sizes):
+    return dependency_graph.graph(SCHEDULES[name], *sizes)
 
 
 def names(g):
@@ -53,7 +56,7 @@ def levels(g):
 
 def test_two_micro_batches_through_two_stages():
     """1F1B: rank 0 runs F0 F1 B0 B1, rank 1 runs F0 B0 F1 B1."""
-    g = graph(S.ONE_F_ONE_B, 2, 1, 2)
+    g = graph("1f1b", 2, 1, 2)
     assert needs(g) == {
         "F0@0": "",
         "F1@0": "",
@@ -73,7 +76,7 @@ def test_two_micro_batches_through_two_stages():
 def test_nodes_wait_for_their_rank_and_for_their_input():
     """Nodes are numbered by level, so the start of the step is number 8: F0@0 = 0, F1@0 = 1,
     F0@1 = 2, B0@1 = 3, B0@0 = 4, F1@1 = 5, B1@1 = 6, B1@0 = 7."""
-    g = graph(S.ONE_F_ONE_B, 2, 1, 2)
+    g = graph("1f1b", 2, 1, 2)
     on_its_rank, for_its_input = g.waits.tolist()
     assert on_its_rank == [8, 0, 8, 2, 1, 3, 5, 4]
     assert for_its_input == [8, 8, 0, 2, 3, 1, 5, 6]
@@ -81,7 +84,7 @@ def test_nodes_wait_for_their_rank_and_for_their_input():
 
 
 def test_a_weight_gradient_needs_its_input_gradient_and_is_sent_nowhere():
-    g = graph(S.ZB_H1, 2, 1, 1)
+    g = graph("zb-h1", 2, 1, 1)
     assert needs(g) == {
         "F0@0": "",
         "I0@0": "I0@1 over 0",
@@ -95,7 +98,7 @@ def test_a_weight_gradient_needs_its_input_gradient_and_is_sent_nowhere():
 
 def test_a_v_turns_round_on_its_last_rank():
     """Stages 1 and 2 are both on rank 1: nothing crosses the boundary between them."""
-    g = graph(S.ZB_V, 2, 2, 4)
+    g = graph("zb-v", 2, 2, 4)
     found = needs(g)
     assert found["F0@2"] == "F0@1"
     assert found["I0@1"] == "I0@2"
@@ -109,7 +112,7 @@ def test_a_v_turns_round_on_its_last_rank():
 
 def test_interleaved_chunks_send_from_the_last_rank_to_the_first():
     """Two ranks, four stages: stage 1 on rank 1 hands on to stage 2 on rank 0."""
-    found = needs(graph(S.INTERLEAVED, 2, 2, 2))
+    found = needs(graph("interleaved", 2, 2, 2))
     assert found["F0@2"] == "F0@1 over 1"
     assert found["B0@1"] == "B0@2 over 1"
 
@@ -117,7 +120,7 @@ def test_interleaved_chunks_send_from_the_last_rank_to_the_first():
 def test_passes_that_run_together_wait_for_both_inputs():
     """DualPipe of two ranks and four micro-batches; micro-batches 2 and 3 enter at rank 1.
     F3@1 & B0@0 on rank 0 wait for F3@0 and B0@1 of rank 1."""
-    g = graph(S.DUALPIPE, 2, 1, 4)
+    g = graph("dualpipe", 2, 1, 4)
     found = needs(g)
     assert found["F3@1"] == "F3@0 over 0"
     assert found["B0@0"] == "B0@1 over 0"
@@ -144,7 +147,7 @@ def test_orders_of_ones_own():
 
 def test_a_circle_is_named():
     """Rank 0 would run its backward pass first, which needs a forward pass of its own."""
-    backwards = orders(S.ONE_F_ONE_B, 2, 1, 1)
+    backwards = SCHEDULES["1f1b"].orders(2, 1, 1)
     backwards[0] = backwards[0][::-1].copy()
     with pytest.raises(InputError) as caught:
         of_orders(backwards, 2)

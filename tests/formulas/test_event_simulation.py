@@ -7,12 +7,16 @@ f, i, w are seconds of forward pass, input gradient and weight gradient of a sta
 import numpy as np
 import pytest
 
-from plan3d.simulator.pipeline.dependency_graph import graph, of_orders
+from plan3d.simulator.pipeline import dependency_graph
+from plan3d.simulator.pipeline.dependency_graph import of_orders
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 
-S = Schedule
 LETTERS = "FBIW"
+
+
+def graph(name, *sizes):
+    return dependency_graph.graph(SCHEDULES[name], *sizes)
 
 
 def times(f, i, w, **more):
@@ -45,7 +49,7 @@ def test_1f1b_with_sends_beside_compute():
     rank 0  F0 0-1, F1 1-2                  B0 8-10         B1 13-15
     rank 1         F0 2-4, B0 4-7, F1 7-9, B1 9-12
     """
-    t = simulate(graph(S.ONE_F_ONE_B, 2, 1, 2), times(*TWO, hop=1.0))
+    t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0))
     assert chart(t) == {
         "F0@0": (0, 1),
         "F1@0": (1, 2),
@@ -71,7 +75,7 @@ def test_sends_for_which_both_ranks_stand_still_half_the_time():
     rank 0  F0 0-1,   F1 1.5-2.5            B0 8-10            B1 14-16
     rank 1           F0 2-4, B0 4-7, F1 8-10, B1 10-13
     """
-    t = simulate(graph(S.ONE_F_ONE_B, 2, 1, 2), times(*TWO, hop=1.0, held=0.5))
+    t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0, held=0.5))
     assert chart(t) == {
         "F0@0": (0, 1),
         "F1@0": (1.5, 2.5),
@@ -90,7 +94,7 @@ def test_gpipe():
     rank 0  F0 0-1, F1 1-2                   B1 8-10   B0 11-13
     rank 1         F0 1-3, F1 3-5, B1 5-8, B0 8-11
     """
-    t = simulate(graph(S.GPIPE, 2, 1, 2), times(*TWO))
+    t = simulate(graph("gpipe", 2, 1, 2), times(*TWO))
     assert chart(t) == {
         "F0@0": (0, 1),
         "F1@0": (1, 2),
@@ -106,7 +110,7 @@ def test_gpipe():
 def test_boundaries_have_sends_of_their_own():
     """One micro-batch down and up three stages of a second; sends of 1 and 10 seconds."""
     one = [1, 1, 1]
-    t = simulate(graph(S.GPIPE, 3, 1, 1), times(one, one, one, hop=np.array([1.0, 10.0])))
+    t = simulate(graph("gpipe", 3, 1, 1), times(one, one, one, hop=np.array([1.0, 10.0])))
     assert chart(t) == {
         "F0@0": (0, 1),
         "F0@1": (2, 3),
@@ -124,7 +128,7 @@ def test_interleaved_stages():
     rank 1        F0@1 2-3, F1@1 4-5, F0@3 5-7, B0@3 7-11, F1@3 11-13, B1@3 13-17, B0@1, B1@1 17-21
     """
     seconds = [2, 1, 1, 2]
-    t = simulate(graph(S.INTERLEAVED, 2, 2, 2), times(seconds, seconds, seconds))
+    t = simulate(graph("interleaved", 2, 2, 2), times(seconds, seconds, seconds))
     found = chart(t)
     assert [found[name] for name in ("F1@0", "F0@2", "F1@2")] == [(2, 4), (4, 5), (5, 6)]
     assert [found[name] for name in ("F0@1", "F1@1", "F0@3")] == [(2, 3), (4, 5), (5, 7)]
@@ -143,22 +147,22 @@ def test_zero_bubble_steps_rank_by_rank():
     rank 1     F0 I0 F1 I1 F2 I2 W0 W1 W2       1-10
     """
     ones = times([1, 1], [1, 1], [1, 1])
-    found = {s: simulate(graph(s, 2, 1, 3), ones) for s in (S.ZB_H2, S.ZB_H2_SYNC)}
+    found = {s: simulate(graph(s, 2, 1, 3), ones) for s in ("zb-h2", "zb-h2-sync")}
     for t in found.values():
         assert chart(t)["W2@0"] == (8, 9)
         assert chart(t)["I2@1"] == (6, 7)
         assert chart(t)["W2@1"] == (9, 10)
         assert t.makespan == 10
-    assert found[S.ZB_H2].step_seconds == 9
-    assert found[S.ZB_H2].idle.tolist() == [0, 0]
-    assert found[S.ZB_H2_SYNC].step_seconds == 10
-    assert found[S.ZB_H2_SYNC].idle.tolist() == [1, 1]
+    assert found["zb-h2"].step_seconds == 9
+    assert found["zb-h2"].idle.tolist() == [0, 0]
+    assert found["zb-h2-sync"].step_seconds == 10
+    assert found["zb-h2-sync"].idle.tolist() == [1, 1]
 
 
 def test_zb_v_steps_rank_by_rank():
     """Two ranks, four stages of a second a pass: rank 1 works 1-25, rank 0 0-24."""
     one = [1, 1, 1, 1]
-    t = simulate(graph(S.ZB_V, 2, 2, 4), times(one, one, one))
+    t = simulate(graph("zb-v", 2, 2, 4), times(one, one, one))
     assert t.busy.tolist() == [4 * 2 * 3] * 2
     assert t.step_seconds == 24
     assert t.makespan == 25
@@ -169,7 +173,7 @@ def test_passes_that_run_together_take_their_share_of_the_sum():
 
     F0@0 0-1, F2@1 1-2, F1@0 2-3, B2@1 3-5, F3@1 & B0@0 5-7.4, B3@1 7.4-9.4, I1@0, W1@0 until 11.4
     """
-    g, ones = graph(S.DUALPIPE, 2, 1, 4), ([1, 1], [1, 1], [1, 1])
+    g, ones = graph("dualpipe", 2, 1, 4), ([1, 1], [1, 1], [1, 1])
     t = simulate(g, times(*ones, pair=0.8))
     found = chart(t)
     assert found["F2@1"] == (1, 2)
@@ -183,7 +187,7 @@ def test_passes_that_run_together_take_their_share_of_the_sum():
 def test_activations_come_with_a_forward_pass_and_go_with_a_backward_pass():
     """The chart of 1F1B with sends; 10 bytes a micro-batch on stage 0, 20 on stage 1. At 7
     seconds rank 1 frees micro-batch 0 before micro-batch 1 begins."""
-    t = simulate(graph(S.ONE_F_ONE_B, 2, 1, 2), times(*TWO, hop=1.0))
+    t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0))
     first, second = t.live(np.array([10.0, 20.0]))
     assert [part.tolist() for part in first] == [[0, 1, 10, 15], [10, 20, 10, 0]]
     assert [part.tolist() for part in second] == [[2, 7, 7, 12], [20, 0, 20, 0]]
@@ -193,7 +197,7 @@ def test_activations_come_with_a_forward_pass_and_go_with_a_backward_pass():
 def test_weight_gradients_keep_what_they_need():
     """ZB-H1 of two ranks and three micro-batches, a second a pass: rank 1 runs F0 I0 F1 I1 W0 F2
     I2 W1 W2 from second 1 on. Of 10 bytes an input gradient frees 6, a weight gradient 4."""
-    t = simulate(graph(S.ZB_H1, 2, 1, 3), times([1, 1], [1, 1], [1, 1]))
+    t = simulate(graph("zb-h1", 2, 1, 3), times([1, 1], [1, 1], [1, 1]))
     moments, held = t.live(np.full(2, 10.0), np.full(2, 4.0))[1]
     assert moments.tolist() == [1, 3, 3, 5, 6, 6, 8, 9, 10]
     assert held.tolist() == [10, 4, 14, 8, 4, 14, 8, 4, 0]
@@ -203,7 +207,7 @@ def test_weight_gradients_keep_what_they_need():
 def test_layouts_are_timed_side_by_side():
     """Two layouts of one order: the chart above, and one with all passes of a second, no sends."""
     both = times([TWO[0], [1, 1]], [TWO[1], [1, 1]], [TWO[2], [1, 1]], hop=np.array([[1.0], [0.0]]))
-    t = simulate(graph(S.ONE_F_ONE_B, 2, 1, 2), both)
+    t = simulate(graph("1f1b", 2, 1, 2), both)
     assert t.step_seconds.tolist() == [15, 3 * 3]
     assert chart(t.layout(0))["B0@0"] == (8, 10)
     assert chart(t.layout(1))["B1@0"] == (7, 9)

@@ -8,17 +8,16 @@ the model in opposite directions (DeepSeek-AI 2024, section 3.2.1).
 import numpy as np
 import pytest
 
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedule import Placement
+from plan3d.simulator.pipeline.schedules import SCHEDULES, code, placement
 from plan3d.simulator.pipeline.stage_placement import (
     Cut,
-    Placement,
     balanced_layers,
     chunk_layers,
     chunk_ranks,
     every_rank,
     layout,
     parameter_cut,
-    placement,
     rank_counts,
 )
 
@@ -43,10 +42,10 @@ def held(*args):
 
 
 def test_the_placement_of_every_schedule():
-    v_shaped, two_way = (Schedule.ZB_V, Schedule.DUALPIPE_V), (Schedule.DUALPIPE,)
-    for schedule in Schedule:
+    v_shaped, two_way = ("zb-v", "dualpipe-v"), ("dualpipe", "chimera")
+    for schedule in SCHEDULES:
         expected = V if schedule in v_shaped else TWO_WAY if schedule in two_way else LOOPED
-        assert placement(np.array([schedule])).tolist() == [expected]
+        assert placement(np.array([code(schedule)])).tolist() == [expected]
 
 
 def test_ranks_of_chunks():

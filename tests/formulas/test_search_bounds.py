@@ -4,7 +4,6 @@ A bound never exceeds what it bounds, and is near it. Layers take a second a pas
 3 seconds, 1,800 bytes of state and 10 of activations each, an optimizer of 0.3 seconds.
 """
 
-import numpy as np
 import pytest
 from unit_pipelines import FOUR, layer, task
 
@@ -16,7 +15,9 @@ from plan3d.search.exact.bounds import (
     ideal_layout,
 )
 from plan3d.search.space.space import Space
-from plan3d.search.stage_dp.pipelines import Pipeline
+from plan3d.search.stages.ideal_ranks import least_counts
+from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.pipeline.stage_placement import Cut
 from plan3d.simulator.step.evaluate import simulate
 
@@ -40,15 +41,15 @@ def bounds(space, known):
     return found, simulate(space.task, plans)
 
 
-def test_sizes_alone_bound_by_the_mean_rank():
-    """Five layers on two ranks, 2.5 on average: 8 micro-batches of 7.5 seconds, while the other
-    rank's 7.5 pass once, and a boundary down and up, 2 x 0.5. The plan has 2 and 3."""
+def test_sizes_alone_bound_by_what_some_rank_holds():
+    """Five layers on two ranks, so three on one: 8 micro-batches of 9 seconds and the other two
+    layers once, and a boundary down and up, 2 x 0.5. The plan has 2 and 3."""
     space = Space.of(task(2, 8, FIVE), {**SHARED, "first_stage_layers": [2]})
     found, plans = bounds(space, SIZES)
-    assert found.compute == pytest.approx(8 * 7.5 + 2.5 * 0.3)
-    assert found.pipeline == pytest.approx(8 * 7.5 + 2.5 * 0.3 + 7.5 + 1)
-    assert found.communication == pytest.approx(8 * 7.5 + 2.5 * 0.3 + 7.5 + 1)
-    assert found.memory == pytest.approx(2.5 * 1800 + 2.5 * 10)
+    assert found.compute == pytest.approx(8 * 9 + 3 * 0.3)
+    assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 1)
+    assert found.communication == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 1)
+    assert found.memory == pytest.approx(3 * 1800 + 3 * 10)
     assert plans.step == pytest.approx([8 * 9 + 6 + 8 * 0.5 + 3 * 0.3])
     assert plans.memory_total == pytest.approx([3 * 1800 + 30])
     assert 0.8 < found.communication[0] / plans.step[0] < 1
@@ -59,9 +60,9 @@ def test_open_chunks_and_schedules_may_hide_the_bubble():
     """With up to five chunks a fifth of it is sure; zero-bubble schedules need have none."""
     question = task(2, 8, FIVE)
     found, _ = bounds(Space.of(question, {**SHARED, "virtual_stages": [1, 5]}), SIZES)
-    assert found.pipeline == pytest.approx(8 * 7.5 + 2.5 * 0.3 + 7.5 / 5 + 1)
+    assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 / 5 + 1)
     found, _ = bounds(Space.of(question, {**SHARED, "schedule": ["1f1b", "zb-h2"]}), SIZES)
-    assert found.pipeline == pytest.approx(8 * 7.5 + 2.5 * 0.3 + 1)
+    assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 1)
 
 
 def test_open_recompute_takes_the_cheaper_of_each():
@@ -124,16 +125,12 @@ def test_enough_must_be_known():
 
 def test_some_rank_holds_no_less_than_these():
     """Ten blocks on four ranks: the mean, 2.5 and a quarter of the ends; some rank holds
-    ceil(10/4) = 3; the last one holds the head."""
+    ceil(10/4) = 3; one holds the head, and it is the last."""
     cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
+    assert least_counts(cut).tolist() == [[2.5, 0.25, 0.25], [3, 0, 0], [0, 0, 1]]
     found = ideal_layout(cut)
-    assert found.counts.tolist() == [
-        [2.5, 0.25, 0.25],
-        [3, 0, 0],
-        [0, 0, 0],
-        [0, 0, 0],
-        [0, 0, 1],
-    ]
+    assert found.counts[:2].tolist() == [[2.5, 0.25, 0.25], [3, 0, 0]]
+    assert found.counts[2:].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert found.ranks_alike.tolist() == [4, 0, 0, 0, 0]
     assert found.rank.tolist() == [3, 3, 3, 3, 3]
     assert found.total.tolist() == [10, 1, 1]
@@ -149,21 +146,35 @@ def test_ends_with_more_layers_than_the_others_count_as_asked_for():
     assert found.counts[2:].tolist() == [[0, 0, 0], [2, 0, 0], [4, 0, 1]]
 
 
+def least_of(gpus, layers):
+    """The least seconds of two stages with a micro-batch of one sequence, eight in a step."""
+    space = Space.of(task(gpus, 8, layers), {**SHARED, "dp": [gpus // 2], "sequence_parallel": [0]})
+    axes = stage_space(space, "test", "step-time", ("1f1b",)).axes
+    (found,) = pipelines(space.task, {**axes, **most_overlap(space.task, axes)})
+    return found.least
+
+
 def test_a_pipeline_takes_at_least_its_work_spread_over_all_gpus():
-    """Layers of 3 and 6 seconds in two kinds, four GPUs: 3 + 6 + 6 = 15 GPU-seconds a micro-batch
-    on one GPU each, of which (8 - 1) pass at 15/4 and one takes 15 in a row. On two GPUs a layer
-    takes 2 and 4: 20 GPU-seconds, more work, but 10 in a row."""
-    question = task(4, 8, (layer(1.0), layer(2.0), layer(2.0)))
-    pipeline = Pipeline(
-        stages=2,
-        micro_batches=8,
-        shared={"cp": 1},
-        tp=np.array([1, 2]),
-        dp=np.array([1, 1]),
-        zero=np.ones((2, 4), bool),
-        seconds=np.array([[3.0, 6.0], [2.0, 4.0]]),
-        held=np.zeros((2, 2)),
-        recompute=(0,),
-    )
-    assert pipeline.gpus.tolist() == [1, 2]
-    assert pipeline.least_seconds(question) == 7 * 15 / 4 + 10
+    """Layers of 3, 6 and 6 seconds on two GPUs: the slower of both takes 15/2 at least, and one
+    micro-batch 15 in a row; the other 7 wait for it. A boundary passes down and up for each half
+    a second: m 0.5 (Megatron's 1F1B). The best cut has 9 and 6."""
+    least = least_of(2, (layer(1.0), layer(2.0), layer(2.0)))
+    assert (least.alone, least.slowest, least.sends) == (15, 7.5, 8 * 0.5)
+    assert least.step == 7 * 7.5 + 15 + 4
+
+
+def test_a_pipeline_takes_at_least_its_longest_layer():
+    """3, 3 and 12 seconds: the mean of two GPUs is 9."""
+    assert least_of(2, (layer(1.0), layer(1.0), layer(4.0))).slowest == 12
+
+
+def test_a_pipeline_takes_at_least_what_some_rank_holds():
+    """Five layers of 3 seconds: some rank holds three."""
+    assert least_of(2, FIVE).slowest == 9
+
+
+def test_two_replicas_of_a_pipeline_share_its_micro_batches():
+    """Four micro-batches of each of two replicas, in the same seconds."""
+    least = least_of(4, (layer(1.0), layer(2.0), layer(2.0)))
+    assert (least.alone, least.slowest, least.micro_batches) == (15, 7.5, 4)
+    assert least.step == 3 * 7.5 + 15 + 4 * 0.5

@@ -7,17 +7,32 @@ rho = max(R, rho' - b), gamma = max(G, gamma' - f), omega = max(O, omega'), from
 
 import numpy as np
 import pytest
-from unit_pipelines import task
+from unit_pipelines import layer, task
 
-from plan3d.search.stage_dp.intervals import intervals
-from plan3d.search.stage_dp.labels import Entries, Labels, extended, nothing_yet, undominated
-from plan3d.search.stage_dp.pipelines import Pipeline
+from plan3d.search.result.options import NEVER
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp.labels import Labels, extended, nothing_yet, surviving
 from plan3d.search.stage_dp.stage_bounds import StageBounds, slowest_stage
-from plan3d.search.stage_dp.stage_table import StageTable, excess
+from plan3d.search.stages.candidates import excess
+from plan3d.search.stages.intervals import Intervals
+from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.stage_space import most_overlap, stage_space
+from plan3d.search.stages.stage_table import Entries, StageTable
 from plan3d.simulator.step.stage_costs import StageCosts
 
 HOPS = np.array([[0.5, 0.0], [0.0, 0.0]])
 """Half a second between stages; nothing behind the last."""
+
+
+def pipeline(layers):
+    """Two stages of a GPU each that share so many equal layers."""
+    space = Space.of(
+        task(2, layers=(layer(),) * layers),
+        {"pp": [2], "dp": [1], "micro_batch": [1], "zero": [0], "sequence_parallel": [0]},
+    )
+    axes = stage_space(space, "test", "step-time", ("1f1b",)).axes
+    (found,) = pipelines(space.task, {**axes, **most_overlap(space.task, axes)})
+    return found
 
 
 def whole(*values):
@@ -31,7 +46,7 @@ def entries(*rows):
     return Entries(
         start=whole(*start),
         end=whole(*end),
-        choice=np.arange(len(rows)),
+        candidate=np.arange(len(rows)),
         gpus=whole(*gpus),
         received=none,
         sent=none,
@@ -47,9 +62,9 @@ CUT_AFTER_TWO = 6 + 4 + 0.5 + max(10, 6 - 4) + max(2, 1 - 2) + max(4, 2)
 """20.5 and 26.5 seconds besides what the other micro-batches take."""
 
 
-def table(stages, gpus=0):
-    none = np.zeros(1)
-    return StageTable(None, None, stages, HOPS, none, gpus, 0)
+def table(stages, layers=3, gpus=0):
+    """Stages of a pipeline of so many layers; what they came from is not asked for again."""
+    return StageTable(pipeline(layers), None, stages, HOPS, np.zeros(1), gpus)
 
 
 def last_labels(runs=(8, 1)):
@@ -59,13 +74,13 @@ def last_labels(runs=(8, 1)):
 
 def test_the_slowest_stage_of_the_most_even_cut():
     """max(3, 7) or max(6, 4)."""
-    assert slowest_stage(table([FIRST, LAST]), 3) == 6
+    assert slowest_stage(table([FIRST, LAST]), NEVER) == 6
 
 
 def test_what_the_first_stages_cost_at_least():
     """Five ways: with R_0 + G_0 + O_0, R_0 + G_0, less b and G_0 + O_0, less f and R_0 + O_0, less
     both and O_0."""
-    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
     none, one, both = (least[:, :, 0] for least in bounds.before)
     assert none[:, 0].tolist() == [0, 0, 0, 0, 0]
     assert one[:, 1].tolist() == [3 + 8, 3 + 6, 3 - 2 + 3, 3 - 1 + 7, 3 - 2 - 1 + 2]
@@ -76,13 +91,13 @@ def test_what_the_first_stages_cost_at_least():
 
 
 def test_the_bound_of_a_pipeline_is_below_its_best_cut():
-    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
-    assert bounds.whole(table([FIRST, LAST]), 3) == 11 + 7 + 0.5
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
+    assert bounds.whole(table([FIRST, LAST])) == 11 + 7 + 0.5
     assert 0.9 * min(CUT_AFTER_ONE, CUT_AFTER_TWO) < 18.5 < min(CUT_AFTER_ONE, CUT_AFTER_TWO)
 
 
 def test_the_bound_of_a_label_is_what_its_only_completion_costs():
-    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], 3)
+    bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
     assert bounds.through(last_labels(), 1, 0).tolist() == [CUT_AFTER_ONE, CUT_AFTER_TWO]
 
 
@@ -90,9 +105,9 @@ def test_stages_of_unequal_gpus():
     """Three units of GPUs for two stages of one layer each: one and two are the most even."""
     first = entries((0, 1, 1, (3, 2, 1, 0, 0, 0)), (0, 1, 2, (2, 1, 1, 0, 0, 0)))
     last = entries((1, 2, 1, (4, 2, 2, 0, 0, 0)), (1, 2, 2, (3, 2, 1, 0, 0, 0)))
-    both = table([first, last], gpus=3)
-    assert slowest_stage(both, 2) == max(3, 3)
-    bounds = StageBounds.of(both, [first, last], 2)
+    both = table([first, last], layers=2, gpus=3)
+    assert slowest_stage(both, NEVER) == max(3, 3)
+    bounds = StageBounds.of(both, [first, last], NEVER)
     assert bounds.before[1][0, 1].tolist() == [np.inf, 3, 2, np.inf]
     assert bounds.before[2][0, 2].tolist() == [np.inf, np.inf, 3 + 4, min(3 + 3, 2 + 4)]
     labels = extended(nothing_yet(2, 1), last, HOPS, 2, (1, 1))
@@ -120,6 +135,10 @@ def test_labels_grow_from_the_last_stage():
     assert both.chain.tolist() == [max(8 * 3 + 7 - 2 * 1, 3 + 56), max(8 * 6 + 4 - 2 * 2, 6 + 32)]
 
 
+def survivors(labels, by_chain):
+    return surviving(labels, by_last_tp=False, by_chain=by_chain, deadline=NEVER)
+
+
 @pytest.mark.parametrize(("total", "kept"), [(13.0, 1), (12.0, 1), (11.5, 2)])
 def test_a_label_is_superfluous_when_another_makes_up_for_its_tails(total, kept):
     """10 seconds with tails of 1, 1 and 1 against `total` with 0, 4 and 0: 12 at most."""
@@ -135,11 +154,11 @@ def test_a_label_is_superfluous_when_another_makes_up_for_its_tails(total, kept)
         entry=zero,
         parent=zero,
     )
-    assert undominated(two, by_last_tp=False, by_chain=False).start.size == kept
+    assert survivors(two, by_chain=False).start.size == kept
     # Of another state, or shorter in the chain where that counts, it stays.
-    assert undominated(two, by_last_tp=False, by_chain=True).start.size == 2
+    assert survivors(two, by_chain=True).start.size == 2
     two.start[1] = 1
-    assert undominated(two, by_last_tp=False, by_chain=False).start.size == 2
+    assert survivors(two, by_chain=False).start.size == 2
 
 
 def test_a_choice_is_superfluous_when_another_is_never_worse():
@@ -162,24 +181,9 @@ def test_a_choice_is_superfluous_when_another_is_never_worse():
     assert excess(two, whole(1), whole(0)).tolist() == [12 + 0 + 1 + 0]
 
 
-def pipeline(stages, seconds=1.0, held=1.0):
-    """Stages of four equal layers that take at least so many seconds and bytes."""
-    return Pipeline(
-        stages=stages,
-        micro_batches=8,
-        shared={"cp": 1},
-        tp=whole(1),
-        dp=whole(1),
-        zero=np.ones((1, 4), bool),
-        seconds=np.full((1, 1), seconds),
-        held=np.full((1, 1), held),
-        recompute=(0,),
-    )
-
-
 def found_intervals(longest=np.inf, limit=np.inf):
     """Intervals of four layers on two stages, with the stage that may hold each."""
-    found = intervals(task(2), pipeline(2), longest, limit)
+    found = Intervals.of(pipeline(4), longest, limit)
     each = zip(found.start, found.end, found.first, found.last, strict=True)
     return sorted((int(a), int(b), int(c)) for a, b, c, d in each if c == d)
 
@@ -188,8 +192,9 @@ def test_layers_that_a_stage_may_hold():
     """Every stage has a layer, and all of them are held by some stage."""
     every = [(0, 1, 0), (0, 2, 0), (0, 3, 0), (1, 4, 1), (2, 4, 1), (3, 4, 1)]
     assert found_intervals() == every
-    # Three seconds, or three bytes, at most are no limit to these; two leave the even cut alone.
-    assert found_intervals(longest=3) == every
-    assert found_intervals(longest=2) == [(0, 2, 0), (2, 4, 1)]
-    assert found_intervals(limit=2) == [(0, 2, 0), (2, 4, 1)]
-    assert found_intervals(longest=1.5) == []
+    # 3 seconds and 1,800 bytes each: three at most are no limit, two leave the even cut alone.
+    assert found_intervals(longest=9) == every
+    assert found_intervals(limit=3 * 1800) == every
+    assert found_intervals(longest=6) == [(0, 2, 0), (2, 4, 1)]
+    assert found_intervals(limit=2 * 1800) == [(0, 2, 0), (2, 4, 1)]
+    assert found_intervals(longest=4.5) == []

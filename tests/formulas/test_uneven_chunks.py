@@ -9,7 +9,7 @@ import pytest
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 from plan3d.simulator.pipeline.stage_placement import Cut, layout
 from plan3d.simulator.pipeline.uneven_chunks import Path, critical_paths, seconds
 
@@ -51,7 +51,7 @@ def test_the_gantt_chart_of_the_small_case():
     assert seconds(found[:, None], np.array([2.0])).tolist() == [27]
     each = np.array([2.0, 1, 1, 2])
     times = StageTimes(forward=each, input_gradient=each, weight_gradient=each)
-    assert simulate(graph(Schedule.INTERLEAVED, 2, 2, 2), times).step_seconds == 27
+    assert simulate(graph(SCHEDULES["interleaved"], 2, 2, 2), times).step_seconds == 27
 
 
 def test_the_turn_and_the_pace_of_two_ranks_that_wait_for_each_other():

@@ -21,7 +21,7 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.operators.collectives import ProcessGroup
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
@@ -165,7 +165,7 @@ def test_the_other_copy_is_a_pipeline_away(text, gpus, group):
 
 
 def test_a_table_may_mix_schedules_with_one_copy_and_with_two():
-    both = np.array([Schedule.ONE_F_ONE_B, Schedule.DUALPIPE])
+    both = np.array([code("1f1b"), code("dualpipe")])
     costs = evaluate(task(4, 8), Plan(pp=2, dp=2, zero=1, schedule=both))
     first = 2 * LAYER + 1024**2
     assert costs.memory["optimizer"].tolist() == [12 * first / 2, 12 * PARAMETERS / 4]

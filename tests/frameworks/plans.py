@@ -1,4 +1,4 @@
-"""Which plans are written, and what do their files mean? Named ones, and random legal ones."""
+"""Plans that are written, named ones and random legal ones, and what their files mean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.stage_placement import V_SHAPED
+from plan3d.simulator.pipeline.schedule import Placement
+from plan3d.simulator.pipeline.schedules import placement
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
@@ -113,7 +114,7 @@ def expected(task: Task, plan: Plan) -> dict[str, Any]:
     """What a file means, by the names that readers use."""
     row = resolve(plan, task.gpus).take(0)
     chunks = chunk_sizes(task, row)
-    folded = row.schedule in V_SHAPED
+    folded = placement(row.schedule) == Placement.V_SHAPED
     return {
         "dp": int(row.dp),
         "axes": tuple(int(axis) for axis in (row.tp, row.cp, row.pp, row.ep)),

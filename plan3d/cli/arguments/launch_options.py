@@ -1,8 +1,8 @@
-"""Which options do the verbs about files of training frameworks have of their own?"""
+"""Options of the verbs about files of training frameworks."""
 
 from __future__ import annotations
 
-from .parser import Option, whole
+from .parser import Option, whole, words
 
 LAUNCH = ("export", "import")
 """Verbs about files of training frameworks."""
@@ -45,6 +45,7 @@ LAUNCH_OPTIONS = (
     Option(
         flag="--with",
         value="F=V",
+        read=words,
         many=True,
         verbs=LAUNCH,
         help="use V for plan field F, whatever the plan or the file says; repeatable",

@@ -1,4 +1,4 @@
-"""Which options are there? One table, shared by the verbs; it feeds parser, help and completion.
+"""Every option in one table, shared by the verbs; it feeds parser, help and completion.
 
 Nothing here imports numpy, so that help is instant.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from plan3d.simulator.base import units
 
 from .launch_options import LAUNCH_OPTIONS
-from .parser import Option, positive, seconds, training_tokens, whole
+from .parser import Option, positive, seconds, training_tokens, whole, words
 from .sweep_options import SWEEP_OPTIONS
 from .system_options import SYSTEM_OPTIONS
 from .task_options import (
@@ -29,6 +29,7 @@ OPTIONS = (
     Option(
         flag="--plan",
         value="PLAN",
+        read=words,
         required=True,
         completes="file",
         verbs=ONE,
@@ -37,6 +38,7 @@ OPTIONS = (
     Option(
         flag="--fix",
         value="F=V",
+        read=words,
         many=True,
         verbs=CHOOSING,
         help="keep plan field F at V; repeatable (fields: --help-fields)",
@@ -44,6 +46,7 @@ OPTIONS = (
     Option(
         flag="--choose",
         value="F=V1,V2",
+        read=words,
         many=True,
         verbs=CHOOSING,
         help="try only these values of plan field F; repeatable",
@@ -129,6 +132,7 @@ OPTIONS = (
     Option(
         flag="--against",
         value="PLAN",
+        read=words,
         verbs=("explain",),
         help="another plan, or one change of this plan: 'tp=4'",
     ),

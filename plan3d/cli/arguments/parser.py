@@ -1,4 +1,4 @@
-"""What is an option? Its flag, help and how its text is read; and a parser that says what is wrong.
+"""Options: flag, help and how a text is read; and a parser that says what is wrong.
 
 Nothing here imports numpy, so that help is instant.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from plan3d.simulator.base import units
+from plan3d.simulator.base import names, units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
 TOP = ("--help", "--version", "--print-completion")
 """Options before the verb."""
+LONGEST_PLAN = 100_000
+"""Characters of a plan that is written out."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,8 +92,15 @@ def training_tokens(text: str, what: str) -> float | str:
     return tokens
 
 
-def _text(text: str, what: str) -> str:
-    return text
+def text(given: str, what: str) -> str:
+    """A name, or that of a file: one printable line."""
+    return names.path(given, what)
+
+
+def words(given: str, what: str) -> str:
+    """Fields of plans, which white space separates; or the name of a file that holds some."""
+    names.name(re.sub(r"[ \t\n]+", " ", given), what, LONGEST_PLAN)
+    return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +113,7 @@ class Option:
     """What its value is called in help; '' for a switch."""
     alone: str = ""
     """The text it has where the value may be left out, and is."""
-    read: Callable[[str, str], Any] = _text
+    read: Callable[[str, str], Any] = text
     """Value from its text; the second argument names the option in errors."""
     verbs: tuple[str, ...] = ("search", "estimate", "timeline", "compare")
     default: Any = None

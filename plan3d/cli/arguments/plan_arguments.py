@@ -1,4 +1,4 @@
-"""Which plan is meant? Fields written out, a text file, or a plan of a saved result."""
+"""The plan that is meant: fields written out, a text file, or a plan of a saved result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plan3d.simulator.base import names
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.task import Task
 
@@ -203,4 +204,6 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
         words = name in ("model", "cluster", "software")
         if type(value) is not (str if words else int):
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
+        if words:
+            names.path(str(value), f"{option} {path}: {name}")
     return found

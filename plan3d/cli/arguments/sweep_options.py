@@ -1,8 +1,8 @@
-"""Which options has the verb `sweep` of its own?"""
+"""Options of the verb `sweep`."""
 
 from __future__ import annotations
 
-from .parser import Option
+from .parser import Option, words
 
 SWEEP = ("sweep",)
 
@@ -24,6 +24,7 @@ SWEEP_OPTIONS = (
     Option(
         flag="--over",
         value="F=V1,V2",
+        read=words,
         many=True,
         verbs=SWEEP,
         help="vary F, an option of the task or a plan field; once or twice",
@@ -31,6 +32,7 @@ SWEEP_OPTIONS = (
     Option(
         flag="--plan",
         value="PLAN",
+        read=words,
         completes="file",
         verbs=SWEEP,
         help="this plan at every point instead of the best; dp fills the GPUs",

@@ -1,4 +1,4 @@
-"""Which options say what is asked: model, cluster, task, and numbers of the machine?
+"""Options that say what is asked: model, cluster, task, and numbers of the machine.
 
 Nothing here imports numpy, so that help is instant.
 """
@@ -10,7 +10,7 @@ from plan3d.simulator.hardware.precision import CODES
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
 from .launch_options import LAUNCH
-from .parser import Option, percents, positive, whole
+from .parser import Option, percents, positive, whole, words
 from .sweep_options import SWEEP
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare")
@@ -113,12 +113,14 @@ TASK_OPTIONS = (
     Option(
         flag="--layers-per-stage",
         value="LAYERS",
+        read=words,
         verbs=(*TASK, "export"),
         help="layers of every stage: 11,12,12,11",
     ),
     Option(
         flag="--pipeline-model-parallel-layout",
         value="LAYOUT",
+        read=words,
         verbs=(*TASK, "export"),
         help="the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'",
     ),

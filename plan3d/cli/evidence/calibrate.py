@@ -1,4 +1,4 @@
-"""What does `plan3d calibrate` do? Measure a machine, import what others measured, fit, show.
+"""The verb `calibrate`: measure a machine, import what others measured, fit, show.
 
 Nothing here imports numpy before a sub-verb runs, so that help is instant.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from plan3d.simulator.calibration.measure import measure as measuring
 
 from ..arguments.calibrate_options import IMAGES, options
 from ..arguments.options import OPTIONS
-from ..arguments.parser import Parser
+from ..arguments.parser import Parser, text
 from ..screen.output import Screen, check_writable, warn, write_whole
 
 if TYPE_CHECKING:
@@ -53,7 +54,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         if name == "measure":
             measuring.declare(sub)
             continue
-        files = sub.add_argument("files", nargs="+", metavar="FILE", help="measurements or logs")
+        files = sub.add_argument(
+            "files",
+            nargs="+",
+            metavar="FILE",
+            type=partial(text, what="FILE"),
+            help="measurements or logs",
+        )
         setattr(files, "completes", "file")  # noqa: B010
         for option in options(name):
             option.add_to(sub)

@@ -134,13 +134,11 @@ def _write_again(args: argparse.Namespace, found: Imported) -> int:
     from . import export
 
     form = export.form_of(args.to, args.version)
-    text = written(found.task, found.plan, form)
     kept = found.launch.kept
-    if kept and args.to == found.launch.framework and form.merge is not None:
-        text = form.merge(text, kept)
-    else:
-        for part in kept:
-            warn(f"{args.file}: {part.where}: {part.text} is not in the new file", args.quiet)
+    keeps = form.keeps and args.to == found.launch.framework
+    text = written(found.task, found.plan, form, kept if keeps else ())
+    for part in () if keeps else kept:
+        warn(f"{args.file}: {part.where}: {part.text} is not in the new file", args.quiet)
     out = export.record(found.task, found.plan, args.to, form, text)
     export.deliver(args, out, form)
     return 0

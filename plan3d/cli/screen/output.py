@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line, visible
 from plan3d.simulator.base.text_tables import Table, plain
 
 INTERRUPTED = 130
@@ -25,6 +26,8 @@ WIDEST = 1000
 """Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
+LONGEST_LINE = 2000
+"""Characters of the longest line on stderr."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
@@ -45,17 +48,18 @@ class Screen:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        title = Text(table.title) if table.title else None
+        title = Text(visible(table.title)) if table.title else None
         rich = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
         star = table.marked >= 0
         if star:
             rich.add_column("")
         for i, header in enumerate(table.headers):
-            rich.add_column(Text(header), justify="left" if i in table.words else "right")
+            text = Text(visible(header))
+            rich.add_column(text, justify="left" if i in table.words else "right")
         for i, row in enumerate(table.rows):
             mark = [Text("*" if i == table.marked else "")] if star else []
             style = "bold" if i == table.marked else None
-            rich.add_row(*mark, *map(Text, row), style=style)
+            rich.add_row(*mark, *map(Text, map(visible, row)), style=style)
         console = Console(highlight=False)
         needed = console.measure(rich, options=console.options.update(width=WIDEST)).maximum
         console.width = max(console.width, needed)
@@ -66,7 +70,7 @@ class Screen:
         for text in texts:
             indent = " " * len(bullet)
             wrapped = textwrap.wrap(
-                text,
+                visible(" ".join(text.splitlines())),
                 _width(),
                 initial_indent=bullet,
                 subsequent_indent=indent,
@@ -152,7 +156,7 @@ def print_json(record: Any) -> None:
 def warn(text: str, quiet: bool = False) -> None:
     """One line on stderr."""
     if not quiet:
-        print(f"plan3d: {' '.join(text.split())}", file=sys.stderr)
+        print(f"plan3d: {one_line(text, LONGEST_LINE)}", file=sys.stderr)
 
 
 def check_writable(name: str, option: str) -> None:

@@ -1,4 +1,4 @@
-"""How does the answer of a search look as a page? One HTML file with its pictures inside.
+"""The answer of a search as a page: one HTML file with its pictures inside.
 
 The page loads nothing: its policy forbids it, and pictures are data in it.
 """
@@ -6,11 +6,11 @@ The page loads nothing: its policy forbids it, and pictures are data in it.
 from __future__ import annotations
 
 from base64 import b64encode
-from html import escape
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.base import text_tables
+from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.reporting import report, why
 from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
@@ -47,12 +47,12 @@ def page(
     """The page: the answer, the ranking, where time and memory go, why, and what is assumed."""
     task = result.task
     title = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
-    out = [_HEAD.format(title=escape(title))]
+    out = [_HEAD.format(title=html_text(title))]
     if result.costs is None:
         out += [_section("No plan fits", infeasible), *_asked(result)]
     else:
         out += _answer(result, result.costs, tokens, price)
-    return "\n".join([*out, f"<p>plan3d {escape(views.version())}</p></body></html>\n"])
+    return "\n".join([*out, f"<p>plan3d {html_text(views.version())}</p></body></html>\n"])
 
 
 def _answer(
@@ -63,7 +63,7 @@ def _answer(
     said = [f"Best plan: {costs_tables.summary(best)}; step between {low:.4g} and {high:.4g} s"]
     if tokens is not None:
         said.append(views.training_line(costs, tokens, price))
-    lines = "<br>".join(map(escape, said))
+    lines = "<br>".join(map(html_text, said))
     extra = views.training_columns(costs, len(costs), tokens, price)
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     assert result.frontier is not None
@@ -72,7 +72,7 @@ def _answer(
         *_asked(result),
         "<h2>Ranking</h2>",
         _tables([costs_tables.ranking(costs, len(costs), extra)]),
-        f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {escape(same)}</p>",
+        f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {html_text(same)}</p>",
         "<h2>Where the time and memory of the best plan go</h2>",
         _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
         _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
@@ -88,12 +88,12 @@ def _asked(result: SearchResult) -> list[str]:
     lines = views.header(result.task, result.limit)
     if result.costs is not None:
         lines = [*lines, views.peak_line(result.costs)]
-    return [f"<p>{escape(line)}</p>" for line in [*lines, *views.count_lines(result)]]
+    return [f"<p>{html_text(line)}</p>" for line in [*lines, *views.count_lines(result)]]
 
 
 def _section(title: str, sentences: list[str]) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f"<h2>{escape(title)}</h2><ul>{items}</ul>"
+    items = "".join(f"<li>{html_text(sentence)}</li>" for sentence in sentences)
+    return f"<h2>{html_text(title)}</h2><ul>{items}</ul>"
 
 
 def _tables(shown: list[text_tables.Table]) -> str:
@@ -102,4 +102,4 @@ def _tables(shown: list[text_tables.Table]) -> str:
 
 def _picture(svg: bytes, name: str) -> str:
     data = b64encode(svg).decode()
-    return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">'
+    return f'<img alt="{html_text(name)}" src="data:image/svg+xml;base64,{data}">'

@@ -1,4 +1,4 @@
-"""What is in the answer? Headers, counts, JSON objects and CSV of the verbs."""
+"""The parts of an answer: headers, counts, JSON objects and CSV of the verbs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
@@ -117,16 +118,16 @@ def _large(count: int) -> str:
 
 
 def _events(result: SearchResult) -> list[str]:
-    """What the exact simulation of the first plans' pipelines says."""
-    if result.costs is None or not (result.costs.plans.pp > 1).any():
+    """What the exact simulation of the best plan's pipeline says."""
+    if result.costs is None or result.plans[0].pp == 1:
         return []
-    seconds = result.event_seconds
-    times = ", ".join(f"{s:.4g}" for s in seconds)
-    longest = max(0.0, 100 * float((seconds / result.costs.step - 1).max()))
+    from plan3d.simulator.step.plan_timeline import rescore
+
+    (seconds,) = rescore(result.costs.take(slice(0, 1)))
+    more = 100 * (seconds / float(result.costs.step[0]) - 1)
     return [
-        f"with their pipelines simulated event by event these plans take {times} s a step: at most "
-        f"{longest:.1f} % more than the closed form that ranks them; the shortest is plan "
-        f"{int(seconds.argmin()) + 1}"
+        f"with its pipeline simulated event by event plan 1 takes {seconds:.4g} s a step: "
+        f"{abs(more):.1f} % {'less' if more < 0 else 'more'} than the closed form that ranks"
     ]
 
 
@@ -302,7 +303,7 @@ def csv_text(records: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: csv_cells.cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 

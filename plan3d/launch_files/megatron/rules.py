@@ -1,4 +1,4 @@
-"""What does Megatron-LM refuse? Rules that it shares with what is built on it.
+"""What Megatron-LM refuses: rules that it shares with what is built on it.
 
 Source: Megatron-LM, megatron/training/arguments.py (validate_args), megatron/core 0.16
 (transformer_config.py, transformer_block.py, optimizer/distrib_optimizer.py), Megatron-FSDP guide.
@@ -8,19 +8,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..exporter import expresses, only
-from .model_flags import EXPRESSES
-from .offload_flags import offload_rules
+from ..exporter import expresses, only, said
+from .spelling import offloaded_layers, percent_of
 
-SCHEDULES = (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
+EXPRESSES = (
+    shape.LATENT,
+    shape.HEAD_NORM,
+    shape.HEAD_WIDTH,
+    shape.GROUPED,
+    shape.QKV_BIAS,
+    shape.BIASES,
+    shape.LAYER_NORM,
+    shape.RMS_NORM,
+    shape.PLAIN_MLP,
+    shape.GATED_MLP,
+    shape.EXPERTS,
+    shape.DENSE_LAYERS,
+    shape.SHARED,
+    shape.LEARNED,
+    shape.ROTARY,
+    shape.TIED,
+    shape.UNTIED,
+    shape.MTP,
+)
+"""Features of a model that Megatron-LM has flags for."""
+SCHEDULES = launched_by("megatron-core")
 PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
 
 
@@ -53,7 +76,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         ),
         *_sharding_rules(prefix),
         *_expert_rules(prefix),
-        *offload_rules(prefix),
+        *_offload_rules(prefix),
     )
 
 
@@ -107,5 +130,53 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
                 "overlap_ep excludes full recompute, fp32, and multi-token prediction without "
                 "stages; nearest: overlap_ep=0"
             ),
+        ),
+    )
+
+
+def _whole_layers(p: Any, task: Task) -> Any:
+    """A share that is a number of layers, not all of them."""
+    layers = offloaded_layers(np.asarray(p.offload_activations), task.model.layers)
+    exact = percent_of(layers, task.model.layers) == p.offload_activations
+    return (p.offload_activations == 0) | (exact & (layers < task.model.layers))
+
+
+def _layers_message(p: Plan, task: Task) -> str:
+    total = task.model.layers
+    near = min(int(offloaded_layers(p.offload_activations, total)), total - 1)
+    return (
+        f"{said(p, 'offload_activations')}: whole layers are offloaded, at most {total - 1} of "
+        f"{total}; nearest: offload_activations={percent_of(near, total)} ({near} layers)"
+    )
+
+
+def _offload_rules(prefix: str) -> tuple[Rule, ...]:
+    """What Megatron-Core refuses to offload."""
+    return (
+        Rule(
+            f"{prefix}-offloaded-optimizer",
+            ("offload_optimizer", "zero", "optimizer"),
+            lambda p, t: (
+                (p.offload_optimizer == 0) | ((p.zero < 2) & (p.optimizer == Optimizer.ADAM))
+            ),
+            lambda p, t: (
+                f"{said(p, 'offload_optimizer')}: the host updates for the distributed optimizer "
+                "with Adam, not yet for Megatron-FSDP (NVIDIA/Megatron-LM#4910); nearest: zero=1 "
+                "optimizer=adam"
+            ),
+        ),
+        Rule(
+            f"{prefix}-offloaded-activations",
+            ("offload_activations", "pp", "recompute"),
+            lambda p, t: (
+                (p.offload_activations == 0) | ((p.pp == 1) & (p.recompute == Recompute.NONE))
+            ),
+            lambda p, t: (
+                f"{said(p, 'offload_activations')}: offloading of layers excludes pipeline stages "
+                "and recompute; nearest: pp=1 recompute=none"
+            ),
+        ),
+        Rule(
+            f"{prefix}-offloaded-layers", ("offload_activations",), _whole_layers, _layers_message
         ),
     )

@@ -1,32 +1,40 @@
-"""Which flags does a command line have? Values by type; what is wrong is named by its line.
+"""The flags of a command line: values by type; what is wrong is named by its line.
 
 A flag that nobody reads is kept: `rest` lists it, so that it is shown and written again.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plan3d.simulator.base.errors import InputError
 
-from .shell_words import DOUBT, OPEN, Word
+from .words import Word
 
 LARGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as the file has it."""
+    """One flag as the file has it; words before the first flag are one without name."""
 
     name: str
-    values: tuple[str, ...]
-    line: int
+    """With dashes for underscores; '' for words that no flag takes."""
+    values: tuple[Word, ...]
+    words: tuple[Word, ...]
+    """As they were typed: the flag itself, then its values."""
+
+    @property
+    def line(self) -> int:
+        return self.words[0].line
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(word.text for word in self.values)
 
     def __str__(self) -> str:
-        words = " ".join(value if "$" in value else shlex.quote(value) for value in self.values)
-        return f"{self.name} {words}".strip()
+        return " ".join(word.source for word in self.words)
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,8 @@ class Flags:
     """The flags of one command by name; dashes and underscores are the same."""
 
     file: str
+    given: tuple[Flag, ...]
+    """In their order."""
     by_name: dict[str, Flag]
     used: set[str] = field(default_factory=set)
     """Names that were read."""
@@ -44,61 +54,70 @@ class Flags:
     def of(cls, words: Sequence[Word], file: str) -> Flags:
         """Raises InputError for a flag that is given twice with different values."""
         found: dict[str, Flag] = {}
-        for flag in _split(words):
+        given = tuple(_split(words))
+        for flag in given:
             before = found.setdefault(flag.name, flag)
-            if before.values != flag.values:
+            if before.texts != flag.texts:
                 raise InputError(
                     f"{file}: line {flag.line}: {flag} contradicts line {before.line}, "
                     f"which has {before}"
                 )
-        return cls(file, found)
+        return cls(file, given, found)
+
+    def there(self, name: str) -> bool:
+        """Whether a flag is there, without reading it."""
+        return _key(name) in self.by_name
 
     def has(self, name: str) -> bool:
         """Whether a flag is there; it counts as read."""
-        self.used.add(name)
-        return name in self.by_name
+        self.used.add(_key(name))
+        return self.there(name)
 
     def switch(self, name: str) -> bool:
         """Whether a flag without value is there."""
-        return self.has(name) and not self._loose(name, 0)
+        there = self.has(name)
+        if there:
+            self._loosen(name, 0)
+        return there
 
-    def _loose(self, name: str, taken: int) -> bool:
-        """Keep the words that a flag does not take; always false."""
-        flag = self.by_name[name]
-        if flag.values[taken:]:
-            self.loose[name] = Flag("", flag.values[taken:], flag.line)
-        return False
+    def _loosen(self, name: str, taken: int) -> None:
+        """Keep the words that a flag does not take."""
+        words = self.by_name[_key(name)].values[taken:]
+        if words:
+            self.loose[_key(name)] = Flag("", words, words)
 
     def text(self, name: str) -> str:
         """The one value of a flag; '' when it is not there."""
         if not self.has(name):
             return ""
-        values = self.by_name[name].values
-        if len(values) > 1 and all(OPEN in value for value in values[1:]):
-            self._loose(name, 1)
+        values = self.by_name[_key(name)].values
+        if len(values) > 1 and all(value.open for value in values[1:]):
+            self._loosen(name, 1)
         elif len(values) != 1:
             raise self.wrong(name, f"has {len(values)} values; it takes one")
-        if values[0].startswith(DOUBT):
-            raise self.wrong(name, f"is {values[0][1:]} only under a condition; assign it once")
-        if OPEN in values[0]:
-            raise self.wrong(name, f"{values[0]} has no value in this file; assign it there")
-        return values[0]
+        return self._known(name, values[0])
+
+    def _known(self, name: str, value: Word) -> str:
+        """What a value says, which must be in the file."""
+        if value.doubt:
+            raise self.wrong(name, f"is {value.text} only under a condition; assign it once")
+        if value.open:
+            raise self.wrong(name, f"{value.text} has no value in this file; assign it there")
+        return value.text
+
+    value = text
 
     def words(self, name: str) -> tuple[str, ...]:
         """All values of a flag; a comma separates as a space does."""
         if not self.has(name):
             return ()
-        return tuple(w for value in self.by_name[name].values for w in value.split(",") if w)
+        return tuple(w for text in self.by_name[_key(name)].texts for w in text.split(",") if w)
 
-    def size(
-        self, name: str, default: int | None = None, least: int = 1, most: int = LARGEST
-    ) -> int:
-        """A whole number; the default when the flag is not there, which must then have one."""
+    def size(self, name: str, *, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number, which must be there."""
         text = self.text(name)
-        if not text:
-            if default is None:
-                raise self.missing(name, "add it")
-            return default
+        if not self.there(name):
+            raise self.missing(name)
         try:
             number = int(text.replace("_", ""))
         except ValueError:
@@ -107,29 +126,41 @@ class Flags:
             raise self.wrong(name, f"{text} must be a whole number from {least} to {most}")
         return number
 
-    def choice(self, name: str, known: Iterable[str], default: str) -> str:
+    def plain_size(self, name: str) -> int:
+        """The whole number of a flag that decides nothing; 0 where it has none, unread."""
+        texts = self.by_name[_key(name)].texts if self.there(name) else ()
+        plain = len(texts) == 1 and texts[0].isdecimal() and len(texts[0]) < 10
+        return int(texts[0]) if plain else 0
+
+    def choice(self, name: str, known: tuple[str, ...]) -> str:
         """One of several words, whatever its capitals."""
-        text = self.text(name) or default
+        text = self.text(name)
         for word in known:
             if word.lower() == text.lower():
                 return word
         raise self.wrong(name, f"{text} must be one of {', '.join(known)}")
 
+    def says(self, name: str, value: object) -> bool:
+        """Whether a flag is there with just this value, or without any; then it counts as read."""
+        found = self.by_name.get(_key(name))
+        same = found is not None and found.texts == (() if value is True else (str(value),))
+        return same and self.has(name)
+
     def line(self, name: str) -> int:
         """The line of a flag that is there."""
-        return self.by_name[name].line
+        return self.by_name[_key(name)].line
 
     def wrong(self, name: str, problem: str) -> InputError:
         """The error about a flag that is there."""
         return InputError(f"{self.file}: line {self.line(name)}: {name} {problem}")
 
-    def missing(self, name: str, advice: str) -> InputError:
+    def missing(self, name: str, advice: str = "add it") -> InputError:
         """The error about a flag that is not there."""
         return InputError(f"{self.file}: {name} is not there: {advice}")
 
     def together(self, *names: str) -> None:
         """Raise InputError when two of these flags are there: only one may be."""
-        there = sorted((self.line(name), name) for name in names if self.has(name))
+        there = sorted((self.line(name), name) for name in names if self.there(name))
         if len(there) > 1:
             (line, one), (other_line, other) = there[1], there[0]
             raise InputError(
@@ -138,24 +169,31 @@ class Flags:
             )
 
     def rest(self) -> tuple[Flag, ...]:
-        """The flags that were never read and words that no flag takes, by line."""
-        unread = [flag for name, flag in self.by_name.items() if name not in self.used]
-        return tuple(sorted([*unread, *self.loose.values()], key=lambda flag: flag.line))
+        """The flags that were never read and words that no flag takes, in their order."""
+        left = [f if f.name not in self.used else self.loose.get(f.name) for f in self.given]
+        return tuple(filter(None, left))
 
 
-def _split(words: Sequence[Word]) -> Iterable[Flag]:
+def _key(name: str) -> str:
+    """A flag's name with dashes."""
+    return name.replace("_", "-")
+
+
+def _split(words: Sequence[Word]) -> Iterator[Flag]:
     """Each word that begins with two dashes, and the words after it."""
-    name, line = "", 0
-    values: list[str] = []
+    name = ""
+    own: list[Word] = []
+    values: list[Word] = []
     for word in words:
         text = word.text
         if text.startswith("--") and len(text) > 2:
-            if name:
-                yield Flag(name, tuple(values), line)
-            head, equals, value = text.partition("=")
-            name, line = "--" + head[2:].replace("_", "-"), word.line
-            values = [value] if equals else []
-        elif name:
-            values.append(text)
-    if name:
-        yield Flag(name, tuple(values), line)
+            if own:
+                yield Flag(name, tuple(values), tuple(own))
+            head, equals, _ = text.partition("=")
+            name, own = _key(head), [word]
+            values = [word.after(len(head) + 1)] if equals else []
+        else:
+            own.append(word)
+            values.append(word)
+    if own:
+        yield Flag(name, tuple(values), tuple(own))

@@ -1,4 +1,4 @@
-"""Which models does torchtitan have? Named flavors, and others of the shape of Llama 3.
+"""The models that torchtitan has: named flavors, and others of the shape of Llama 3.
 
 Source: torchtitan 0.2.2 and 0.3.0, torchtitan/models/llama3 and deepseek_v3: the flavors, and how
 the width of the MLP follows from dim, ffn_dim_multiplier and multiple_of.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.toml_text import text
 from plan3d.simulator.workload.model import Model
 
 from .. import shape
@@ -68,7 +70,7 @@ def registration(model: Model) -> list[str]:
     factor = f", ffn_dim_multiplier={mlp.ffn / usual!r}" if mlp.ffn < usual else ""
     return [
         "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
-        f'#     "{model.name}": TransformerModelArgs(',
+        f"#     {text(one_line(model.name))}: TransformerModelArgs(",
         f"#         dim={model.hidden}, n_layers={model.layers}, n_heads={a.heads}, "
         f"n_kv_heads={a.kv_heads},",
         f"#         vocab_size={model.vocabulary}, multiple_of={mlp.ffn}{factor}),",

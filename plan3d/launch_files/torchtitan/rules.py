@@ -1,4 +1,4 @@
-"""What does torchtitan refuse? Rules of 0.2, and those that it shares with 0.3.
+"""What torchtitan refuses: rules of 0.2, rules of 0.3, and those that they share.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
 distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py.
@@ -9,29 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
 from ..exporter import only, said, whole_key_heads
-from .model_flavors import is_flexible, missing
+from .keys import ROTATIONS, SCHEDULES
+from .model_flavors import FLAVORS, is_flavor, is_flexible, missing
 
-VERSION = "0.2.2"
-TITLE = f"torchtitan {VERSION}"
-SCHEDULES: dict[int, str] = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.BREADTH_FIRST: "LoopedBFS",
-    Schedule.ZB_V: "ZBVZeroBubble",
-    Schedule.DUALPIPE_V: "DualPipeV",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ONE_F_ONE_B: "1F1B",
-}
-"""torch.distributed.pipelining's name of each schedule that it has."""
 PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
-ROTATIONS: dict[int, str] = {ContextComm.ALL_GATHER: "allgather", ContextComm.P2P: "alltoall"}
-"""context_parallel_rotate_method by cp_comm."""
-FLOAT8 = "quantize.linear.float8"
-"""The converter of linear layers to float8; `float8` alone was its name before 0.2."""
 
 
 def common_rules(title: str) -> tuple[Rule, ...]:
@@ -61,7 +47,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             "torchtitan-compiled-schedule",
             ("schedule", "precision", "overlap_tp"),
             lambda p, t: (
-                ((p.schedule != Schedule.ZB_V) & (p.schedule != Schedule.DUALPIPE_V))
+                ((p.schedule != code("zb-v")) & (p.schedule != code("dualpipe-v")))
                 | ((p.precision != Precision.FP8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (
@@ -166,9 +152,13 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
     )
 
 
-RULES = (
-    *common_rules(TITLE),
-    only("torchtitan-context", "cp_comm", ROTATIONS, "torch rotates or gathers keys and values"),
+RULES_0_2 = (
+    only(
+        "torchtitan-context",
+        "cp_comm",
+        ROTATIONS.values(),
+        "torch rotates or gathers keys and values",
+    ),
     Rule(
         "torchtitan-context-flavor",
         ("cp",),
@@ -183,7 +173,7 @@ RULES = (
         ("overlap_ep", "schedule", "recompute"),
         lambda p, t: (
             (p.overlap_ep == 0)
-            | ((p.schedule == Schedule.DUALPIPE_V) & (p.recompute == Recompute.NONE))
+            | ((p.schedule == code("dualpipe-v")) & (p.recompute == Recompute.NONE))
         ),
         lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
     ),
@@ -243,4 +233,39 @@ RULES = (
         lambda p, t: f"etp={p.etp}: DeepEP does not split experts; nearest: etp=1",
     ),
 )
-"""Rules of 0.2."""
+"""Rules of 0.2 alone."""
+
+RULES_0_3 = (
+    Rule(
+        "torchtitan-flavor",
+        (),
+        lambda p, t: (p.tp > 0) & is_flavor(t.model),
+        lambda p, t: (
+            f"0.3 builds shapes in code and ships none like {t.model.name}; nearest: --version "
+            f"0.2, or a flavor: {', '.join(f'{name} {flavor}' for name, flavor in FLAVORS)}"
+        ),
+    ),
+    Rule(
+        "torchtitan-expert-tensor",
+        ("etp",),
+        lambda p, t: p.etp == 1,
+        lambda p, t: f"etp={p.etp}: 0.3 does not split experts; nearest: etp=1",
+    ),
+    Rule(
+        "torchtitan-context",
+        ("cp", "cp_comm"),
+        lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.ALL_GATHER),
+        lambda p, t: (
+            f"{said(p, 'cp_comm')}: 0.3 gathers keys and values; nearest: cp_comm=all-gather"
+        ),
+    ),
+    only("torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"),
+    only("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
+    Rule(
+        "torchtitan-replicas-cp",
+        ("zero", "cp"),
+        lambda p, t: (p.zero > 0) | (p.cp == 1),
+        lambda p, t: "zero=0: context parallelism shards with FSDP; nearest: zero=2",
+    ),
+)
+"""Rules of 0.3 alone."""

@@ -6,14 +6,15 @@ GEMM times stays unless it was dropped or rescaled.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...base import toml_text
+from ...base.printable import one_line
 from ...base.units import convert, si_unit
 from ...hardware.cluster import Cluster
 from ...hardware.leaves import read_tree
@@ -36,6 +37,8 @@ CITED_LAYERS = "layers"
 LINK = "link"
 """Citations of numbers that were fitted, that the prior decides, that a step rescaled, of tables
 of layers, and of numbers that a link scales."""
+LONGEST_REMARK = 1000
+"""Characters of a comment."""
 PROPORTION = "the base's, in proportion to the bandwidth of its link; "
 
 
@@ -131,7 +134,7 @@ def profile_text(base: str, changes: Changes, folder: Path) -> str:
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
         sources[SCALED] = changes.scale_citation
-    head = "".join(f"# {line}\n" for line in changes.remarks)
+    head = "".join(f"# {one_line(line, LONGEST_REMARK)}\n" for line in changes.remarks)
     return head + ("\n" if head else "") + emit(tree)
 
 
@@ -219,41 +222,5 @@ def table_text(path: str) -> str:
 
 
 def emit(tree: Mapping[str, Any]) -> str:
-    """TOML of nested tables; a table of plain values inside a section is written inline."""
-    return "\n".join(_sections(tree, "")).strip() + "\n"
-
-
-def _sections(tree: Mapping[str, Any], prefix: str) -> Iterable[str]:
-    """Lines of a section, then of those inside it."""
-    plain = {name: node for name, node in tree.items() if not _is_section(node)}
-    if prefix and plain:
-        yield f"[{prefix}]"
-    for name, node in plain.items():
-        yield f"{_key(name)} = {_value(node)}"
-    if plain:
-        yield ""
-    for name, node in tree.items():
-        if _is_section(node):
-            yield from _sections(node, f"{prefix}.{_key(name)}" if prefix else _key(name))
-
-
-def _is_section(node: object) -> bool:
-    """A table, unless it is a number or a file with its source."""
-    return isinstance(node, dict) and not {"unit", "file"} & set(node)
-
-
-def _key(name: str) -> str:
-    bare = name.replace("-", "").replace("_", "")
-    return name if bare.isascii() and bare.isalnum() else json.dumps(name)
-
-
-def _value(node: object) -> str:
-    if isinstance(node, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in node.items()) + " }"
-    if isinstance(node, list):
-        return "[" + ", ".join(map(_value, node)) + "]"
-    if isinstance(node, bool):
-        return "true" if node else "false"
-    if isinstance(node, str):
-        return json.dumps(node, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(node)
+    """TOML of a profile; a number or a file with its source is written inline."""
+    return toml_text.emit(tree, lambda node: bool({"unit", "file"} & set(node)))

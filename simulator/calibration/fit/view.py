@@ -1,4 +1,4 @@
-"""How is a calibration told? Tables of constants and errors, and the same as JSON."""
+"""A calibration as tables of constants and errors, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ...base import csv_cells
 from ...base.text_tables import Table
 from ...base.units import convert
 from ...hardware.profile_schema import QUANTITIES
@@ -140,7 +141,8 @@ def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["profile", *columns], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({"profile": profile, **row} for row in cells)
+    for row in cells:
+        writer.writerow({k: csv_cells.cell(v) for k, v in {"profile": profile, **row}.items()})
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What was measured? A CSV in the columns of columns.py as typed columns, checked."""
+"""Measurements: a CSV in the columns of columns.py as typed columns, checked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base import csv_cells
 from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError, did_you_mean
+from ...base.printable import one_line
 from ..measure.columns import COLUMNS, NUMBERS
 
 Flags = NDArray[np.bool_]
+LONGEST_CELL = 500
+"""Characters of a cell of text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ def read_csv(path: Path, text: str) -> Measurements:
     for (number, _), cells in zip(lines[1:], table[1:], strict=False):
         if len(cells) != len(header):
             raise InputError(f"{path} line {number}: {len(cells)} cells, not {len(header)}")
-        row = dict(zip(header, cells, strict=True))
+        row = dict(zip(header, map(_read_cell, cells), strict=True))
         rows.append({**row, "line": f"{path} line {number}"})
     return Measurements(rows=tuple(rows), sources=(path.name,))
 
@@ -101,13 +105,20 @@ def write_csv(rows: Iterable[Mapping[str, object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) and value != int(value) else value
+    short = isinstance(value, float) and value != int(value)
+    return csv_cells.cell(f"{value:.6g}" if short else value)
+
+
+def _read_cell(text: str) -> str:
+    """A cell of text as one printable line."""
+    return one_line(csv_cells.text(text), LONGEST_CELL)
 
 
 def as_rows(rows: Sequence[Mapping[str, object]], source: str) -> Measurements:
     """Measurements of rows that a reader made."""
     texts = tuple(
-        {name: str(value) for name, value in row.items()} | {"line": f"{source} row {i}"}
+        {name: one_line(value, LONGEST_CELL) for name, value in row.items()}
+        | {"line": f"{source} row {i}"}
         for i, row in enumerate(rows, 1)
     )
     return Measurements(rows=texts, sources=(source,))

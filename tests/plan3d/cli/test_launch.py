@@ -1,4 +1,4 @@
-"""Do `plan3d export` and `plan3d import` print, write and refuse what they say?"""
+"""`plan3d export` and `plan3d import` print, write and refuse what they say."""
 
 import json
 import shlex
@@ -202,6 +202,50 @@ def test_what_is_kept_is_written_again(capsys, script):
     for flag in ("--data-path $DATA", "--lr 3e-4", "--cpu-offloading-weights"):
         assert f"  {flag}\n" in out
     assert '"${OTHER_ARGS[@]}"' in out
+
+
+def test_a_kept_setting_takes_the_place_of_one_that_follows_and_of_no_plan_field(capsys, tmp_path):
+    path = tmp_path / "run.sh"
+    more = "--fp8-format e4m3 --fp8-recipe delayed --cp-comm-type p2p --tokenizer-type Mine"
+    path.write_text(SCRIPT.replace("--bf16", f"--bf16 {more} --vocab-size 32000"))
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
+    out = good(capsys, *words)
+    for flag in ("--fp8-format e4m3", "--fp8-recipe delayed"):
+        assert out.count(flag.split()[0]) == 1
+        assert f"  {flag}\n" in out.split("OTHER_ARGS")[0]
+    others = out.split("OTHER_ARGS=(")[1]
+    assert "  --tokenizer-type Mine\n" in others
+    assert "  --cp-comm-type p2p\n" in others
+    assert "--fp8" not in good(capsys, *words, "--with", "precision=bf16")
+    split = good(capsys, *words, "--with", "cp=2 cp_comm=a2a dp=4")
+    assert split.count("--cp-comm-type") == 1
+    assert "  --cp-comm-type a2a\n" in split
+
+
+def test_what_had_no_effect_is_kept_until_the_plan_decides_it(capsys, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT.replace("--bf16", "--bf16 --ddp-bucket-size 5000"))
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
+    assert "--ddp-bucket-size 5000" in good(capsys, *words)
+    assert "bucket" not in good(capsys, *words, "--with", "overlap_grad_reduce=1")
+    more = "overlap_grad_reduce=1 bucket_parameters=7"
+    assert good(capsys, *words, "--with", more).count("--ddp-bucket-size 7") == 1
+
+
+def test_a_kept_key_takes_the_place_of_one_that_follows(capsys, tmp_path):
+    path = tmp_path / "job.toml"
+    text = good(capsys, "export", "tp=2 zero=2", *TASK, "--to", "torchtitan")
+    path.write_text(
+        text.replace('reduce = "float32"', 'reduce = "bfloat16"')
+        + '[compile]\nenable = true\n["a.b"]\n"c\\n" = 2024-01-02\nd = [{e = inf}]\n'
+    )
+    same = good(capsys, "import", str(path), "--cluster", "h100-sxm", "--to", "torchtitan")
+    again, before = tomllib.loads(same), tomllib.loads(path.read_text())
+    assert again["training"]["mixed_precision_reduce"] == "bfloat16"
+    assert {key: again[key] for key in ("compile", "a.b")} == {
+        key: before[key] for key in ("compile", "a.b")
+    }
+    assert again["parallelism"] == before["parallelism"]
 
 
 def test_what_another_framework_cannot_keep_is_named(capsys, tmp_path):

@@ -1,4 +1,4 @@
-"""Does every exporter write what its framework reads, and refuse by name what it cannot run?"""
+"""Every exporter writes what its framework reads, and refuses by name what it cannot run."""
 
 import ast
 import json
@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from plan3d.launch_files.exporter import refusals, with_layers, written
-from plan3d.launch_files.megatron.model_flags import EXPRESSES, model_flags, model_of
-from plan3d.launch_files.megatron.writer import layout_text
-from plan3d.launch_files.registry import EXPORTERS, exporter
+from plan3d.launch_files.launch_file import Given
+from plan3d.launch_files.megatron.rules import EXPRESSES
+from plan3d.launch_files.megatron.spelling import layout_text, spelled
+from plan3d.launch_files.numbers import numbers_of
+from plan3d.launch_files.registry import EXPORTERS, READERS, exporter
 from plan3d.launch_files.shape import features, same_shape
-from plan3d.launch_files.shell.flags import Flags
-from plan3d.launch_files.shell.shell_words import Word
 from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -155,7 +155,7 @@ def test_ulysses_is_megatron_deepspeeds():
 )
 def test_layouts_are_those_that_are_read_back(model, plan, expected):
     row = resolve(Plan.parse(plan), GPUS).take(0)
-    out = layout_text(task(model), row)
+    out = layout_text(spelled(numbers_of(task(model), row), task(model)))
     assert out == expected
     assert sum(read_layout(out)) == task(model).model.layers
     assert f"--pipeline-model-parallel-layout '{out}'" in text("megatron", plan, model=model)
@@ -632,8 +632,9 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         row = resolve(Plan(), GPUS).take(0)
         assert any(lacking[0] in reason for reason in refusals(one, row, form))
         return
-    words = [Word(word, 1) for flag in model_flags(model, 2048) for word in flag]
-    assert same_shape(model_of(Flags.of(words, "flags"), "flags"), model)
+    one = Task(model, task().cluster, sequence=512, global_batch=64)
+    script = EXPORTERS["megatron"].form().write(one, resolve(Plan(), GPUS).take(0), ())
+    assert same_shape(READERS["megatron"](script, "run.sh", Given()).model, model)
 
 
 def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():

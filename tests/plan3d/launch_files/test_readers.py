@@ -1,4 +1,4 @@
-"""Do readers find model, batch and plan in the files that people have, and say what is wrong?"""
+"""Readers find model, batch and plan in files that people have, and say what is wrong."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.launch_files.deepspeed.writer import BUCKETS
+from plan3d.launch_files.deepspeed.keys import BUCKETS
 from plan3d.launch_files.launch_file import (
     Given,
     Launch,
@@ -18,8 +18,8 @@ from plan3d.launch_files.launch_file import (
 )
 from plan3d.launch_files.registry import READERS, looks_like, reader
 from plan3d.launch_files.shape import same_shape
-from plan3d.launch_files.shell.shell_conditions import Branches, holds
-from plan3d.launch_files.torchtitan.reader import split
+from plan3d.launch_files.shell.conditions import Branches, holds
+from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.plan import Plan

@@ -1,4 +1,4 @@
-"""Is a plan that was written and read again the same plan of the same model?"""
+"""A plan that is written and read again is the same plan of the same model."""
 
 from dataclasses import replace
 from functools import cache
@@ -24,7 +24,7 @@ from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
@@ -82,13 +82,7 @@ FIELDS = {
         "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
         "virtual_stages": (1, 2, 4),
         "zero": (0, 2, 3),
-        "schedule": (
-            AUTO,
-            Schedule.GPIPE,
-            Schedule.BREADTH_FIRST,
-            Schedule.ZB_V,
-            Schedule.DUALPIPE_V,
-        ),
+        "schedule": (AUTO, *map(code, ("gpipe", "breadth-first", "zb-v", "dualpipe-v"))),
         "precision": (Precision.BF16, Precision.FP8, Precision.FP32, Precision.PURE_BF16),
         "overlap_tp": (0, 1),
         "first_stage_layers": (0, 0, 2, 7),
@@ -98,7 +92,7 @@ FIELDS = {
         "cp": (1, 2),
         "cp_comm": (ContextComm.P2P, ContextComm.A2A),
         "zero": (0, 1, 2, 3),
-        "schedule": (AUTO, Schedule.ZB_H1),
+        "schedule": (AUTO, code("zb-h1")),
         "precision": (Precision.BF16, Precision.FP16, Precision.FP32),
         "overlap_grad_reduce": (0, AUTO),
         "offload_optimizer": (0, 0, 50, 100),
@@ -107,7 +101,7 @@ FIELDS = {
         "cp": (1, 2),
         "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
         "zero": (0, 1),
-        "schedule": (AUTO, Schedule.GPIPE),
+        "schedule": (AUTO, code("gpipe")),
         "precision": (Precision.BF16, Precision.FP32, Precision.PURE_BF16),
         "overlap_tp": (0, 1),
     },

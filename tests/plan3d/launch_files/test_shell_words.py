@@ -1,13 +1,15 @@
-"""Are the words of a launch script the ones that a shell would pass, on the right lines?"""
+"""The words of a launch script are the ones that a shell would pass, on the right lines."""
 
 import shutil
 import subprocess
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import training_words
-from plan3d.launch_files.shell.shell_words import read_script
+from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
 
 
@@ -16,7 +18,7 @@ def flags(text):
 
 
 def values(text):
-    return {name: flag.values for name, flag in flags(text).by_name.items()}
+    return {name: flag.texts for name, flag in flags(text).by_name.items() if name}
 
 
 SCRIPT = """#!/bin/bash
@@ -52,7 +54,7 @@ def test_variables_arrays_arithmetic_and_continuations():
         "--global-batch-size": ("64",),
         "--data-path": ("a b", "1", "c"),
     }
-    lines = {flag.name: flag.line for flag in flags(SCRIPT).by_name.values()}
+    lines = {flag.name: flag.line for flag in flags(SCRIPT).given}
     assert lines["--num-layers"] == 8
     assert lines["--hidden-size"] == 11
     assert lines["--tensor-model-parallel-size"] == 17
@@ -89,6 +91,49 @@ def test_the_words_are_those_of_bash(script):
     )
     words = [word.text for word in training_words(read_script(script, "run.sh"))]
     assert words == done.stdout.removesuffix("done\n").splitlines()
+
+
+PIECES = (
+    *("a", "-b=", "'x  y'", "''", '""', '"q  $A r"', "${A}", '"$A"', "${B[@]}", '"${B[@]}"', "1"),
+    *('"${B[*]}"', "${B}", '"${E[@]}"', "${N}", '"$N"', r"\ ", r"\$A", r"\\", r"\"", "'$A'", "é"),
+    *("$'t\\n\\x41\\''", '"\\$A \\` \\" \\\\ \\q"', "${U:-d  e}", '"${U:-d  e}"', "${A:-no}", "+"),
+    *(
+        """${U:-'d  "e'}""",
+        '"${U:-$A}"',
+        "$((2 * C + 1))",
+        '"\'"',
+        "'\"'",
+        "\\\n",
+        "a#c",
+        "'#'",
+        "%",
+    ),
+    *("'&'", "';'", '"&&"', r"\&", "@", '${U:-"f  g"}'),
+)
+"""Pieces of words that need nothing from outside."""
+ASSIGNED = """A='1  2'; B=(x "y  z" '' $A); E=(); N=; C=3
+A+=" 3"; B+=('last one')
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join), max_size=6))
+@settings(max_examples=120, deadline=None)
+def test_any_words_are_those_of_bash(tmp_path_factory, words):
+    line = f"torchrun a.py --x {' '.join(words)}"
+    show = 'torchrun() { shift; printf "%s\\0" "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "-c", f"{show}{ASSIGNED}{line}\n"], capture_output=True, check=True, env={}
+    )
+    expected = done.stdout.decode().split("\0")[:-1]
+    script = read_script(f"{ASSIGNED}{line}\n", "run.sh")
+    found = training_words(script)
+    assert [word.text for word in found] == expected
+    again = " ".join(word.source for word in found)
+    done = subprocess.run(
+        ["bash", "-c", f"{show}torchrun a.py {again}\n"], capture_output=True, check=True, env={}
+    )
+    assert done.stdout.decode().split("\0")[:-1] == expected
 
 
 def test_a_fragment_that_starts_nothing_is_read_too():
@@ -133,10 +178,10 @@ def test_here_documents_are_read_and_are_no_commands():
         'S=2\ncat <<EOT > ds.json\n{"stage": $S, "it\'s": 1}\nEOT\necho "done"\n', "run.sh"
     )
     (document,) = script.documents
-    assert (document.target, document.line) == ("ds.json", 3)
+    assert document.line == 3
     assert document.text == '{"stage": 2, "it\'s": 1}'
     assert [[word.text for word in command] for command in script.commands] == [
-        ["cat", ">", "ds.json"],
+        ["cat"],
         ["echo", "done"],
     ]
 
@@ -145,7 +190,7 @@ def test_twice_the_same_is_fine_and_two_values_are_not():
     assert values("python a.py --num-layers 2 --num-layers 2\n") == {"--num-layers": ("2",)}
     with pytest.raises(
         InputError,
-        match=r"line 2: --num-layers 4 contradicts line 1, which has --num-layers 2",
+        match=r"line 2: --num_layers=4 contradicts line 1, which has --num-layers 2",
     ):
         flags("python a.py --num-layers 2 \\\n  --num_layers=4\n")
 
@@ -163,6 +208,21 @@ def test_what_is_no_script_is_refused_in_one_line(text, message):
     with pytest.raises(InputError, match=message) as error:
         read_script(text, "run.sh")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${U:-" * 3000 + "a" + "}" * 3000,
+        '"' + "${U:-" * 40 + "a" + "}" * 40 + '"',
+        "$((" + "-" * 50_000 + "1))",
+        "$((" + "(" * 150 + "1" + ")" * 150 + "))",
+        "$(" * 5000 + ")" * 5000,
+        "x; " + "case x in a) b;; " * 5000,
+    ],
+)
+def test_deep_words_are_read_or_left_open(text):
+    assert flags(f"python a.py --num-layers 2 --x {text}\n").size("--num-layers") == 2
 
 
 @pytest.mark.parametrize("text", ["4/0", "a*2", "2**9", "__import__('os')"])

@@ -1,5 +1,6 @@
-"""Are the bounds admissible, and is the ranking that of the exhaustive search?"""
+"""Bounds are admissible, and the ranking is that of the exhaustive search."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ from plan3d.search.exact import branch_and_bound, exhaustive
 from plan3d.search.exact.bounds import SIZES, Relaxation
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.objective import OBJECTIVES
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -218,10 +220,10 @@ def test_a_time_limit_ends_with_a_bound():
 
 
 def test_a_large_enough_budget_changes_nothing():
-    asked = {"objective": "step-time", "limit": 6e10, "top": 4}
+    asked = SearchOptions(limit=6e10, top=4)
     space = Space.of(task("dense"), {"micro_batch": [1, 2]})
-    free = branch_and_bound.search(space, **asked)
-    bounded = branch_and_bound.search(space, **asked, budget=free.counts.evaluated)
+    free = branch_and_bound.search(space, asked)
+    bounded = branch_and_bound.search(space, replace(asked, budget=free.counts.evaluated))
     assert bounded.complete
     assert vars(bounded.counts) == vars(free.counts)
     assert bounded.costs.step.tolist() == free.costs.step.tolist()
@@ -244,6 +246,6 @@ def test_an_interrupt_keeps_the_best_so_far_and_its_bound():
 
 def test_exhaustive_proves_no_bound():
     space = Space.of(task("dense"), {"tp": [8], "micro_batch": [1]})
-    result = exhaustive.search(space, objective="step-time", limit=8e10, top=1)
+    result = exhaustive.search(space, SearchOptions(limit=8e10, top=1))
     assert result.bound is None
     assert result.gap is None

@@ -1,4 +1,4 @@
-"""Do sampling backends keep their budget, repeat with their seed, and find what there is?"""
+"""Sampling backends keep their budget, repeat with their seed, and find what there is."""
 
 from functools import cache
 
@@ -7,7 +7,9 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.objective import BARRIER
-from plan3d.search.result.search_result import SearchRecord, Trace
+from plan3d.search.result.options import Deadline, SearchOptions
+from plan3d.search.result.search_record import SearchRecord
+from plan3d.search.result.search_result import Trace
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import BUDGET, STALE, AskTell, KnownScores
 from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGradient
@@ -46,9 +48,9 @@ def uniform(choose=None):
     return UniformProblem(Space.of(task(), choose))
 
 
-def run(problem, name, **options):
-    asked = {"objective": "step-time", "limit": limit_of(problem.task), "top": 3, **options}
-    return ask_tell.search(problem, SAMPLERS[name], backend=name, **asked)
+def run(problem, name, seed=None, **options):
+    asked = SearchOptions(**{"limit": limit_of(problem.task), "top": 3, **options})
+    return ask_tell.search(problem, SAMPLERS[name], asked, backend=name, seed=seed)
 
 
 def rows(plans):
@@ -190,11 +192,18 @@ class Script:
         self.told.append((points, scores))
 
 
-def driven(tables, budget=100, time_limit=np.inf):
+def driven(tables, budget=100, time_limit=None):
     problem = uniform(TINY)
-    seen = SearchRecord(problem.task, "step-time", limit_of(problem.task), 5)
     script, counted = Script(tables), []
-    AskTell(problem, seen, budget).go(script, time_limit, counted.append)
+    options = SearchOptions(
+        limit=limit_of(problem.task),
+        top=5,
+        budget=budget,
+        deadline=Deadline.after(time_limit),
+        progress=counted.append,
+    )
+    seen = SearchRecord(problem.task, options)
+    AskTell(problem, seen).go(script)
     return script, counted, seen
 
 

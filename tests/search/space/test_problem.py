@@ -1,4 +1,4 @@
-"""Is every point a legal plan, every legal plan a point, and every move legal?"""
+"""Every point is a legal plan, every legal plan a point, and every move legal."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.result.objective import BARRIER, guided
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.axes import DERIVED
 from plan3d.search.space.decision_diagram import DEAD, diagram
@@ -17,7 +18,7 @@ from plan3d.search.space.space import Space
 from plan3d.search.space.stage_variables import EIGHTHS, distinct_shares, heavier
 from plan3d.search.space.staged import StagedProblem
 from plan3d.search.space.uniform import UniformProblem
-from plan3d.search.stage_dp.dynamic_programming import best_plan
+from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, EXPANSION
 from plan3d.simulator.rules.validity import legal
@@ -203,10 +204,10 @@ def test_the_dynamic_program_proves_the_optimum_of_staged_plans():
     costs = simulate(TINY.task, TINY.plans(every_point(TINY)))
     for share in (0.02, 0.3, 1.0):
         limit = float(np.quantile(costs.memory_total, share)) * (1 + 1e-9)
-        proof = best_plan(TINY.task, choose=TINY.constraints, limit=limit)
+        proof = solved(TINY, limit)
         best = costs.step[costs.memory_total <= limit].min()
         assert proof.complete
-        assert proof.step_seconds == pytest.approx(best, rel=1e-9)
+        assert proof.best.step_seconds == pytest.approx(best, rel=1e-9)
 
 
 @given(name=st.sampled_from(["staged", "staged odd"]), seed=seeds)
@@ -219,8 +220,13 @@ def test_no_staged_plan_is_better_than_the_proof(name, seed):
 
 @cache
 def optimum_of(name):
-    problem = PROBLEMS[name]
-    return best_plan(problem.task, choose=problem.constraints, limit=np.inf).step_seconds
+    return solved(PROBLEMS[name], np.inf).best.step_seconds
+
+
+def solved(problem, limit):
+    """The dynamic program's answer for a set around a staged problem."""
+    space = Space.of(problem.task, problem.constraints)
+    return dynamic_programming.search(space, SearchOptions(limit=limit, top=1))
 
 
 def test_recompute_grows_from_none_to_full():

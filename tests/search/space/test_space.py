@@ -1,4 +1,4 @@
-"""Is the space every legal plan, and is the search's answer that of brute force?"""
+"""The space is every legal plan, and the search's answer that of brute force."""
 
 from functools import cache
 from itertools import product
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.find_plans import find_plans
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.pareto import beats_all, frontier
-from plan3d.search.result.search_result import BestPlans, Frontier
+from plan3d.search.result.search_record import BestPlans, Frontier
 from plan3d.search.space.axes import divisors
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
@@ -201,8 +202,8 @@ def test_chunk_size_changes_neither_set_nor_ranking(name, size):
     whole = space(name)
     pieces = SmallChunks(whole.task, whole.axes, whole.layers_per_stage)
     pieces.size = size
-    asked = {"objective": "step-time", "limit": 6e10, "top": 8}
-    one, many = exhaustive.search(whole, **asked), exhaustive.search(pieces, **asked)
+    asked = SearchOptions(limit=6e10, top=8)
+    one, many = exhaustive.search(whole, asked), exhaustive.search(pieces, asked)
     assert vars(one.counts) == vars(many.counts)
     for left, right in ((one.costs, many.costs), (one.frontier, many.frontier)):
         assert (left is None) == (right is None)

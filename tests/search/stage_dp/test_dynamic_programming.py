@@ -1,4 +1,4 @@
-"""Is the dynamic program's plan the best of all plans of its set, and its bound a bound?"""
+"""The dynamic program's plan is the best of all plans of its set, and its bound a bound."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.search.exact.uniform_steps import UniformPlans
 from plan3d.search.find_plans import find_plans
-from plan3d.search.stage_dp.dynamic_programming import best_plan
-from plan3d.search.stage_dp.stage_search import plan_of
-from plan3d.simulator.base.errors import InputError
+from plan3d.search.result.options import Deadline, SearchOptions
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp import dynamic_programming
+from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import Segments
-from plan3d.simulator.plan.plan import Plan, from_columns, resolve
+from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.sync_policy import PLAIN
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.evaluate import evaluate, simulate
@@ -184,6 +186,12 @@ SWEEP = {
 }
 
 
+def solved(question, choose, limit, unequal=False):
+    """The answer to a small question, and its best plan."""
+    options = SearchOptions(limit=limit, top=1)
+    return dynamic_programming.search(Space.of(question, choose), options, unequal=unequal)
+
+
 @pytest.mark.parametrize("name", SWEEP)
 def test_the_best_plan_is_that_of_brute_force(name):
     model, changes, choose, unequal = SWEEP[name]
@@ -191,17 +199,18 @@ def test_the_best_plan_is_that_of_brute_force(name):
     steps, memory = every_plan(question, choose, unequal)
     for share in (0.0, 0.02, 0.2, 0.6, 1.0):
         limit = float(np.quantile(memory, share)) * (1 + 1e-9)
-        outcome = best_plan(question, choose=choose, limit=limit, unequal=unequal)
+        found = solved(question, choose, limit, unequal)
         best = steps[memory <= limit].min()
-        assert outcome.step_seconds == pytest.approx(best, rel=1e-9)
-        assert outcome.complete
-        assert outcome.bound == pytest.approx(best, rel=1e-8)
-        again = evaluate(question, outcome.plan)
-        assert again.step_seconds == pytest.approx(outcome.step_seconds, rel=1e-12)
+        assert found.best.step_seconds == pytest.approx(best, rel=1e-9)
+        assert found.complete
+        assert found.bound == pytest.approx(best, rel=1e-8)
+        again = evaluate(question, found.plans[0])
+        assert again.step_seconds == pytest.approx(found.best.step_seconds, rel=1e-12)
         assert again.memory_bytes <= limit
-    assert (
-        best_plan(question, choose=choose, limit=memory.min() * 0.99, unequal=unequal).plan is None
-    )
+    nothing = solved(question, choose, memory.min() * 0.99, unequal)
+    assert nothing.best is None
+    assert nothing.complete
+    assert nothing.bound is None
 
 
 @st.composite
@@ -245,13 +254,15 @@ def test_any_small_problem_is_solved_exactly(problem):
     if choose["schedule"] == (2,):
         choose["pp"] = tuple(p for p in choose["pp"] if p > 1) or (2,)
     best, limit = best_of_all(question, choose, share)
-    outcome = best_plan(question, choose=choose, limit=limit)
-    assert outcome.step_seconds == pytest.approx(best, rel=1e-9)
-    if np.isfinite(best):
-        again = evaluate(question, outcome.plan)
-        assert again.step_seconds == pytest.approx(best, rel=1e-9)
-        assert again.memory_bytes <= limit
-        assert best_plan(question, choose=choose, limit=limit, below=best * 0.999).plan is None
+    found = solved(question, choose, limit)
+    assert found.complete
+    if np.isinf(best):
+        assert found.best is None
+        return
+    assert found.best.step_seconds == pytest.approx(best, rel=1e-9)
+    again = evaluate(question, found.plans[0])
+    assert again.step_seconds == pytest.approx(best, rel=1e-9)
+    assert again.memory_bytes <= limit
 
 
 LARGE = Task(
@@ -302,13 +313,10 @@ def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
 
 
 def test_a_bound_holds_from_the_first_second():
-    best = best_plan(LARGE, choose={"pp": [4]}).step_seconds
-    outcome = best_plan(LARGE, choose={"pp": [4]}, time_limit=1e-6)
-    assert not outcome.complete
-    assert 0.7 * best < outcome.bound <= best
+    best = search(choose={"pp": [4]}).best.step_seconds
     result = search(choose={"pp": [4]}, time_limit=1e-6)
     assert not result.complete
-    assert result.bound <= best
+    assert 0.7 * best < result.bound <= best
 
 
 def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
@@ -320,6 +328,7 @@ def test_an_interrupt_leaves_a_bound_and_the_best_so_far():
             raise KeyboardInterrupt
 
     result = search(progress=stop)
+    assert result.interrupted
     assert not result.complete
     assert result.plans
     assert result.bound <= search().best.step_seconds
@@ -333,31 +342,21 @@ def test_what_none_can_hold_is_answered_with_no_plan():
     assert result.smallest.memory_bytes > result.limit
 
 
-REFUSED = [
-    ({"choose": {"virtual_stages": [2]}}, "no virtual_stages=2"),
-    ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
-    ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
-    ({"choose": {"mtp_stage": [2]}}, "no mtp_stage=2"),
-    ({"choose": {"sync_period": [4]}}, "sync_period cannot be chosen"),
-    ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
-    ({"choose": {"schedule": ["zb-h1"]}}, "schedules 1f1b and gpipe, not zb-h1"),
-    ({"choose": {"precision": ["bf16", "fp8"]}}, "one value of precision"),
-    ({"objective": "memory"}, "minimises the step time, not memory"),
-    ({"budget": 10}, "give --time-limit"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_what_it_cannot_take_is_refused_by_name(options, message):
-    with pytest.raises(InputError, match=message):
-        search(**options)
-
-
 def test_the_sum_over_stages_is_the_step_of_the_simulator():
-    outcome = best_plan(LARGE, choose={"pp": [4, 8], "cp": [1]})
-    assert outcome.search.found
-    for step, stages, found in outcome.search.found:
-        plan = plan_of(LARGE, stages, found)
-        assert evaluate(LARGE, plan).step_seconds == pytest.approx(step, rel=1e-12)
-        again = Plan.parse(str(resolve(plan, LARGE.gpus)))
+    options = SearchOptions(limit=LARGE.cluster.accelerator.memory)
+    space = Space.of(LARGE, {"pp": [4, 8], "cp": [1]})
+    stages = stage_space(space, "test", "step-time", dynamic_programming.OF_STAGES)
+    uniform = UniformPlans.of(space, stages, options.limit, Deadline())
+    answer = dynamic_programming.solve(stages, uniform, options)
+    assert answer.search.found
+    for (step, *_), plan in zip(answer.search.found, answer.search.plans(), strict=True):
+        assert evaluate(LARGE, plan.take(0)).step_seconds == pytest.approx(step, rel=1e-12)
+        again = Plan.parse(str(plan))
         assert evaluate(LARGE, again).step_seconds == pytest.approx(step, rel=1e-12)
+
+
+def test_a_bound_on_cost_is_one_on_the_step_times_the_gpus():
+    asked = {"choose": {"pp": [4], "cp": [1]}}
+    seconds, cost = search(**asked), search(**asked, objective="cost")
+    assert cost.bound == pytest.approx(seconds.bound * LARGE.gpus)
+    assert cost.gap == seconds.gap == 0

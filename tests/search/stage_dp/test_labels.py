@@ -1,14 +1,17 @@
-"""Do labels drop only what can never be best, and is a chain a bound of the event simulation?"""
+"""Labels drop only what can never be best; a chain is a bound of the event simulation."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.stage_dp.labels import Entries, extended, nothing_yet, ragged, survivors
+from plan3d.search.result.options import Deadline
+from plan3d.search.stage_dp.labels import extended, nothing_yet
+from plan3d.search.stages.dominance import ragged, spans, undominated
+from plan3d.search.stages.stage_table import Entries
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes
 from plan3d.simulator.pipeline.event_simulation import simulate as run
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=8))
@@ -16,6 +19,14 @@ def test_ragged_numbers_the_elements_of_every_group(counts):
     owner, position = ragged(np.array(counts))
     expected = [(i, j) for i, count in enumerate(counts) for j in range(count)]
     assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
+
+
+@given(sizes=st.lists(st.integers(0, 9), max_size=12), most=st.integers(1, 20))
+def test_spans_cover_all_rows_and_are_no_larger_than_they_must_be(sizes, most):
+    found = [*spans(np.array(sizes, int), most)]
+    assert [i for start, stop in found for i in range(start, stop)] == [*range(len(sizes))]
+    for start, stop in found:
+        assert sum(sizes[start:stop]) <= most or stop == start + 1
 
 
 rows = st.lists(
@@ -33,7 +44,8 @@ def test_a_dropped_label_is_never_better_whatever_comes_before_it(rows, later):
         more = np.maximum(tails[:, one] - tails[:, other], 0).sum(axis=0)
         return total[one] + more
 
-    kept = survivors(group.astype(int), total + tails.sum(axis=0), total, excess)
+    upper = total + tails.sum(axis=0)
+    kept = undominated(group.astype(int), upper, total, excess, Deadline())
     reduce, gather, optimizer, b, f, seconds = later
     waits = np.array([[b], [f], [0]])
     ends = np.array([[reduce], [gather], [optimizer]])
@@ -50,7 +62,7 @@ def one_choice(forward, backward, stage):
     return Entries(
         start=np.array([stage]),
         end=np.array([stage + 1]),
-        choice=none,
+        candidate=none,
         gpus=none,
         received=none,
         sent=none,
@@ -74,7 +86,7 @@ def test_a_chain_is_no_longer_than_the_simulated_pipeline(forward, ratio, m):
         own = one_choice(forward, backward, stage)
         labels = extended(labels, own, np.zeros((2, 2)), p, runs)
     times = StageTimes(forward=forward, input_gradient=backward, weight_gradient=0 * backward)
-    simulated = float(run(graph(Schedule.ONE_F_ONE_B, p, 1, m), times).step_seconds)
+    simulated = float(run(graph(SCHEDULES["1f1b"], p, 1, m), times).step_seconds)
     closed = (m - 1) * (forward + backward).max() + labels.total[0]
     assert labels.chain[0] <= simulated * (1 + 1e-12)
     assert simulated <= closed * (1 + 1e-12)

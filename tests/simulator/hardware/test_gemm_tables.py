@@ -1,4 +1,4 @@
-"""Do GEMM tables keep their promises? Data at their points, continuous, never falling with m."""
+"""GEMM tables keep their promises: data at their points, continuous, never falling with m."""
 
 from __future__ import annotations
 
@@ -147,6 +147,18 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
         gemm_tables.load(str(file))
     with pytest.raises(InputError, match="not a table of GEMM times"):
         gemm_tables.load(str(tmp_path / "absent.csv"))
+
+
+@pytest.mark.parametrize(
+    "content", ["secret:x:0\n", "n,k,128,256\n1,2,secret,4\n", "n,k\nsecret\n"]
+)
+def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path, content):
+    """A profile may name any file."""
+    file = tmp_path / "passwords"
+    file.write_text(content)
+    with pytest.raises(InputError) as error:
+        gemm_tables.load(str(file))
+    assert "secret" not in str(error.value)
 
 
 def test_smoothing_is_the_nearest_rising_sequence():

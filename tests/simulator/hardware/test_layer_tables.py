@@ -1,4 +1,4 @@
-"""Does a table of whole layers give back what was measured, and act as a ratio elsewhere?"""
+"""A table of whole layers gives back what was measured, and acts as a ratio elsewhere."""
 
 import itertools
 from dataclasses import replace
@@ -100,6 +100,18 @@ def test_a_malformed_file_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InputError, match="not a table of layer times"):
         layer_tables.load(str(path))
+
+
+def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path):
+    """A profile may name any file."""
+    path = tmp_path / "passwords"
+    columns = ",".join(layer_tables.COLUMNS)
+    for text in ("secret:x:0\n", f"{columns}\nsecret,1,1,1,1,1,1,1\n"):
+        path.write_text(text)
+        layer_tables.load.cache_clear()
+        with pytest.raises(InputError) as error:
+            layer_tables.load(str(path))
+        assert "secret" not in str(error.value)
 
 
 def test_a_layer_comes_out_as_measured():

@@ -194,8 +194,8 @@ def test_what_a_machine_is_without(tmp_path: Path) -> None:
         ('base = "h100-sxm"\nwithout = ["node"]', "node.gpus: missing"),
         ('base = "h100-sxm"\nwithout = ["accelerator.peak.fp8"]', "give both or neither"),
         (SIX.replace("\n\n", '\nwithout = ["node"]\n\n', 1), "without: node is given below"),
-        (SIX.replace('"H100-PCIe"', '"H100\\nPCIe"'), "one line of at most 200 printable"),
-        (SIX.replace('"H100-PCIe"', f'"{"x" * 201}"'), "one line of at most 200 printable"),
+        (SIX.replace('"H100-PCIe"', '"H100\\nPCIe"'), "character \\n cannot be in a name"),
+        (SIX.replace('"H100-PCIe"', f'"{"x" * 201}"'), "has 201 characters; at most 200"),
     ],
 )
 def test_bad_bases(text: str, hint: str, tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def changed(old: str, new: str) -> str:
         (changed('["layernorm"]', '"layernorm"'), "selective.value: 'layernorm' must be a list"),
         (changed('["layernorm"]', '["layer"]'), "'layer' is no module; did you mean layernorm"),
         (changed('["layernorm"]', "[[1]]"), "selective.value: [1] is no module"),
-        (changed('"our stack"', '"our\\u202estack"'), "title: must be one line of at most 200"),
+        (changed('"our stack"', '"our\\u202estack"'), "character \\u202e cannot be in a name"),
         (
             changed('sustained = { value = 90, unit = "%"', 'sustained = 90 # "'),
             "sustained: must be",

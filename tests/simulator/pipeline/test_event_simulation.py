@@ -1,4 +1,4 @@
-"""Is every operation timed exactly, for any stages, and do the closed forms equal that?"""
+"""Event simulation: every operation is timed exactly, and the closed forms equal that."""
 
 import json
 from dataclasses import replace
@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.pipeline.activations_in_flight import Sizes, held_bytes, in_flight
-from plan3d.simulator.pipeline.dependency_graph import graph, of_orders
+from plan3d.simulator.pipeline import dependency_graph
+from plan3d.simulator.pipeline.dependency_graph import of_orders
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.idle_time import Passes, idle_seconds, round_trips
-from plan3d.simulator.pipeline.operation_orders import Pass, orders
-from plan3d.simulator.pipeline.schedule_names import Schedule
-from plan3d.simulator.pipeline.stage_placement import LOOPED, V_SHAPED, chunk_ranks, placement
+from plan3d.simulator.pipeline.operation_orders import Pass
+from plan3d.simulator.pipeline.schedule import SEVERAL, Passes, Sizes
+from plan3d.simulator.pipeline.schedules import (
+    SCHEDULES,
+    code,
+    held_bytes,
+    holds_back,
+    idle_seconds,
+    in_flight,
+    sends,
+)
+from plan3d.simulator.pipeline.stage_placement import chunk_ranks
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import rescore, timeline_of
@@ -25,16 +33,19 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 few = settings(deadline=None, max_examples=40)
-S = Schedule
 SHAPES = [
-    *((s, p, 1, m) for s in (S.ONE_F_ONE_B, S.GPIPE, S.NAIVE) for p, m in ((1, 3), (2, 1), (4, 9))),
-    *((S.INTERLEAVED, p, v, m) for p, v, m in ((2, 3, 4), (4, 2, 8), (4, 4, 4))),
-    *((S.BREADTH_FIRST, p, v, m) for p, v, m in ((2, 3, 5), (4, 2, 8))),
-    *((s, p, 1, m) for s in (S.ZB_H1, S.ZB_H2, S.ZB_H2_SYNC) for p, m in ((2, 7), (4, 3), (4, 12))),
-    *((S.ZB_V, p, 2, m) for p, m in ((2, 4), (4, 8), (4, 13), (3, 2))),
-    *((S.DUALPIPE, p, 1, m) for p, m in ((2, 4), (4, 8), (6, 20))),
-    *((S.DUALPIPE_V, p, 2, m) for p, m in ((1, 2), (3, 6), (4, 11))),
+    *((s, p, 1, m) for s in ("1f1b", "gpipe", "naive") for p, m in ((1, 3), (2, 1), (4, 9))),
+    *(("interleaved", p, v, m) for p, v, m in ((2, 3, 4), (4, 2, 8), (4, 4, 4))),
+    *(("breadth-first", p, v, m) for p, v, m in ((2, 3, 5), (4, 2, 8))),
+    *((s, p, 1, m) for s in ("zb-h1", "zb-h2", "zb-h2-sync") for p, m in ((2, 7), (4, 3), (4, 12))),
+    *(("zb-v", p, 2, m) for p, m in ((2, 4), (4, 8), (4, 13), (3, 2))),
+    *(("dualpipe", p, 1, m) for p, m in ((2, 4), (4, 8), (6, 20))),
+    *(("dualpipe-v", p, 2, m) for p, m in ((1, 2), (3, 6), (4, 11))),
 ]
+
+
+def graph(name, *sizes):
+    return dependency_graph.graph(SCHEDULES[name], *sizes)
 
 
 def uniform(stages, forward=1.0, gradient=1.0, weight=1.0, **more):
@@ -106,11 +117,11 @@ def test_every_pass_runs_once_on_its_rank_and_after_what_it_needs(shape):
     g = graph(schedule, p, v, m)
     t = simulate(g, uneven(2, p * v, hop=0.3))
     passes = {}
-    ranks = chunk_ranks(p, p * v, int(placement(schedule)))
+    ranks = chunk_ranks(p, p * v, SCHEDULES[schedule].placement)
     for i in range(g.operations):
         passes.setdefault((int(g.stage[i]), int(g.micro[i])), []).append(i)
         copies = {int(ranks[g.stage[i]])}
-        copies |= {p - 1 - r for r in copies if schedule == S.DUALPIPE}
+        copies |= {p - 1 - r for r in copies if SCHEDULES[schedule].copies == 2}
         assert int(g.rank[i]) in copies
     assert len(passes) == p * v * m
     for (stage, _), mine in passes.items():
@@ -179,9 +190,8 @@ def closed_idle(schedule, p, v, m, forward, gradient, weight):
     own = [np.array([seconds]) for seconds in (forward, gradient, weight)]
     others = Passes(*((p - 1) * seconds for seconds in own))
     usual = others.total / v
-    code = np.array([int(schedule)])
-    sizes = (np.array([float(p)]), np.array([float(m)]))
-    return idle_seconds(code, *sizes, Passes(*own), others, usual)[0]
+    sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
+    return idle_seconds(np.array([code(schedule)]), sizes, Passes(*own), others, usual)[0]
 
 
 def simulated_idle(schedule, p, v, m, *seconds, deferred=0):
@@ -192,13 +202,13 @@ def simulated_idle(schedule, p, v, m, *seconds, deferred=0):
 
 TIMES = [(1, 1, 1), (2, 3, 1.5), (1, 2, 1.9), (3, 1, 2), (18.5, 18.1, 9.3), (10.4, 10.2, 7.7)]
 EXACT = [
-    *((s, p, 1, m) for s in (S.ONE_F_ONE_B, S.GPIPE, S.NAIVE) for p, m in ((2, 2), (4, 9), (8, 5))),
-    *((s, p, v, m) for s in (S.INTERLEAVED, S.BREADTH_FIRST) for p, v, m in ((4, 3, 8), (8, 2, 8))),
-    *((s, p, 1, m) for s in (S.ZB_H1, S.ZB_H2_SYNC) for p, m in ((2, 4), (4, 12), (8, 40))),
-    *((S.ZB_H1, p, 1, m) for p, m in ((4, 2), (4, 3), (8, 5))),
-    *((S.ZB_V, p, 2, m) for p, m in ((2, 4), (3, 7), (8, 16), (8, 40))),
-    *((S.DUALPIPE, p, 1, m) for p, m in ((2, 4), (4, 8), (8, 30))),
-    *((S.DUALPIPE_V, p, 2, m) for p, m in ((2, 4), (3, 6), (4, 13))),
+    *((s, p, 1, m) for s in ("1f1b", "gpipe", "naive") for p, m in ((2, 2), (4, 9), (8, 5))),
+    *((s, p, v, m) for s in ("interleaved", "breadth-first") for p, v, m in ((4, 3, 8), (8, 2, 8))),
+    *((s, p, 1, m) for s in ("zb-h1", "zb-h2-sync") for p, m in ((2, 4), (4, 12), (8, 40))),
+    *(("zb-h1", p, 1, m) for p, m in ((4, 2), (4, 3), (8, 5))),
+    *(("zb-v", p, 2, m) for p, m in ((2, 4), (3, 7), (8, 16), (8, 40))),
+    *(("dualpipe", p, 1, m) for p, m in ((2, 4), (4, 8), (8, 30))),
+    *(("dualpipe-v", p, 2, m) for p, m in ((2, 4), (3, 6), (4, 13))),
 ]
 
 
@@ -210,17 +220,26 @@ def test_idle_time_equals_the_closed_form(schedule, p, v, m, seconds):
 
 
 @given(
-    shape=st.sampled_from([S.ZB_H1, S.ZB_V, S.DUALPIPE, S.DUALPIPE_V]),
+    shape=st.sampled_from(["zb-h1", "zb-v", "dualpipe", "dualpipe-v"]),
     half=st.integers(1, 4),
     more=st.integers(0, 9),
     seconds=st.tuples(*3 * [st.floats(0.1, 10)]),
 )
 @few
 def test_idle_time_equals_the_closed_form_whatever_the_passes_take(shape, half, more, seconds):
-    p, v = 2 * half, 1 + (shape in (S.ZB_V, S.DUALPIPE_V))
-    m = 2 * p + (more // 2 * 2 if shape == S.DUALPIPE else more)
+    p, v = 2 * half, 1 + (shape in ("zb-v", "dualpipe-v"))
+    m = 2 * p + (more // 2 * 2 if shape == "dualpipe" else more)
     found = simulated_idle(shape, p, v, m, *seconds)
     assert found == pytest.approx(closed_idle(shape, p, v, m, *seconds), rel=1e-9, abs=1e-9)
+
+
+def test_what_is_held_back_fills_the_drain_or_is_as_published():
+    """As many as take the longest forward pass and input gradient, at least the two of Qi et al.
+    2024, and no more than a bound where weight gradients take no time."""
+    longest, weight = np.array([5.0, 2, 2.5, 1, 1]), np.array([1.0, 1, 1, 2, 0])
+    assert SCHEDULES["zb-h2"].holds_back(longest, weight).tolist() == [5, 2, 3, 2, 1000]
+    codes = np.array([code(name) for name in ("zb-h1", "zb-h2", "zb-h2-sync", "gpipe", "zb-h2")])
+    assert holds_back(codes, longest, weight).tolist() == [1, 2, 2, 0, 1000]
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (4, 3), (4, 7), (4, 40), (8, 8), (8, 60)])
@@ -229,8 +248,8 @@ def test_zb_h2_idles_as_its_closed_form(p, m, seconds):
     """With as many weight gradients deferred as it takes; whole ones, hence up to one more."""
     forward, gradient, weight = seconds
     deferred = int(np.ceil((forward + gradient) / weight))
-    found = simulated_idle(S.ZB_H2, p, 1, m, *seconds, deferred=deferred)
-    closed = closed_idle(S.ZB_H2, p, 1, m, *seconds)
+    found = simulated_idle("zb-h2", p, 1, m, *seconds, deferred=deferred)
+    closed = closed_idle("zb-h2", p, 1, m, *seconds)
     assert closed - 1e-9 <= found <= closed + p * weight
     if deferred * weight == forward + gradient or m >= 5 * p:
         assert found == pytest.approx(closed, abs=1e-9)
@@ -238,16 +257,16 @@ def test_zb_h2_idles_as_its_closed_form(p, m, seconds):
 
 def test_zero_bubble_schedules_have_none_when_passes_are_equal():
     for p in (2, 4, 8):
-        assert simulated_idle(S.ZB_H2, p, 1, 3 * p, 1, 1, 1) == pytest.approx(0)
-        assert simulated_idle(S.ZB_V, p, 2, 3 * p, 2, 2, 2) == pytest.approx(0)
-        assert simulated_idle(S.ZB_H2_SYNC, p, 1, 3 * p, 1, 1, 1) == pytest.approx(p - 1)
+        assert simulated_idle("zb-h2", p, 1, 3 * p, 1, 1, 1) == pytest.approx(0)
+        assert simulated_idle("zb-v", p, 2, 3 * p, 2, 2, 2) == pytest.approx(0)
+        assert simulated_idle("zb-h2-sync", p, 1, 3 * p, 1, 1, 1) == pytest.approx(p - 1)
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize("pair", [1.0, 0.8])
 def test_dualpipe_idles_as_published(p, pair):
     """(p/2 - 1)(F&B + B - 3W), B both gradients, F&B a pair; equal passes (DualPipe's README)."""
-    for schedule, stages, m in ((S.DUALPIPE, p, 3 * p), (S.DUALPIPE_V, 2 * p, 3 * p)):
+    for schedule, stages, m in (("dualpipe", p, 3 * p), ("dualpipe-v", 2 * p, 3 * p)):
         v = stages // p
         t = simulate(graph(schedule, p, v, m), uniform(stages, pair=pair))
         idle = float(t.step_seconds - t.busy.max())
@@ -259,27 +278,28 @@ def test_dualpipe_idles_as_published(p, pair):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_peak_in_flight_equals_the_closed_form(shape):
     schedule, p, v, m = shape
-    if schedule == S.ZB_V and m < 2 * p:
+    if schedule == "zb-v" and m < 2 * p:
         pytest.skip("refused")
     rank = np.arange(p, dtype=float)
-    sizes = (np.full(p, float(x)) for x in (p, v, p, m))
-    closed = in_flight(np.full(p, int(schedule)), Sizes(*sizes, rank))
+    sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
+    closed = in_flight(np.full(p, code(schedule)), sizes, rank)
     t = simulate(graph(schedule, p, v, m), uniform(p * v))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), closed)
 
 
-@pytest.mark.parametrize("schedule", [s for s in S if s not in (*LOOPED, S.ZB_H2_SYNC)])
+@pytest.mark.parametrize(
+    "schedule", [n for n, s in SCHEDULES.items() if s.chunks != SEVERAL and n != "zb-h2-sync"]
+)
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (8, 32)])
 def test_exposed_sends_equal_the_closed_form(schedule, p, m):
     """Ledger T8: between one micro-batch's boundaries, there and back, and all of them."""
-    hop, v = 1e-3, 1 + (schedule in V_SHAPED)
+    hop, v = 1e-3, SCHEDULES[schedule].chunks.least
     g = graph(schedule, p, v, m)
     without, with_ = (simulate(g, uniform(p * v, hop=h)).step_seconds for h in (0.0, hop))
     exposed = float(with_ - without) / hop
-    arrays = (np.array([float(x)]) for x in (p, v, p, m))
-    closed = float(round_trips(np.array([int(schedule)]), *arrays)[0])
-    if schedule == S.ONE_F_ONE_B:
-        closed = 2 * (p - 1) * (1 + m / p) - 2
+    sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
+    overlapped = np.array([float(schedule != "1f1b")])
+    closed = sends(np.array([code(schedule)]), sizes, overlapped)[0]
     assert exposed == pytest.approx(closed)
     assert 2 * (p - 1) - 1e-6 <= exposed <= 2 * v * (p - 1) * m + 1e-6
 
@@ -294,17 +314,15 @@ def test_exposed_sends_equal_the_closed_form(schedule, p, m):
 def test_bytes_held_equal_the_live_memory(shape, kept, pending, held_back):
     """The largest of the live memory over time, on every rank; whole and pending micro-batches."""
     schedule, p, v, m = shape
-    if schedule == S.ZB_V:
+    if schedule == "zb-v":
         m = max(m, 2 * p)
-    elif schedule in (S.ZB_H1, S.ZB_H2, S.ZB_H2_SYNC):
+    elif SCHEDULES[schedule].held_back:
         m = max(m, held_back * p)
     rank = np.arange(p, dtype=float)
-    sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)), rank)
-    back = np.full(p, float(held_back))
-    code = np.full(p, int(schedule))
-    closed = held_bytes(code, sizes, back, np.full(p, kept), np.full(p, pending))
-    deferred = held_back if schedule == S.ZB_H2 else 0
-    t = simulate(graph(schedule, p, v, m, 0, deferred), uniform(p * v))
+    sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
+    late, codes = np.full(p, float(held_back)), np.full(p, code(schedule))
+    closed = held_bytes(codes, sizes, rank, late, np.full(p, kept), np.full(p, pending))
+    t = simulate(graph(schedule, p, v, m, 0, held_back), uniform(p * v))
     found = t.peak(np.full(p * v, kept / v), np.full(p * v, pending / v))
     np.testing.assert_allclose(found, closed)
 
@@ -322,34 +340,34 @@ def test_groups_of_micro_batches(p, v, longer, groups, rest):
     g = p + longer
     m = groups * g + (p + rest if p + rest < g else 0)
     t, late = (
-        simulate(graph(S.INTERLEAVED, p, v, m, g), uniform(p * v, 1, 1.5, 0.5, hop=hop))
+        simulate(graph("interleaved", p, v, m, g), uniform(p * v, 1, 1.5, 0.5, hop=hop))
         for hop in (0, 1e-5)
     )
     np.testing.assert_allclose(t.idle, (p - 1) * 3)
-    arrays = [np.full(p, float(x)) for x in (p, v, g, m)]
-    code = np.full(p, int(S.INTERLEAVED))
-    peak = in_flight(code, Sizes(*arrays, np.arange(p, dtype=float)))
+    sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, g, m)))
+    codes = np.full(p, code("interleaved"))
+    peak = in_flight(codes, sizes, np.arange(p, dtype=float))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), peak)
     exposed = float(late.step_seconds - t.step_seconds) / 1e-5
-    assert exposed == pytest.approx(round_trips(code, *arrays)[0], abs=1e-3)
+    assert exposed == pytest.approx(sends(codes, sizes, np.ones(p))[0], abs=1e-3)
 
 
 # The ledger
 
 
 def test_t5_naive_model_parallelism_uses_one_rank_at_a_time():
-    t = simulate(graph(S.NAIVE, 4, 1, 6), uniform(4))
+    t = simulate(graph("naive", 4, 1, 6), uniform(4))
     np.testing.assert_allclose(t.busy / t.step_seconds, 1 / 4)
 
 
-@pytest.mark.parametrize("schedule", [S.GPIPE, S.ONE_F_ONE_B])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (8, 64), (64, 64)])
 def test_t6_idle_over_useful_is_stages_less_one_over_micro_batches(schedule, p, m):
     t = simulate(graph(schedule, p, 1, m), uniform(p, 1.1, 0.9, 1.3))
     np.testing.assert_allclose(t.idle / t.busy, (p - 1) / m, rtol=1e-9)
 
 
-@pytest.mark.parametrize("schedule", [S.GPIPE, S.ONE_F_ONE_B, S.ZB_H1, S.ZB_H2])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
 @pytest.mark.parametrize("slow", range(4))
 def test_t7_uneven_stages_idle_more(schedule, slow):
     p, m = 4, 16
@@ -382,9 +400,9 @@ def test_bounds_and_monotony(seed, shape, held):
 
 def test_deadlocks_are_named():
     with pytest.raises(InputError, match=r"deadlock: the interleaved order .* rank \d waits at "):
-        graph(S.INTERLEAVED, 8, 2, 20)
-    assert simulate(graph(S.INTERLEAVED, 8, 2, 20, 10), uniform(16)).step_seconds > 0
-    swapped = orders(S.ONE_F_ONE_B, 2, 1, 2)
+        graph("interleaved", 8, 2, 20)
+    assert simulate(graph("interleaved", 8, 2, 20, 10), uniform(16)).step_seconds > 0
+    swapped = SCHEDULES["1f1b"].orders(2, 1, 2)
     swapped[0] = swapped[0][::-1].copy()
     with pytest.raises(InputError, match="deadlock"):
         of_orders(swapped, 2)
@@ -393,14 +411,15 @@ def test_deadlocks_are_named():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((S.ONE_F_ONE_B, 4, 1, 0), "0 micro-batches: a pipeline needs at least 1"),
-        ((S.ONE_F_ONE_B, 0, 1, 4), "0 pp"),
-        ((S.ZB_V, 4, 1, 8), "zb-v schedule needs virtual_stages=2, not 1"),
-        ((S.ZB_H1, 4, 2, 8), "zb-h1 schedule needs virtual_stages=1, not 2"),
-        ((S.DUALPIPE, 3, 1, 8), "even pp, not 3; nearest: 2, 4"),
-        ((S.DUALPIPE, 4, 1, 9), "nearest: 10"),
-        ((S.DUALPIPE, 4, 1, 6), "nearest: 8"),
-        ((S.DUALPIPE_V, 4, 2, 6), "nearest: 8"),
+        (("1f1b", 4, 1, 0), "0 micro-batches: a pipeline needs at least 1"),
+        (("1f1b", 0, 1, 4), "0 pp"),
+        (("zb-v", 4, 1, 8), "zb-v schedule needs virtual_stages=2, not 1"),
+        (("zb-h1", 4, 2, 8), "zb-h1 schedule needs virtual_stages=1, not 2"),
+        (("breadth-first", 4, 1, 8), "needs virtual_stages >= 2, not 1"),
+        (("dualpipe", 3, 1, 8), "even pp .*, not pp = 3 and 8; nearest: pp = 4 and 8"),
+        (("dualpipe", 4, 1, 9), "not pp = 4 and 9; nearest: pp = 4 and 10"),
+        (("dualpipe", 4, 1, 6), "6 micro-batches are fewer than 2 pp = 8, .*; nearest: 8"),
+        (("dualpipe-v", 4, 2, 6), "the dualpipe-v schedule needs; nearest: 8"),
     ],
 )
 def test_impossible_sizes_name_the_nearest(shape, message):
@@ -409,7 +428,7 @@ def test_impossible_sizes_name_the_nearest(shape, message):
 
 
 def test_impossible_times_are_refused():
-    g = graph(S.ONE_F_ONE_B, 4, 1, 8)
+    g = graph("1f1b", 4, 1, 8)
     with pytest.raises(InputError, match=r"forward is -1.0; seconds must be at least 0"):
         simulate(g, uniform(4, forward=-1.0))
     with pytest.raises(InputError, match="hop is -2"):

@@ -1,4 +1,4 @@
-"""Are layers placed once, and do the closed forms equal a simulation of every operation?"""
+"""Placement of layers, and closed forms against a simulation of every operation written here."""
 
 from collections import Counter
 
@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight, losses_in_flight
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.idle_time import exposed_hops, sends
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedule import Placement, Sizes
+from plan3d.simulator.pipeline.schedules import (
+    SCHEDULES,
+    code,
+    in_flight,
+    losses_in_flight,
+    sends,
+)
 from plan3d.simulator.pipeline.stage_placement import (
-    LOOPED,
-    V_SHAPED,
     Cut,
-    Placement,
     balanced_layers,
     chunk_layers,
     chunk_ranks,
@@ -192,9 +194,9 @@ def test_classes_stand_for_every_rank(layers, dense, pp, v):
 
 def warm_up(schedule, p, v, m, r):
     """Forward passes a rank runs before its first backward (Megatron-LM's schedules.py)."""
-    if schedule == Schedule.GPIPE:
+    if schedule == "gpipe":
         return m
-    if schedule == Schedule.ONE_F_ONE_B:
+    if schedule == "1f1b":
         return min(p - r - 1, m)
     return min(2 * (p - r - 1) + (v - 1) * p, m * v)
 
@@ -213,7 +215,7 @@ def order_of(schedule, p, v, m, r):
     else:
         forward = [nth(i, False) for i in range(m * v)]
         backward = [nth(i, True) for i in range(m * v)]
-    if schedule == Schedule.GPIPE:
+    if schedule == "gpipe":
         backward = backward[::-1]
     ahead = warm_up(schedule, p, v, m, r)
     out = [("F", *f) for f in forward[:ahead]]
@@ -263,10 +265,10 @@ def most_kept(order):
 
 CASES = [
     (schedule, p, 1, m)
-    for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+    for schedule in ("gpipe", "1f1b")
     for p, m in ((1, 5), (2, 1), (2, 3), (4, 2), (4, 8), (5, 7), (8, 16))
 ] + [
-    (Schedule.INTERLEAVED, p, v, m)
+    ("interleaved", p, v, m)
     for p, v, m in ((2, 2, 2), (2, 3, 4), (4, 2, 8), (4, 3, 16), (4, 4, 4), (8, 2, 8), (8, 3, 16))
 ]
 
@@ -275,8 +277,8 @@ CASES = [
 def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     orders, makespan = run(schedule, p, v, m)
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, v, p, m)]
-    kept = in_flight(np.full(p, int(schedule)), Sizes(*same, rank)) * v
+    same = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
+    kept = in_flight(np.full(p, code(schedule)), same, rank) * v
     assert kept.tolist() == [most_kept(order) for order in orders]
     busy = m * v * (FORWARD + BACKWARD)
     share = v * (FORWARD + BACKWARD)
@@ -287,7 +289,7 @@ def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
 @pytest.mark.parametrize("hop", [0, 0.25])
 def test_the_event_simulation_ends_when_this_one_does(schedule, p, v, m, hop):
     orders_here, makespan = run(schedule, p, v, m, hop)
-    g = graph(schedule, p, v, m)
+    g = graph(SCHEDULES[schedule], p, v, m)
     seconds = (np.full(p * v, float(x)) for x in (FORWARD, BACKWARD, 0))
     names = ("forward", "input_gradient", "weight_gradient")
     t = simulate(g, StageTimes(**dict(zip(names, seconds, strict=True)), hop=float(hop)))
@@ -296,30 +298,28 @@ def test_the_event_simulation_ends_when_this_one_does(schedule, p, v, m, hop):
 
 
 def test_logits_wait_where_every_forward_pass_comes_first():
-    codes = np.array([Schedule.GPIPE, Schedule.BREADTH_FIRST, Schedule.ZB_H1, Schedule.NAIVE])
+    codes = np.array([code(name) for name in ("gpipe", "breadth-first", "zb-h1", "naive")])
     assert losses_in_flight(codes, np.full(4, 7.0)).tolist() == [7, 7, 1, 1]
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_sends_of_every_schedule_lie_between_one_micro_batch_and_all(schedule):
     """Ledger T8, by the schedule's own closed form."""
-    several = schedule in (*LOOPED, *V_SHAPED)
-    p, v, g, m = (np.array([x]) for x in (4.0, 2.0 if several else 1.0, 4.0, 16.0))
-    for overlapped in (0.0, 1.0):
-        code = np.array([int(schedule)])
-        shown = sends(code, p, v, g, m, np.array([overlapped]))[0]
-        assert 2 * (p[0] - 1) <= shown <= 2 * (p[0] * v[0] - 1) * m[0]
+    p, v, m = 4, SCHEDULES[schedule].chunks.least, 16
+    for overlapped in (0, 1):
+        assert 2 * (p - 1) <= hops(schedule, p, v, m, overlapped) <= 2 * (p * v - 1) * m
 
 
 @pytest.mark.parametrize("m", [4, 8, 32])
 def test_bubble_is_stages_less_one_over_micro_batches(m):
     """Ledger T6: idle over useful time is (N - 1) / m."""
-    _, makespan = run(Schedule.ONE_F_ONE_B, 4, 1, m)
+    _, makespan = run("1f1b", 4, 1, m)
     assert (makespan - 3 * m) / (3 * m) == pytest.approx(3 / m)
 
 
-def hops(p, v, m, overlapped):
-    return exposed_hops(*(np.array([float(x)]) for x in (p, v, p, m, overlapped)))[0]
+def hops(schedule, p, v, m, overlapped):
+    sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
+    return sends(np.array([code(schedule)]), sizes, np.array([float(overlapped)]))[0]
 
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)
@@ -327,7 +327,7 @@ def hops(p, v, m, overlapped):
 def test_exposed_hops_lie_between_one_micro_batch_and_all(schedule, p, v, m, overlapped):
     """Ledger T8: from the boundaries one micro-batch crosses, there and back, to all of them."""
     one = 2 * (p * v - 1) * (p > 1)
-    assert one <= hops(p, v, m, overlapped) <= one * m
+    assert one <= hops(schedule, p, v, m, overlapped) <= one * m
 
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)
@@ -336,10 +336,9 @@ def test_exposed_hops_against_the_simulation(schedule, p, v, m):
     hop = 1e-3
     added = (run(schedule, p, v, m, hop)[1] - run(schedule, p, v, m)[1]) / hop
     assert added <= 2 * (p * v - 1) * m + 1e-6
-    if schedule == Schedule.INTERLEAVED:
-        assert added == pytest.approx(hops(p, v, m, 1))
-    elif schedule == Schedule.ONE_F_ONE_B:
-        assert added == pytest.approx(hops(p, v, m, 0), abs=1.5)
+    if schedule == "interleaved":
+        assert added == pytest.approx(hops(schedule, p, v, m, 1))
+    elif schedule == "1f1b":
+        assert added == pytest.approx(hops(schedule, p, v, m, 0), abs=1.5)
     else:
-        assert added == pytest.approx(2 * (p - 1))
-        assert added <= hops(p, v, m, 0) + 1e-6
+        assert added == pytest.approx(hops(schedule, p, v, m, 0))

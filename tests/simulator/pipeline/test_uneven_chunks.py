@@ -6,7 +6,7 @@ import pytest
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import SCHEDULES
 from plan3d.simulator.pipeline.stage_placement import Cut, balanced_layers, chunk_counts, layout
 from plan3d.simulator.pipeline.uneven_chunks import Path, seconds
 from plan3d.simulator.plan.plan import Plan
@@ -30,7 +30,7 @@ def both_ways(p, v, chunks, head, m):
     paths = seconds((placed.paths @ passes)[:, None], np.array([float(m)]))[0]
     times = chunk_counts(cut) @ each
     stages = StageTimes(forward=times, input_gradient=times, weight_gradient=times)
-    events = simulate(graph(Schedule.INTERLEAVED, p, v, m), stages)
+    events = simulate(graph(SCHEDULES["interleaved"], p, v, m), stages)
     return max(paths, mean), mean, float(events.step_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Are plans with segments plans like any other, and uniform ones a special case of them?"""
+"""Plans with segments are plans like any other, and uniform ones a special case of them."""
 
 import json
 
@@ -123,7 +123,14 @@ def test_a_table_equals_its_rows(plans):
         one = evaluate(DENSE, plan)
         assert costs.step[row] == pytest.approx(one.step_seconds, rel=1e-14)
         assert costs.memory_total[row] == pytest.approx(one.memory_bytes, rel=1e-14)
-        assert costs.take([row]).step[0] == pytest.approx(one.step_seconds, rel=1e-14)
+        taken = costs.one(row)
+        assert taken.step_seconds == pytest.approx(one.step_seconds, rel=1e-14)
+        for part in ("seconds", "memory", "worst_rank"):
+            assert getattr(taken, part) == pytest.approx(getattr(one, part), rel=1e-12)
+        own, found = by_stage(one), by_stage(taken)
+        assert own.keys() == found.keys()
+        for name, column in own.items():
+            np.testing.assert_allclose(found[name], column, rtol=1e-12)
 
 
 @given(plan=mixed())

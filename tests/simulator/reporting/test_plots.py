@@ -1,4 +1,4 @@
-"""Do pictures have their axes labelled with units, and show what they are given?"""
+"""Pictures have their axes labelled with units, and show what they are given."""
 
 import re
 from dataclasses import replace
@@ -115,6 +115,16 @@ def test_words_make_a_categorical_axis(axes):
 
 
 ROW = {"tokens_per_second": 1e5, "mfu": 0.4, "memory_bytes": 4e10, "capacity_bytes": 8e10}
+
+
+def test_names_are_no_formulas(axes):
+    """A dollar begins no mathematics, which would change the name or fail."""
+    hostile = (r"$\\frac$", "a$b^c$d", "5$", "\u202e$x$")
+    plots_many.curve(axes, {name: ([1, name], [1.0, 2.0]) for name in hostile}, "x", "y")
+    shown = [text.get_text() for text in axes.get_xticklabels()]
+    shown += [line.get_label() for line in axes.lines]
+    assert all(text.replace(r"\$", "").count("$") == 0 for text in shown)
+    axes.figure.canvas.draw()
 
 
 @pytest.mark.parametrize("second", [None, "tp"])

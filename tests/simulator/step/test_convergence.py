@@ -41,7 +41,7 @@ def test_the_transient_of_local_sgd(n, v, tau):
     assert terms.disagreement == pytest.approx(terms.noise)
 
 
-@given(workers, noises, accuracies, st.sampled_from([m for m in METHODS if m > Compression.QSGD]))
+@given(workers, noises, accuracies, st.sampled_from([m for m in METHODS if m != Compression.QSGD]))
 def test_sending_less_never_takes_fewer_steps(n, v, e, method):
     some = compressed(method, n, v, e, kept_per_thousand=10).total
     more = compressed(method, n, v, e, kept_per_thousand=500).total

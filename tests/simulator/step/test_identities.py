@@ -18,8 +18,8 @@ from plan3d.simulator.operators import collectives, kernel_times, layer_work
 from plan3d.simulator.operators.collectives import place, wire_bytes
 from plan3d.simulator.operators.layer_work import model_flops_per_token
 from plan3d.simulator.pipeline import stage_placement
-from plan3d.simulator.pipeline.activations_in_flight import Sizes, in_flight
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedule import Sizes
+from plan3d.simulator.pipeline.schedules import code, in_flight
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -610,8 +610,8 @@ def test_no_pipeline_no_bubble(name):
 @few
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
-    same = [np.full(p, float(x)) for x in (p, 1, p, m)]
-    kept = in_flight(np.full(p, int(Schedule.ONE_F_ONE_B)), Sizes(*same, rank))
+    same = Sizes(*(np.full(p, float(x)) for x in (p, 1, p, m)))
+    kept = in_flight(np.full(p, code("1f1b")), same, rank)
     assert kept.tolist() == [min(m, p - r) for r in range(p)]
 
 

@@ -13,7 +13,7 @@ from plan3d.search.find_plans import find_plans
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import collectives
-from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.codes import Sync, gossips
 from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -174,9 +174,7 @@ def test_one_rank_has_nothing_to_exchange():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=1)
     group = collectives.place(np.array([1.0]), 1.0, cluster)
     for sync in Sync:
-        policy = SyncPolicy(
-            sync=sync, topology=Topology.RING if sync >= Sync.GOSSIP else Topology.NONE
-        )
+        policy = SyncPolicy(sync=sync, topology=Topology.RING if gossips(sync) else Topology.NONE)
         assert seconds(4.0, policy, 1e9, group, cluster)[0] == 0
 
 

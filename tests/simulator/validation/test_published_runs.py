@@ -13,7 +13,7 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
-from plan3d.simulator.pipeline.schedule_names import Schedule
+from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.validation.published_runs import COLUMNS, SHIPPED, PublishedRun, read_runs
 from plan3d.simulator.validation.run_conventions import CONVENTIONS, FAMILIES, KERNELS, convention
@@ -198,7 +198,7 @@ def test_a_row_becomes_a_plan() -> None:
     assert (p.tp, p.pp, p.dp, p.micro_batch, p.zero) == (2, 2, 4, 2, 1)
     assert p.sequence_parallel == 1
     assert p.recompute == Recompute.NONE
-    assert p.schedule == Schedule.ONE_F_ONE_B
+    assert p.schedule == code("1f1b")
     assert (q.task.sequence, q.task.global_batch, q.task.gpus) == (4096, 256, 16)
     assert q.task.model.tied
     assert q.task.software.name == "nanotron"
@@ -248,14 +248,14 @@ def test_stages_whose_ends_have_one_layer_fewer() -> None:
     plain = GPT | shape | {"notes": note, "schedule": "1f1b", "framework": "Megatron-LM (modified)"}
     assert ask(**plain).plan.layers_per_stage == (2, 3, 3, 3, 3, 3, 3, 2)
     chunks = ask(**plain | {"schedule": "interleaved", "virtual_stages": 3}).plan
-    assert chunks.schedule == Schedule.INTERLEAVED
+    assert chunks.schedule == code("interleaved")
     assert chunks.layers_per_stage == (0, *[1] * 22, 0)
 
 
 def test_nemo_recipes_without_virtual_stages_are_interleaved_to_the_layer() -> None:
     nemo = GPT | {"source": "dgxc", "dtype": "bf16", "schedule": "1f1b", "sequence_parallel": True}
     p = ask(**nemo).plan
-    assert (p.virtual_stages, p.schedule) == (8, Schedule.INTERLEAVED)
+    assert (p.virtual_stages, p.schedule) == (8, code("interleaved"))
     assert p.overlap_tp
     assert p.overlap_grad_reduce
     assert ask(**nemo | {"virtual_stages": 1}).plan.virtual_stages == 1

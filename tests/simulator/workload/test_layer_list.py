@@ -1,4 +1,4 @@
-"""Do layer lists behave like models: counts, costs, searches and bad files?"""
+"""Layer lists behave like models: counts, costs, searches and bad files."""
 
 import json
 
@@ -156,6 +156,28 @@ BAD = [
 def test_bad_layer_lists_are_refused(tmp_path, text, message):
     path = tmp_path / "net.csv"
     path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        Network.read(path)
+
+
+ONE = {"parameters": 1, "forward_flops": 1, "activation_bytes": 1, "boundary_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"layers": [{**ONE, "parameters": True}]}, "parameters is True, not a number"),
+        ({"layers": [{**ONE, "parameters": 1.9}]}, "parameters is 1.9; it must be whole"),
+        ({"layers": [{**ONE, "parameters": 10**400}]}, "must be at least 0 and below 1e18"),
+        ({"layers": [{**ONE, "efficiency": True}]}, "efficiency is True, not a number"),
+        ({"layers": [ONE], "nmae": "x"}, "unknown key 'nmae'; did you mean name"),
+        ({"layers": [ONE], "name": "a\nb"}, r"name: a b: character \\n cannot be in a name"),
+        ({"layers": [ONE], "name": 3}, "'name' must be a text"),
+    ],
+)
+def test_what_a_layer_list_cannot_hold_is_refused(tmp_path, content, message):
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         Network.read(path)
 

@@ -1,0 +1,144 @@
+"""Configurations of DeepSpeed: JSON; with tensor or pipeline parallelism or recompute also the
+flags of Megatron-DeepSpeed, in one shell fragment that writes the JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+
+from ..documents import Document, nested, with_kept
+from ..exporter import Exporter, Form, heading
+from ..launch_file import NOTHING, Given, Kept, Launch
+from ..megatron.launch import environment, keep
+from ..megatron.meaning import meant
+from ..numbers import fill, model_of, numbers_of
+from ..shell import fragment
+from ..shell.flags import Flags
+from ..shell.launch_script import launcher_gpus, script_of, training_words
+from ..shell.script import Script
+from ..tables import Numbers, places, read_implied, stated
+from ..tables import read as read_table
+from .keys import (
+    ARRAYS,
+    CONFIG,
+    FILE,
+    MATTERS,
+    TABLE,
+    meant_config,
+    meant_flags,
+    spelled_config,
+    spelled_flags,
+)
+from .rules import RULES
+
+VERSION = "0.19"
+TITLE = f"DeepSpeed {VERSION}"
+
+
+def needs_megatron(plan: Plan) -> bool:
+    """Whether the JSON alone cannot say everything of one plan."""
+    return bool(plan.tp * plan.pp * plan.cp > 1 or plan.recompute > 0)
+
+
+def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+    """The JSON file, or a shell fragment that writes it and states the other flags."""
+    n = numbers_of(task, plan)
+    n = spelled_flags(n, task) if needs_megatron(plan) else spelled_config(n)
+    content = with_kept(nested(stated(CONFIG, n)), kept, places(CONFIG, n))
+    text = json.dumps(content, indent=2)
+    if not needs_megatron(plan):
+        return f"{text}\n"
+    groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
+    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
+    top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
+    top += [*environment(task, plan, False), *fragment.needed(kept)]
+    top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
+    command = f"deepspeed --num_nodes {nodes} --num_gpus {each} pretrain_gpt.py"
+    return fragment.script(top, fragment.with_kept(groups, kept, places(TABLE, n)), command)
+
+
+def read(text: str, file: str, given: Given = NOTHING) -> Launch:
+    """The launch of a JSON file or a script. Raises InputError naming key or line."""
+    launch = Launch(file, "deepspeed")
+    if not text.lstrip().startswith("{"):
+        return _script(text, launch, given)
+    n = Numbers(tp=1, pp=1, cp=1, recompute=0)
+    config, follow = _configuration(text, launch, file, n)
+    fill(launch, n)
+    launch.kept = config.rest(MATTERS, follow)
+    return launch
+
+
+Read = tuple[Document, frozenset[str]]
+"""A configuration that was read, and places where it may say what else follows from the plan."""
+
+
+def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Read:
+    """The numbers of a JSON configuration; `where` names it in errors."""
+    config = Document(_parsed(text, where), where)
+    read_table(CONFIG, config, n)
+    meant_config(config, n, launch)
+    return config, read_implied(CONFIG, config, n)
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    problem = Launch(where, "").refuse
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise problem(f"is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise problem("must hold a JSON object")
+    return content
+
+
+def _script(text: str, launch: Launch, given: Given) -> Launch:
+    """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
+    found = script_of(text, launch.file)
+    flags, n = Flags.of(training_words(found), launch.file), Numbers()
+    read_table(TABLE, flags, n)
+    meant(flags, n, launch, given.vocabulary)
+    launch.launcher_gpus = launcher_gpus(found)
+    if n.without_stages and n.pp > 1:
+        raise flags.wrong("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
+    meant_flags(n, launch)
+    launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
+    written_too = _written(found, n, launch)
+    fill(launch, n)
+    keep(flags, found, launch, read_implied(TABLE, flags, n))
+    if written_too:
+        config, follow = written_too
+        launch.kept += config.rest(MATTERS, follow)
+    return launch
+
+
+def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
+    """The JSON of a here-document, which must say what the flags say."""
+    document = next((d for d in found.documents if d.text.lstrip().startswith("{")), None)
+    if document is None:
+        return None
+    own = Numbers(tp=n.tp, pp=n.pp, cp=n.cp)
+    read_too = _configuration(document.text, launch, f"{launch.file}: line {document.line}", own)
+    for name in ("micro_batch", "zero", "precision"):
+        if getattr(own, name) != getattr(n, name):
+            raise launch.refuse(
+                f"line {document.line}: the JSON has {name} {getattr(own, name)}, the flags have "
+                f"{getattr(n, name)}"
+            )
+    if own.global_batch not in (None, n.global_batch):
+        raise launch.refuse(
+            f"line {document.line}: the JSON has a batch of {own.global_batch}, "
+            f"--global-batch-size {n.global_batch}"
+        )
+    decided = ("overlap_grad_reduce", "overlap_param_gather", "bucket_parameters")
+    for name in (*decided, "offload_optimizer"):
+        setattr(n, name, getattr(own, name))
+    n.gpus = getattr(own, "gpus", None)
+    return read_too
+
+
+EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),))

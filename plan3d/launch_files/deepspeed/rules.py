@@ -1,0 +1,160 @@
+"""What DeepSpeed refuses and, with tp, pp or recompute, Megatron-DeepSpeed.
+
+Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py, runtime/pipe/engine.py;
+Megatron-DeepSpeed, megatron/arguments.py, as of 2024-12 (207b2d5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.task import Task
+
+from .. import shape
+from ..exporter import expresses, only, said, whole_key_heads
+from .keys import FORMATS
+
+SCHEDULES = launched_by("deepspeed")
+EXPRESSES = (
+    shape.HEAD_WIDTH,
+    shape.GROUPED,
+    shape.BIASES,
+    shape.LAYER_NORM,
+    shape.RMS_NORM,
+    shape.PLAIN_MLP,
+    shape.GATED_MLP,
+    shape.LEARNED,
+    shape.ROTARY,
+    shape.TIED,
+    shape.UNTIED,
+)
+"""Features of a model that Megatron-DeepSpeed has flags for."""
+_BUILT = expresses("deepspeed-model", "Megatron-DeepSpeed", EXPRESSES)
+
+
+def _even(p: Any, task: Task) -> Any:
+    ends = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
+    return (p.pp == 1) | (ends & (len(p.layers_per_stage) == 0) & (task.model.layers % p.pp == 0))
+
+
+RULES = (
+    Rule(
+        _BUILT.name,
+        ("tp", "pp", "cp", "recompute"),
+        lambda p, t: _BUILT.ok(p, t) | ((p.tp * p.pp * p.cp == 1) & (p.recompute == 0)),
+        _BUILT.message,
+    ),
+    Rule(
+        "deepspeed-context-parallel",
+        ("cp", "cp_comm"),
+        lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.A2A),
+        lambda p, t: (
+            f"{said(p, 'cp')} {said(p, 'cp_comm')}: DeepSpeed splits sequences by all-to-all "
+            "(Ulysses); nearest: cp_comm=a2a, or cp=1"
+        ),
+    ),
+    Rule(
+        "deepspeed-ulysses-alone",
+        ("cp", "tp", "pp"),
+        lambda p, t: (p.cp == 1) | (p.tp * p.pp == 1),
+        lambda p, t: f"{said(p, 'cp')}: Ulysses excludes tp and pp; nearest: tp=1 pp=1, or cp=1",
+    ),
+    whole_key_heads("deepspeed-key-heads", "Megatron-DeepSpeed"),
+    only("deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"),
+    only(
+        "deepspeed-schedule",
+        "schedule",
+        SCHEDULES,
+        "its pipeline engine runs 1f1b, and zb-h1 in Megatron-DeepSpeed",
+    ),
+    Rule(
+        "deepspeed-zero-bubble",
+        ("schedule", "sequence_parallel"),
+        lambda p, t: (p.schedule != code("zb-h1")) | (p.sequence_parallel == 0),
+        lambda p, t: "zb-h1 excludes sequence parallelism; nearest: sequence_parallel=0",
+    ),
+    Rule(
+        "deepspeed-pipeline-zero",
+        ("pp", "zero"),
+        lambda p, t: (p.pp == 1) | (p.zero < 2),
+        lambda p, t: f"zero={p.zero}: the pipeline engine takes ZeRO 0 and 1; nearest: zero=1",
+    ),
+    Rule(
+        "deepspeed-stages",
+        ("pp", "first_stage_layers", "last_stage_layers"),
+        _even,
+        lambda p, t: (
+            f"stages of {','.join(map(str, chunk_sizes(t, p)))} layers: Megatron-DeepSpeed cuts "
+            f"{t.model.layers} layers into {p.pp} equal stages"
+        ),
+    ),
+    only("deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"),
+    Rule(
+        "deepspeed-buckets",
+        ("bucket_parameters", "zero"),
+        lambda p, t: (p.bucket_parameters == 0) | (p.zero > 0),
+        lambda p, t: (
+            f"{said(p, 'bucket_parameters')}: buckets are those of ZeRO 1 and 2; nearest: "
+            "bucket_parameters=0"
+        ),
+    ),
+    only("deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"),
+    only("deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"),
+    only("deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"),
+    only("deepspeed-optimizer", "optimizer", (Optimizer.ADAM,), "ZeRO is tested with Adam"),
+    only(
+        "deepspeed-recompute",
+        "recompute",
+        (Recompute.FULL, Recompute.NONE),
+        "activation checkpointing is of whole layers",
+    ),
+    only(
+        "deepspeed-offloaded-activations",
+        "offload_activations",
+        (0,),
+        "its cpu_checkpointing waits for every copy, which no plan says",
+    ),
+    Rule(
+        "deepspeed-offloaded-share",
+        ("offload_optimizer", "zero"),
+        lambda p, t: (p.offload_optimizer % 100 == 0) | (p.zero == 3),
+        lambda p, t: (
+            f"{said(p, 'offload_optimizer')}: a part of the optimizer (Twin-Flow's ratio) needs "
+            "ZeRO 3; nearest: offload_optimizer=100, or zero=3"
+        ),
+    ),
+    Rule(
+        "deepspeed-offloaded-stages",
+        ("offload_optimizer", "pp"),
+        lambda p, t: (p.offload_optimizer == 0) | (p.pp == 1),
+        lambda p, t: (
+            f"{said(p, 'offload_optimizer')}: the pipeline engine keeps its optimizer on GPUs "
+            "(deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
+        ),
+    ),
+    only("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
+    Rule(
+        "deepspeed-gather-overlap",
+        ("overlap_param_gather", "zero"),
+        lambda p, t: p.overlap_param_gather == (p.zero == 3),
+        lambda p, t: (
+            f"{said(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 gather "
+            f"them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"
+        ),
+    ),
+    Rule(
+        "deepspeed-gradient-overlap",
+        ("overlap_grad_reduce", "zero", "pp"),
+        lambda p, t: (p.overlap_grad_reduce == 0) | ((p.zero > 0) & (p.pp == 1)),
+        lambda p, t: (
+            "overlap_grad_reduce=1: without ZeRO, and in pipelines, gradients are reduced after "
+            "the last micro-batch; nearest: overlap_grad_reduce=0"
+        ),
+    ),
+)
+"""Rules of DeepSpeed and, with tp, pp or recompute, of Megatron-DeepSpeed."""

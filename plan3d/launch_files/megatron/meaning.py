@@ -1,0 +1,256 @@
+"""What Megatron-LM's spelling means for a plan.
+
+Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/core 0.16.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
+
+from ..launch_file import Launch, stated_layers
+from ..shell.flags import Flags
+from ..tables import Numbers
+from .spelling import EXCHANGES, percent_of
+
+GPT2_VOCABULARY = 50257
+"""Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
+LONGEST_PATTERN = 10_000
+"""Layers of the longest --moe-layer-freq list."""
+RECOMPUTED = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+"""Modules whose recompute is modelled, by their names in --recompute-modules."""
+LAYOUT = "--pipeline-model-parallel-layout"
+
+
+def meant(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
+    """What the flags of the model and of the run mean for both Megatron-LM and what is built on
+    it. Raises InputError naming the line that is wrong."""
+    _model(flags, n, vocabulary)
+    _exchanges(flags, n, launch)
+    _stages(flags, n, launch)
+    _recompute(flags, n, launch)
+    flags.together("--bf16", "--fp16")
+    old = n.fp8_hybrid or n.fp8_e4m3
+    n.fp8 = old or flags.there("--fp8-format")
+    half = Precision.FP16 if n.fp16 else Precision.BF16 if n.bf16 else Precision.FP32
+    n.precision = int(Precision.FP8 if n.fp8 else half)
+    n.dropout = n.attention_dropout or n.hidden_dropout
+    n.accumulation = None if n.global_batch else 1
+
+
+def _model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
+    n.vocabulary = _vocabulary(flags, n.vocabulary, vocabulary)
+    learned = n.learned and not n.rotary
+    if learned and not n.positions:
+        raise flags.missing("--max-position-embeddings")
+    n.learned_positions = n.positions if learned else 0
+    n.positions = n.positions or flags.plain_size("--max-position-embeddings")
+    if n.latent:
+        n.kv_heads = n.heads
+        n.head_dim, n.value_dim = n.plain_dim + n.rope_dim, n.latent_value_dim
+    else:
+        n.kv_heads = _groups(flags, n)
+        n.head_dim = n.value_dim = n.channels
+    if not n.head_dim:
+        why = f"{n.heads} does not divide hidden size {n.hidden}"
+        raise flags.wrong("--num-attention-heads", why)
+    n.sparse = _sparse(flags, n) if n.experts else (False,) * n.layers
+
+
+def _vocabulary(flags: Flags, stated: int, given: int | None) -> int:
+    if stated and given not in (None, stated):
+        raise flags.wrong("--vocab-size", f"{stated} contradicts --vocabulary {given}")
+    if stated or given is not None:
+        return stated or given or 0
+    tokenizer = flags.by_name.get("--tokenizer-type")
+    if tokenizer is None or tokenizer.texts == ("GPT2BPETokenizer",):
+        return GPT2_VOCABULARY
+    raise flags.missing("--vocab-size", "the tokenizer decides it: give --vocabulary N")
+
+
+def _groups(flags: Flags, n: Numbers) -> int:
+    """Key/value heads, in the flags of Megatron-LM or of Megatron-DeepSpeed."""
+    if not n.grouped and flags.there("--num-query-groups"):
+        raise flags.wrong("--num-query-groups", "has no effect without --group-query-attention")
+    groups = n.key_value_heads or (n.groups_of_queries if n.grouped else n.heads)
+    if n.heads % groups:
+        why = f"{n.heads} is not a multiple of {groups} groups"
+        raise flags.wrong("--num-attention-heads", why)
+    return int(groups)
+
+
+def _sparse(flags: Flags, n: Numbers) -> tuple[bool, ...]:
+    """Layers with experts, from N (every Nth, the first included) or a list expression."""
+    text = n.layer_freq
+    if text.isdecimal() and int(text) > 0:
+        return tuple(i % int(text) == 0 for i in range(n.layers))
+    try:
+        pattern = _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pattern = []
+    if len(pattern) != n.layers or not set(pattern) <= {0, 1}:
+        need = f"must be a whole number or a list of {n.layers} zeros and ones: ([0]*3+[1]*29)"
+        raise flags.wrong("--moe-layer-freq", f"{text} {need}")
+    return tuple(bool(kind) for kind in pattern)
+
+
+def _value(node: ast.expr) -> list[int]:
+    """A list made of numbers, + and *."""
+    if isinstance(node, ast.List):
+        return [_number(item) for item in node.elts]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _value(node.left) + _value(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        inner, times = _value(node.left), _number(node.right)
+        if len(inner) * times <= LONGEST_PATTERN:
+            return inner * times
+    raise ValueError(node)
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError(node)
+
+
+def _exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """How split sequences and experts get their tokens."""
+    codes = {name: int(code) for code, name in EXCHANGES.items()} | {"allgather": 1}
+    kinds = n.exchanges or ("p2p",)
+    if len(set(kinds)) > 1 or kinds[0] not in codes:
+        why = f"line {flags.line('--cp-comm-type')}: --cp-comm-type {' '.join(kinds)}"
+        launch.open["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
+    n.cp_comm = codes.get(kinds[0], 0)
+    if n.expert_dispatch is None and n.ep > 1:
+        line = flags.line("--moe-token-dispatcher-type")
+        launch.open["expert_dispatch"] = f"line {line}: dispatch by all-gather is not modelled"
+    n.expert_dispatch = int(n.expert_dispatch or 0)
+
+
+def _stages(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Pipeline size, chunks, their layers and the schedule that follows from them."""
+    chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+    flags.together(LAYOUT, *chunks)
+    v = _layout(flags, n, launch) if n.layout else _virtual(flags, n, launch)
+    n.virtual_stages = v
+    n.overlap_p2p = int(v > 1 and not n.waits_for_sends)
+    n.schedule = "interleaved" if v > 1 else "1f1b"
+
+
+def _layout(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Chunks a rank of an explicit layout."""
+    for ends in ("first", "last"):
+        flags.together(LAYOUT, f"--decoder-{ends}-pipeline-num-layers")
+    try:
+        chunks = read_layout(n.layout)
+    except InputError as error:
+        raise flags.wrong(LAYOUT, str(error)) from None
+    if len(chunks) % n.pp or sum(chunks) != n.layers:
+        raise flags.wrong(
+            LAYOUT,
+            f"has {len(chunks)} stages with {sum(chunks)} layers; a multiple of {n.pp} stages and "
+            f"{n.layers} layers are needed",
+        )
+    launch.plan |= stated_layers(chunks, n.pp, len(chunks) // n.pp)
+    n.mtp_stage = mtp_stage(n.layout)
+    return len(chunks) // int(n.pp)
+
+
+def _virtual(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Chunks a rank, from their number or their layers, and uneven ends."""
+    extra = (int(n.counts_embedding), int(n.counts_loss))
+    ends = n.pp > 1 and (n.first_stage_layers or n.last_stage_layers)
+    total, v = int(n.layers + sum(extra)), int(n.chunks_a_rank)
+    if n.layers_per_chunk:
+        if total % (n.pp * n.layers_per_chunk):
+            why = f"{n.layers_per_chunk} x {n.pp} stages does not divide {total} layers"
+            raise flags.wrong("--num-layers-per-virtual-pipeline-stage", why)
+        v = total // (n.pp * n.layers_per_chunk)
+    if any(extra) and n.pp > 1:
+        if ends or total % (n.pp * v):
+            raise launch.refuse(
+                f"--account-for-...-in-pipeline-split needs {total} to be a multiple of "
+                f"{n.pp * v} chunks, without uneven ends"
+            )
+        chunks = [total // (n.pp * v)] * (n.pp * v)
+        chunks[0] -= extra[0]
+        chunks[-1] -= extra[1]
+        launch.plan |= stated_layers(chunks, n.pp, v)
+    elif n.layers % (n.pp * v) and not ends:
+        raise launch.refuse(f"{n.layers} layers cannot be cut into {n.pp * v} equal chunks")
+    return v
+
+
+def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Which activations are recomputed; what no plan can have is left open."""
+    if n.recompute_some:
+        n.recompute = Recompute.SELECTIVE
+    if n.recompute_all:
+        n.recompute = Recompute.FULL
+    modules, method = n.modules or ("core_attn",), n.method or "uniform"
+    if n.recompute == Recompute.SELECTIVE:
+        if n.method:
+            raise flags.wrong("--recompute-method", "contradicts selective recompute")
+        unknown = [module for module in modules if module not in RECOMPUTED]
+        if unknown:
+            why = f"line {flags.line('--recompute-modules')}: recompute of {', '.join(unknown)}"
+            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(RECOMPUTED)})"
+        launch.software["selective"] = tuple(m for m in modules if m in RECOMPUTED)
+    if n.recompute == Recompute.FULL:
+        count = n.recomputed_layers or 1
+        whole = _most_layers(n, launch) if method == "block" else 1
+        if (method == "block" and count < whole) or (method == "uniform" and count > 1):
+            line = flags.line("--recompute-num-layers")
+            launch.open["recompute"] = (
+                f"line {line}: {method} recompute of {count} layers is not modelled "
+                f"(modelled: {method} {whole}, every layer)"
+            )
+
+
+def _most_layers(n: Numbers, launch: Launch) -> int:
+    """Layers of the largest chunk."""
+    stated = launch.plan.get("layers_per_stage", ())
+    ends = (n.first_stage_layers, n.last_stage_layers)
+    return int(max([*stated, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
+
+
+def meant_sharding(flags: Flags, n: Numbers) -> None:
+    """ZeRO stage and overlaps of Megatron-LM."""
+    flags.together("--use-megatron-fsdp", "--use-torch-fsdp2")
+    n.zero = n.strategy if n.fsdp else int(n.distributed)
+    if n.torch_fsdp:
+        n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True
+        n.replicas = n.bucket_parameters = 0
+    elif n.overlap_param_gather and not (n.zero and n.overlap_grad_reduce):
+        name = "--overlap-param-gather"
+        raise flags.wrong(name, "needs --use-distributed-optimizer and --overlap-grad-reduce")
+
+
+def meant_offload(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """The shares on the host; what is not modelled is left open."""
+    n.offload_activations = percent_of(n.offloaded_layers, n.layers) if n.offloaded_layers else 0
+    n.offload_optimizer = _offloaded(flags, n, launch) if n.offloads else 0
+
+
+def _offloaded(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Percent of the optimizer."""
+    fraction, text = "--optimizer-offload-fraction", n.offloaded_fraction
+    try:
+        percent = 100 * float(text)
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise flags.wrong(fraction, f"{text} must be a number from 0 to 1")
+    if abs(percent - round(percent)) > 1e-6:
+        line = flags.line(fraction)
+        launch.open["offload_optimizer"] = f"line {line}: {fraction} {text} is no whole percent"
+    if not n.copies_overlap:
+        line, wanted = flags.line("--optimizer-cpu-offload"), "--overlap-cpu-optimizer-d2h-h2d"
+        launch.open["offload_optimizer"] = (
+            f"line {line}: copies that wait for the update are not modelled (modelled: {wanted})"
+        )
+    return round(percent)

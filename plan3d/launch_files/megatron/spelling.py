@@ -1,0 +1,125 @@
+"""How Megatron-LM spells what a plan says in one field or in none.
+
+Source: Megatron-LM, megatron/training/arguments.py (validate_args), megatron/core 0.16
+(transformer_config.py, transformer_block.py, pipeline_parallel_layer_layout.py) and the guide of
+Megatron-FSDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.task import Task
+
+from .. import shape
+from ..tables import Numbers
+
+EXCHANGES: dict[int, str] = {
+    ContextComm.P2P: "p2p",
+    ContextComm.ALL_GATHER: "all_gather",
+    ContextComm.A2A: "a2a",
+}
+"""--cp-comm-type by cp_comm."""
+
+
+def spelled(n: Numbers, task: Task) -> Numbers:
+    """The numbers with those of the flags."""
+    n.latent, n.grouped = n.kv_rank > 0, n.kv_heads < n.heads
+    n.plain_dim, n.latent_value_dim, n.channels = n.head_dim - n.rope_dim, n.value_dim, n.head_dim
+    n.groups_of_queries, n.learned = n.kv_heads, n.learned_positions > 0
+    n.rotary = False
+    n.layer_freq = "1" if all(n.sparse) else layer_pattern(n.sparse)
+    n.exchanges = (EXCHANGES[n.cp_comm],)
+    n.layout = layout_text(n) if _needs_layout(n) else ""
+    n.chunks_a_rank = 1 if n.layout else n.virtual_stages
+    n.waits_for_sends = n.virtual_stages > 1 and not n.overlap_p2p
+    n.fsdp, n.distributed, n.strategy = n.zero > 1, n.zero > 0, n.zero
+    n.fp16, n.fp8 = n.precision == Precision.FP16, n.precision == Precision.FP8
+    n.bf16 = n.precision == Precision.BF16 or n.fp8
+    n.attention_dropout = n.hidden_dropout = n.dropout
+    n.modules = recomputed_modules(task) if n.recompute == Recompute.SELECTIVE else ()
+    n.method = "uniform" if n.recompute == Recompute.FULL else ""
+    n.recomputed_layers = int(n.recompute == Recompute.FULL)
+    n.offloads, n.copies_overlap, n.precision_aware = n.offload_optimizer > 0, True, True
+    n.offloaded_fraction = f"{n.offload_optimizer / 100:g}"
+    n.offloaded_layers = int(offloaded_layers(n.offload_activations, n.layers))
+    return n
+
+
+def usual_width(n: Numbers) -> int:
+    """Width of the MLP unless a script says otherwise."""
+    return int(n.hidden * 8 // 3 // 64 * 64 if n.gated else 4 * n.hidden)
+
+
+def usual_channels(n: Numbers) -> int:
+    """Width of a head unless a script says otherwise; 0 where there is none."""
+    return 0 if n.hidden % n.heads else int(n.hidden // n.heads)
+
+
+def groups_gemms(n: Numbers) -> bool:
+    """Whether the experts' products are one kernel."""
+    return n.precision in (Precision.BF16, Precision.FP8)
+
+
+def cuts_buckets(n: Numbers) -> bool:
+    """Whether gradients are reduced bucket by bucket."""
+    return bool(n.overlap_grad_reduce) and (n.strategy if n.fsdp else 0) < 3
+
+
+def shards(n: Numbers) -> bool:
+    """Whether anything is sharded over data ranks."""
+    return bool(n.strategy if n.fsdp else n.distributed)
+
+
+def offloaded_layers(percent: Any, layers: int) -> Any:
+    """The fewest of all layers that are no smaller share."""
+    return -(-percent * layers // 100)
+
+
+def percent_of(offloaded: Any, layers: int) -> Any:
+    """Percent of the activations that some of all layers keep, rounded down."""
+    return 100 * offloaded // layers
+
+
+def layer_pattern(sparse: Sequence[bool]) -> str:
+    """'([0]*3+[1]*58)': 1 for a layer of experts; a pattern that repeats is multiplied."""
+    n = len(sparse)
+    period = next(
+        p
+        for p in range(1, n + 1)
+        if n % p == 0 and all(sparse[i] == sparse[i % p] for i in range(n))
+    )
+    runs = [(int(kind), len(list(run))) for kind, run in groupby(sparse[:period])]
+    inner = "+".join(f"[{kind}]*{length}" for kind, length in runs)
+    return f"({inner})" if period == n else f"({inner})*{n // period}"
+
+
+def _needs_layout(n: Numbers) -> bool:
+    """Whether neither equal stages nor other ends say it."""
+    ends = n.first_stage_layers > 0 or n.last_stage_layers > 0
+    return n.pp > 1 and bool(n.mtp_stage or (len(set(n.chunks)) > 1 and not ends))
+
+
+def layout_text(n: Numbers) -> str:
+    """'Et*7|(t*8|)*6t*7L': the layers of every chunk in model order."""
+    stages = ["t" * layers if layers < 2 else f"t*{layers}" for layers in n.chunks]
+    stages[0] = f"E{stages[0]}"
+    if n.mtp_layers:
+        stages[n.mtp_stage - 1] += "m"
+    stages[-1] += "L"
+    out = []
+    for stage, run in groupby(stages[:-1]):
+        times = len(list(run))
+        out.append(f"{stage}|" if times == 1 else f"({stage}|)*{times}")
+    return "".join(out) + stages[-1]
+
+
+def recomputed_modules(task: Task) -> tuple[str, ...]:
+    """The modules of the software profile that the model has."""
+    has = shape.features(task.model)
+    needs = {"moe_act": shape.EXPERTS, "mla_up_proj": shape.LATENT}
+    return tuple(m for m in task.software.selective if needs.get(m, has[0]) in has)

@@ -1,0 +1,183 @@
+"""The overrides of a recipe of Megatron-Bridge, as a table: every one is stated, null included.
+
+Source: megatron-bridge 0.3.1, training/config.py (ConfigContainer), training/mixed_precision.py,
+models/gpt_provider.py; field names of megatron/core 0.16.
+"""
+
+from __future__ import annotations
+
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.task import Task
+
+from ..megatron import spelling as megatron
+from ..megatron.flags import DISPATCHERS, NORMS, OPTIMIZERS, POSITIONS, STRATEGIES
+from ..tables import (
+    SWITCH,
+    TEXT,
+    WORDS,
+    Implied,
+    Kind,
+    Numbers,
+    Row,
+    Table,
+    choice,
+    count,
+    only,
+    under,
+)
+
+MIXED = {
+    "fp16_mixed": Precision.FP16,
+    "bf16_with_fp8_current_scaling_mixed": Precision.FP8,
+    "bf16_mixed": Precision.BF16,
+}
+"""Recipes of number formats."""
+OR_NULL = count(none=0)
+WORD_OR_NULL = Kind(lambda value: value or None, TEXT.read)
+WORDS_OR_NULL = Kind(lambda value: list(value) or None, WORDS.read)
+GRANULARITY = Kind(
+    lambda code: None if code == Recompute.NONE else Recompute(code).name.lower(), TEXT.read
+)
+
+
+def _latent(n: Numbers) -> bool:
+    return bool(n.latent)
+
+
+def _sparse(n: Numbers) -> bool:
+    return bool(n.experts > 0)
+
+
+MODEL: Table = under(
+    "model",
+    Row("num_layers", "layers"),
+    Row("hidden_size", "hidden"),
+    Row("ffn_hidden_size", "ffn"),
+    Row("num_attention_heads", "heads"),
+    Row("vocab_size", "vocabulary"),
+    Row("share_embeddings_and_output_weights", "tied", SWITCH),
+    Row("normalization", "norm_bias", choice(NORMS)),
+    Row("position_embedding_type", "learned", choice(POSITIONS)),
+    Row("gated_linear_unit", "gated", SWITCH),
+    Row("add_bias_linear", "out_bias", SWITCH),
+    Row("add_qkv_bias", "qkv_bias", SWITCH),
+    *only(
+        lambda n: not n.latent,
+        Row("num_query_groups", "kv_heads"),
+        Row("kv_channels", "head_dim"),
+    ),
+    *only(
+        _latent,
+        Implied("multi_latent_attention", True),
+        Row("q_lora_rank", "q_rank", OR_NULL),
+        Row("kv_lora_rank", "kv_rank"),
+        Row("qk_head_dim", "plain_dim"),
+        Row("qk_pos_emb_head_dim", "rope_dim"),
+        Row("v_head_dim", "value_dim"),
+    ),
+    Row("qk_layernorm", "qk_norm", SWITCH),
+    Row("mtp_num_layers", "mtp_layers", usual=0, omit=True),
+    *only(
+        _sparse,
+        Row("num_moe_experts", "experts"),
+        Row("moe_router_topk", "top_k"),
+        Row("moe_ffn_hidden_size", "expert_ffn"),
+        Row("moe_shared_expert_intermediate_size", "shared_ffn", OR_NULL),
+        Row("moe_router_num_groups", "groups", count(none=1)),
+        Row("moe_router_group_topk", "groups_chosen", OR_NULL),
+        Row("moe_layer_freq", "layer_list", TEXT),
+        Implied("moe_grouped_gemm", True),
+    ),
+    Row("seq_length", "sequence"),
+)
+"""Fields of the provider that describe the layers."""
+
+PARALLEL: Table = under(
+    "model",
+    Row("tensor_model_parallel_size", "tp"),
+    Row("pipeline_model_parallel_size", "pp"),
+    Row("context_parallel_size", "cp"),
+    Row("cp_comm_type", "exchange", WORD_OR_NULL),
+    Row("microbatch_group_size_per_vp_stage", "micro_batch_group", OR_NULL),
+    Row("num_layers_in_first_pipeline_stage", "first_layers", OR_NULL),
+    Row("num_layers_in_last_pipeline_stage", "last_layers", OR_NULL),
+    Row("pipeline_model_parallel_layout", "layout", WORD_OR_NULL),
+    Row("virtual_pipeline_model_parallel_size", "chunks_a_rank", count(none=1)),
+    Row("sequence_parallel", "sequence_parallel", SWITCH),
+    Row("tp_comm_overlap", "overlap_tp", SWITCH),
+    Row("overlap_p2p_comm", "sends_overlap", SWITCH),
+    Row("batch_p2p_comm", "sends_wait", SWITCH),
+    *only(
+        _sparse,
+        Row("expert_model_parallel_size", "ep"),
+        Row("expert_tensor_parallel_size", "etp"),
+        Row("moe_token_dispatcher_type", "expert_dispatch", choice(DISPATCHERS)),
+        Row("overlap_moe_expert_parallel_comm", "overlap_ep", SWITCH),
+    ),
+    Row("recompute_granularity", "recompute", GRANULARITY),
+    Row("recompute_method", "method", WORD_OR_NULL),
+    Row("recompute_num_layers", "recomputed_layers", OR_NULL),
+    Row("recompute_modules", "modules", WORDS_OR_NULL),
+    Row("attention_dropout", "rate", TEXT),
+    Row("hidden_dropout", "rate", TEXT),
+)
+"""Fields of the provider that describe axes, stages and recomputation."""
+
+REST: Table = (
+    # Data and model state the length on their own; `seq_length` of the data is no field.
+    Row("dataset.sequence_length", "sequence"),
+    Row("train.micro_batch_size", "micro_batch"),
+    Row("train.global_batch_size", "global_batch"),
+    Row("mixed_precision", "precision", choice(MIXED)),
+    Row("optimizer.optimizer", "optimizer", choice(OPTIMIZERS)),
+    Row("ddp.use_distributed_optimizer", "distributed", SWITCH),
+    Row("optimizer.use_distributed_optimizer", "distributed", SWITCH),
+    Row("ddp.overlap_grad_reduce", "overlap_grad_reduce", SWITCH),
+    Row("ddp.overlap_param_gather", "overlap_param_gather", SWITCH),
+    Row("ddp.use_megatron_fsdp", "fsdp", SWITCH),
+    Row("ddp.data_parallel_sharding_strategy", "strategy", choice(STRATEGIES)),
+    Row("ddp.bucket_size", "bucket_parameters", OR_NULL),
+    Row("ddp.num_distributed_optimizer_instances", "replicas"),
+    *only(
+        lambda n: n.fsdp,
+        Implied("model.gradient_accumulation_fusion", False),
+        Implied("checkpoint.ckpt_format", "fsdp_dtensor"),
+    ),
+    *only(
+        lambda n: n.offloads,
+        Implied("optimizer.optimizer_cpu_offload", True),
+        Row("optimizer.optimizer_offload_fraction", "offloaded_share", TEXT),
+        Implied("optimizer.overlap_cpu_optimizer_d2h_h2d", True),
+        Implied("optimizer.use_precision_aware_optimizer", True),
+    ),
+    *only(
+        lambda n: n.offloaded_layers,
+        Implied("model.cpu_offloading", True),
+        Row("model.cpu_offloading_num_layers", "offloaded_layers"),
+        Implied("model.cpu_offloading_weights", False),
+    ),
+    # Without it the overlaps are those stated here, not what Bridge chooses for the sizes.
+    Implied("comm_overlap", None),
+)
+"""Batch, number formats, optimizer, sharding and what is on the host."""
+
+TABLE: Table = (*MODEL, *PARALLEL, *REST)
+
+
+def spelled(n: Numbers, task: Task) -> Numbers:
+    """The numbers with those of the overrides."""
+    n = megatron.spelled(n, task)
+    n.groups_chosen = n.group_limit if n.experts and n.groups > 1 else 0
+    n.layer_list = 1 if all(n.sparse) else [int(kind) for kind in n.sparse]
+    n.exchange = n.exchanges[0] if n.cp > 1 else ""
+    ends = n.pp > 1 and not n.layout
+    n.first_layers, n.last_layers = n.first_stage_layers * ends, n.last_stage_layers * ends
+    n.sends_overlap = n.virtual_stages > 1 and bool(n.overlap_p2p)
+    n.sends_wait = not n.sends_overlap
+    n.rate = 0.1 if n.dropout else 0.0
+    n.distributed = n.distributed or n.offloads
+    n.strategy = n.zero if n.fsdp else 0
+    n.replicas = n.replicas or 1
+    n.offloaded_share = n.offload_optimizer / 100
+    return n

@@ -1,0 +1,64 @@
+"""Overrides of recipes of Megatron-Bridge, for 0.3.
+
+Source: megatron-bridge 0.3.1, training/utils/omegaconf_utils.py: overrides are words of Hydra and
+go to a closed structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+
+from ..exporter import Exporter, Form, heading, only
+from ..launch_file import Kept
+from ..megatron.launch import environment
+from ..megatron.rules import rules
+from ..numbers import numbers_of
+from ..shell.fragment import array
+from ..shell.words import quote
+from ..tables import stated
+from .keys import MIXED, TABLE, spelled
+
+VERSION = "0.3.1"
+TITLE = f"Megatron-Bridge {VERSION}"
+RULES = (
+    *rules(TITLE, "megatron-bridge"),
+    only("megatron-bridge-recipe", "precision", MIXED.values(), f"{TITLE} has no recipe for it"),
+)
+
+
+def hydra(value: Any) -> str:
+    """A value as an override states it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return f'"{value}"' if isinstance(value, str) and not value.isidentifier() else str(value)
+
+
+def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+    """The overrides as a bash array."""
+    n = spelled(numbers_of(task, plan), task)
+    words = [quote(f"{key}={hydra(value)}") for key, value in stated(TABLE, n)]
+    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
+    return "\n".join(
+        [
+            *heading(task, plan, TITLE),
+            *environment(task, plan, n.fsdp),
+            *array("OVERRIDES", words),
+            "# Start from the recipe of this model, or of one of its family:",
+            f"# torchrun --nnodes {nodes} --nproc-per-node {each} run_recipe.py --recipe RECIPE "
+            '"${OVERRIDES[@]}"',
+            "",
+        ]
+    )
+
+
+EXPORTER = Exporter(
+    "megatron-bridge", (Form(VERSION, TITLE, RULES, write, keeps=False, table=TABLE),)
+)

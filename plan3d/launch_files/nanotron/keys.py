@@ -1,0 +1,148 @@
+"""The sections of a nanotron configuration that a plan decides, as a table.
+
+Source: nanotron main of 2026-04 (2411b02): config/config.py, config/parallelism_config.py
+(pp_engine afab, tp_mode ALL_REDUCE), config/models_config.py, parallel/context.py and
+examples/config_tiny_llama.yaml. The release 0.4 on PyPI has neither recompute_layer nor
+context_parallel_size.
+"""
+
+from __future__ import annotations
+
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.plan.codes import ContextComm, Recompute
+
+from ..documents import Document
+from ..launch_file import Launch
+from ..tables import (
+    SWITCH,
+    TEXT,
+    Fixed,
+    Implied,
+    Numbers,
+    Row,
+    Table,
+    choice,
+    count,
+    under,
+)
+
+ENGINES = {name: schedule for schedule, name in launched_by("nanotron").items()}
+"""pp_engine."""
+MODES = {"ALL_REDUCE": 0, "REDUCE_SCATTER": 1, "all_reduce": 0, "reduce_scatter": 1}
+"""tp_mode: whether the sequence is sharded."""
+KERNELS = {
+    "llama3_ring_attention": ContextComm.ALL_GATHER,
+    "ring": ContextComm.P2P,
+}
+"""model_config._attn_implementation of split sequences."""
+FORMATS = {
+    Precision.FP32: ("float32", False),
+    Precision.PURE_BF16: ("bfloat16", False),
+    Precision.BF16: ("bfloat16", True),
+}
+"""model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
+UNSUPPORTED = ("is_starcoder2_config", "moe_config", "sliding_window_size")
+"""Keys of models that are not read."""
+MATTERS = frozenset(
+    (
+        "parallelism.moe_layer_recompute",
+        "parallelism.tp_recompute_allgather",
+        "parallelism.expert_tensor_parallel_size",
+        "model.ddp_bucket_cap_mb",
+    )
+)
+"""Kept keys that change time or memory."""
+MOST_LAYERS = 10_000
+
+
+def _heads(n: Numbers) -> int:
+    return int(n.heads)
+
+
+CONFIG: Table = under(
+    "model_config",
+    Implied("is_llama_config", True),
+    Row("is_qwen2_config", "qwen", SWITCH, False, reads=True),
+    Implied("hidden_act", "silu"),
+    Row("hidden_size", "hidden"),
+    Row("intermediate_size", "ffn"),
+    Row("num_hidden_layers", "layers", count(most=MOST_LAYERS)),
+    Row("num_attention_heads", "heads"),
+    Row("num_key_value_heads", "kv_heads", count(most=_heads), _heads),
+    Row("max_position_embeddings", "positions", usual=0),
+    Row("tie_word_embeddings", "tied", SWITCH, False),
+    Row("vocab_size", "vocabulary"),
+    Row("attention_bias", "qkv_bias", SWITCH, False, reads=True),
+    Row("_attn_implementation", "cp_comm", choice(KERNELS), None, lambda n: n.cp > 1),
+)
+"""LlamaConfig."""
+TABLE: Table = (
+    *under(
+        "parallelism",
+        Row("dp", "dp"),
+        Row("pp", "pp"),
+        Row("tp", "tp"),
+        Row("context_parallel_size", "cp", usual=1),
+        Fixed("expert_parallel_size", 1, "experts of nanotron are not modelled"),
+        Row("pp_engine", "schedule", choice(ENGINES), ENGINES["afab"]),
+        Row("tp_mode", "sequence_parallel", choice(MODES), 0),
+        Row("tp_linear_async_communication", "overlap_tp", SWITCH, False),
+        Row("recompute_layer", "recomputes", SWITCH, False),
+    ),
+    *under(
+        "model",
+        Row("dtype", "dtype", TEXT, "bfloat16"),
+        Implied("make_vocab_size_divisible_by", 1),
+        *CONFIG,
+    ),
+    *under(
+        "tokens",
+        Row("sequence_length", "sequence"),
+        Row("micro_batch_size", "micro_batch"),
+        Row("batch_accumulation_per_replica", "micro_batches", usual=1),
+    ),
+    *under(
+        "optimizer",
+        Row("zero_stage", "zero", count(0, 1), 0),
+        Row("accumulate_grad_in_fp32", "accumulates", SWITCH, True),
+    ),
+)
+
+
+def spelled(n: Numbers) -> Numbers:
+    """The numbers with those of the keys."""
+    n.dtype, n.accumulates = FORMATS[Precision(n.precision)]
+    n.recomputes = n.recompute == Recompute.FULL
+    return n
+
+
+def meant(config: Document, n: Numbers, launch: Launch) -> None:
+    """What the keys mean. Raises InputError naming the key that is wrong."""
+    for key in UNSUPPORTED:
+        if config.there(f"model.model_config.{key}"):
+            why = "is not modelled; give dense Llama or Qwen 2 layers"
+            raise config.wrong(f"model.model_config.{key}", why)
+    if n.hidden % n.heads:
+        why = f"is {n.heads}, which does not divide {n.hidden}"
+        raise config.wrong("model.model_config.num_attention_heads", why)
+    n.gpus = n.dp * n.pp * n.tp * n.cp
+    n.accumulation = n.micro_batches
+    n.schedule = n.schedule if n.pp > 1 else code("1f1b")
+    n.overlap_tp = n.overlap_tp and n.tp > 1
+    n.recompute = Recompute.FULL if n.recomputes else Recompute.NONE
+    n.overlap_grad_reduce, n.overlap_param_gather = n.dp * n.cp > 1, 0
+    if n.cp > 1 and n.cp_comm is None:
+        kernels = ", ".join(map(repr, KERNELS))
+        why = f"is missing; it must be one of {kernels}"
+        raise config.wrong("model.model_config._attn_implementation", why)
+    n.cp_comm = n.cp_comm or 0
+    formats = (n.dtype, n.accumulates and n.dtype != "float32")
+    codes = {spelling: precision for precision, spelling in FORMATS.items()}
+    if formats not in codes:
+        launch.open["precision"] = f"$.model.dtype is {n.dtype}, which is not modelled"
+    n.precision = int(codes.get(formats, Precision.BF16))
+    n.gated, n.out_bias, n.norm_bias = True, False, False
+    n.head_dim = n.value_dim = n.hidden // n.heads
+    n.kv_rank = n.q_rank = n.rope_dim = n.experts = n.learned_positions = n.mtp_layers = 0
+    n.qk_norm, n.sparse = False, (False,) * n.layers

@@ -1,0 +1,123 @@
+"""What a launch file states, by name: from a task and a plan, and back.
+
+Fields of the plan have their own names. Beside them:
+
+    layers hidden vocabulary tied norm_bias learned_positions mtp_layers positions
+    heads kv_heads head_dim value_dim kv_rank q_rank rope_dim qkv_bias out_bias qk_norm
+    ffn gated experts top_k expert_ffn shared_ffn groups group_limit sparse     the model
+    sequence global_batch micro_batches chunks replicas dropout                 the run
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
+from plan3d.simulator.workload.model import Model
+
+from .launch_file import Launch
+from .shape import Shape, blocks, model_of_shape, shape_of
+from .tables import Numbers
+
+
+def numbers_of(task: Task, plan: Plan) -> Numbers:
+    """What a file of one plan states."""
+    n = Numbers(**{name: int(value) for name, value in plan.columns().items()})
+    n.chunks = chunk_sizes(task, plan)
+    n.sequence, n.global_batch = task.sequence, task.global_batch
+    n.micro_batches = int(task.global_batch // (plan.micro_batch * plan.dp))
+    n.replicas = n.dp * n.cp // n.shard if n.shard else 0
+    n.dropout = task.software.dropout
+    n.experts = 0
+    if blocks(task.model):
+        vars(n).update(model_numbers(task.model))
+        n.positions = n.learned_positions or max(task.sequence, task.model.sequence)
+    return n
+
+
+def model_numbers(model: Model) -> dict[str, Any]:
+    """The sizes of a model whose layers differ only in being dense or sparse."""
+    s = shape_of(model)
+    a, dense, experts = s.attention, s.mlp, s.experts
+    out = {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "vocabulary": model.vocabulary,
+        "tied": model.tied,
+        "norm_bias": model.norm_bias,
+        "learned_positions": model.learned_positions,
+        "mtp_layers": model.mtp_layers,
+        "qk_norm": bool(a.kv_rank or a.query_key_norm),
+        "ffn": dense.ffn if dense else experts.ffn if experts else 0,
+        "gated": dense.gated if dense else experts is not None and experts.gated,
+        "experts": experts.count if experts else 0,
+        "sparse": s.sparse,
+    }
+    names = ("heads", "kv_heads", "head_dim", "value_dim", "kv_rank", "q_rank", "rope_dim")
+    out |= {name: getattr(a, name) for name in (*names, "qkv_bias", "out_bias")}
+    if experts:
+        out |= {name: getattr(experts, name) for name in _OF_EXPERTS}
+        out |= {"expert_ffn": experts.ffn}
+    return out
+
+
+_OF_EXPERTS = ("top_k", "shared_ffn", "groups", "group_limit")
+
+
+def model_of(n: Numbers, name: str, source: str) -> Model:
+    """The model of the numbers of a file."""
+    latent = bool(n.kv_rank)
+    attention = Attention(
+        heads=n.heads,
+        kv_heads=n.kv_heads,
+        head_dim=n.head_dim,
+        value_dim=n.value_dim,
+        qkv_bias=n.qkv_bias,
+        out_bias=n.out_bias,
+        query_key_norm="head" if n.qk_norm and not latent else "",
+        kv_rank=n.kv_rank,
+        q_rank=n.q_rank,
+        rope_dim=n.rope_dim,
+    )
+    rest = Model(
+        name=name,
+        hidden=n.hidden,
+        vocabulary=n.vocabulary,
+        kinds=(),
+        order=(),
+        tied=n.tied,
+        norm_bias=n.norm_bias,
+        learned_positions=n.learned_positions,
+        mtp_layers=n.mtp_layers,
+        sequence=0 if n.learned_positions else n.positions,
+        source=source,
+    )
+    mlp = Mlp(ffn=n.ffn, gated=n.gated, bias=n.out_bias)
+    parts = Shape(attention, mlp, _experts(n) if n.experts else None, n.sparse)
+    return model_of_shape(name, parts, Block(attention=attention), rest)
+
+
+def _experts(n: Numbers) -> Experts:
+    more = {name: getattr(n, name) for name in _OF_EXPERTS}
+    return Experts(count=n.experts, ffn=n.expert_ffn, gated=n.gated, bias=n.out_bias, **more)
+
+
+def fill(launch: Launch, n: Numbers) -> None:
+    """Put the numbers of a file into its launch, without what has no effect at their sizes."""
+    of_plan = {field.name for field in fields(Plan)}
+    launch.plan |= {name: value for name, value in vars(n).items() if name in of_plan}
+    idle = {"cp_comm": "cp", "expert_dispatch": "ep", "overlap_ep": "ep"}
+    idle |= {"sequence_parallel": "tp", "micro_batch_group": "virtual_stages"}
+    idle |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), "pp")
+    for name, axis in idle.items():
+        if name in launch.plan and launch.plan.get(axis, 1) == 1:
+            launch.plan[name] = 0
+    for name in ("sequence", "global_batch", "accumulation", "gpus", "replicas"):
+        if getattr(n, name, None):
+            setattr(launch, name, getattr(n, name))
+    if hasattr(n, "dropout"):
+        launch.software["dropout"] = n.dropout

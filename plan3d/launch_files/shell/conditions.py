@@ -1,0 +1,101 @@
+"""Conditions of a shell script: true, false, or nobody can tell from the file.
+
+Understood are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. What
+asks for files or variables from outside is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Truth = bool | None
+"""None where the file does not tell."""
+
+
+def holds(words: Sequence[str], unknown: str) -> Truth:
+    """The truth of a condition; `unknown` marks a word whose value is not in the file."""
+    terms: list[list[str]] = [[]]
+    joints: list[str] = []
+    for word in words:
+        if word in ("&&", "||"):
+            joints.append(word)
+            terms.append([])
+        else:
+            terms[-1].append(word)
+    out = _test(terms[0], unknown)
+    for joint, term in zip(joints, terms[1:], strict=True):
+        other = _test(term, unknown)
+        out = _both(out, other) if joint == "&&" else _either(out, other)
+    return out
+
+
+def _test(words: Sequence[str], unknown: str) -> Truth:
+    """One comparison between its brackets."""
+    inner = list(words[1:-1])
+    if not words or (words[0], words[-1]) not in (("[", "]"), ("[[", "]]")):
+        return None
+    if any(unknown in word for word in inner):
+        return None
+    match inner:
+        case [left, "=" | "==", right]:
+            return left == right
+        case [left, "!=", right]:
+            return left != right
+        case [left, "-eq" | "-ne" as operator, right] if left.isdecimal() and right.isdecimal():
+            return (int(left) == int(right)) == (operator == "-eq")
+        case ["-z", word]:
+            return word == ""
+        case ["-n", word]:
+            return word != ""
+    return None
+
+
+def _both(one: Truth, other: Truth) -> Truth:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _either(one: Truth, other: Truth) -> Truth:
+    if one is True or other is True:
+        return True
+    return None if one is None or other is None else False
+
+
+@dataclass
+class Branches:
+    """The conditions around a place in a script, the innermost last."""
+
+    here: list[Truth] = field(default_factory=list)
+    """Whether each branch is taken."""
+    before: list[Truth] = field(default_factory=list)
+    """Whether one of the earlier branches of the same condition is."""
+    around: list[Truth] = field(default_factory=list)
+    """Whether the place of each condition is reached."""
+
+    @property
+    def taken(self) -> Truth:
+        """Whether this place is reached."""
+        return _both(self.around[-1], self.here[-1]) if self.here else True
+
+    def enter(self, truth: Truth) -> None:
+        """A first branch: `if`, or the body of a loop."""
+        self.around.append(self.taken)
+        self.here.append(truth)
+        self.before.append(truth)
+
+    def otherwise(self, truth: Truth) -> None:
+        """`elif` with a truth of its own, or `else` with True."""
+        if self.here:
+            earlier = self.before[-1]
+            free = None if earlier is None else not earlier
+            self.here[-1] = _both(free, truth)
+            self.before[-1] = _either(earlier, truth)
+
+    def leave(self) -> None:
+        """`fi` or `done`."""
+        if self.here:
+            self.here.pop()
+            self.before.pop()
+            self.around.pop()

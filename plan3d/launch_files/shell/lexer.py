@@ -1,0 +1,296 @@
+"""The words and operators of a shell script, with the lines that they are written in.
+
+Understood are quotations, escapes, `$'...'`, continuations, comments, expansions (kept as they are
+typed), redirections and here-documents: what POSIX calls token recognition (XCU 2.3), and what
+bash adds to it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .words import Part, Word
+
+REDIRECTION = re.compile(r"\d*(?:&>>?|<<<|<>|[<>]&|>>|>\||<(?!\()|>(?!\())")
+_OPERATOR = re.compile(r";;&?|;&?|&&|&(?!>)|\|\||\|&?|[()]")
+_HERE = re.compile(r"\d*<<(?!<)(-?)[ \t]*")
+_PLAIN = re.compile(r"[^\s\\'\"$`;&|()<>~{}]+")
+_NAMED = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!_-])")
+_INSIDE = re.compile(r"[^\"\\$`\n]+")
+_BYTE = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})")
+_ESCAPES = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+_ENDS = {"(": ")", "{": "}"}
+
+
+class Unclosed(ValueError):
+    """A quotation, an escape or an expansion has no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What separates commands and words, or sends their output elsewhere."""
+
+    text: str
+    line: int
+
+
+@dataclass(slots=True)
+class HereDocument:
+    """Text that a script hands to a command."""
+
+    line: int
+    """The first line of the text."""
+    end: str
+    quoted: bool
+    """Its expansions are not expansions but text."""
+    tabs: bool
+    """Tabs at the beginning of lines are left out."""
+    parts: tuple[Part, ...] = ()
+
+
+Token = Word | Operator | HereDocument
+
+
+def tokens(text: str, line: int = 1) -> list[Token]:
+    """The tokens of a script whose first line has this number. Raises Unclosed."""
+    return _Lexer(text, line).tokens()
+
+
+def inside(text: str, line: int = 1) -> list[Part]:
+    """The parts of a text as between double quotes, which it does not end. Raises Unclosed."""
+    return _Lexer(text, line).double("")
+
+
+@dataclass
+class _Lexer:
+    """A place in the text, its line, and the documents that begin on the next one."""
+
+    text: str
+    line: int
+    at: int = 0
+
+    def tokens(self) -> list[Token]:
+        out: list[Token] = []
+        waiting: list[HereDocument] = []
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "\n":
+                out.append(Operator("\n", self.line))
+                self._step(1)
+                for document in waiting:
+                    self._fill(document)
+                waiting = []
+            elif char in " \t" or self.text.startswith("\\\n", self.at):
+                self._step(1 + (char == "\\"))
+            elif char == "#":
+                self._step(self._distance("\n"))
+            else:
+                out.append(self._token())
+                if isinstance(out[-1], HereDocument):
+                    waiting.append(out[-1])
+        return out
+
+    def _token(self) -> Token:
+        here = _HERE.match(self.text, self.at)
+        if here:
+            self._step(len(here[0]))
+            end = self._word()
+            quoted = not end.bare
+            return HereDocument(self.line + 1, end.text, quoted, bool(here[1]))
+        found = REDIRECTION.match(self.text, self.at) or _OPERATOR.match(self.text, self.at)
+        if found:
+            token = Operator(found[0], self.line)
+            self._step(len(found[0]))
+            return token
+        return self._word()
+
+    def _word(self) -> Word:
+        """The parts up to white space or an operator."""
+        parts: list[Part] = []
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            plain = _PLAIN.match(self.text, self.at)
+            if plain:
+                parts.append(Part(plain[0], self.line))
+                self._step(len(plain[0]))
+            elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
+                parts.append(self._live(self._balanced(self.at + 1) - self.at, False))
+            elif char.isspace() and char not in " \t\n":
+                parts.append(Part(char, self.line, quoted=True))
+                self._step(1)
+            elif char in " \t\n;&|()<>":
+                break
+            else:
+                parts += self._special(char)
+        return Word(tuple(parts) or (Part("", self.line),))
+
+    def _special(self, char: str) -> list[Part]:
+        """What begins with a character that means more than itself."""
+        if char == "'":
+            return self._single()
+        if char == '"':
+            return self.double()
+        if char in "$`":
+            return self._expansion(quoted=False)
+        if char in "~{}":
+            part = Part(char, self.line, raw=char)
+            self._step(1)
+            return [part]
+        escaped = self.text[self.at + 1 : self.at + 2]
+        if not escaped:
+            raise Unclosed
+        part = Part(escaped, self.line, quoted=True)
+        self._step(2)
+        return [] if escaped == "\n" else [part]
+
+    def _single(self) -> list[Part]:
+        """'...', in which nothing is special."""
+        self._step(1)
+        length = self._distance("'", must=True)
+        parts = self.lines(self.text[self.at : self.at + length])
+        self._step(length + 1)
+        return parts
+
+    def lines(self, text: str) -> list[Part]:
+        """Quoted text, a part a line."""
+        lines = re.split(r"(?<=\n)", text)
+        return [Part(piece, self.line + i, quoted=True) for i, piece in enumerate(lines)]
+
+    def double(self, end: str = '"') -> list[Part]:
+        """Quoted text with expansions, up to an unescaped end; to that of the text for ''."""
+        self._step(len(end))
+        parts: list[Part] = []
+        while not (end and self.text.startswith(end, self.at)):
+            if self.at >= len(self.text):
+                if end:
+                    raise Unclosed
+                break
+            plain = _INSIDE.match(self.text, self.at)
+            if plain:
+                parts.append(Part(plain[0], self.line, quoted=True))
+                self._step(len(plain[0]))
+            elif self.text[self.at] in "$`":
+                parts += self._expansion(quoted=True)
+            else:
+                parts += self._inside()
+        self._step(len(end))
+        return parts or [Part("", self.line, quoted=True)]
+
+    def _inside(self) -> list[Part]:
+        """A line's end, an escape or a lone quote inside double quotes."""
+        pair = self.text[self.at : self.at + 2]
+        escapes = len(pair) == 2 and pair[0] == "\\" and pair[1] in '$`"\\\n'
+        text = pair[1] if escapes else pair[0]
+        part = Part(text, self.line, quoted=True)
+        self._step(1 + escapes)
+        return [] if escapes and text == "\n" else [part]
+
+    def _expansion(self, quoted: bool) -> list[Part]:
+        """What begins with $ or `; a lone $ is text."""
+        text, at = self.text, self.at
+        pair = text[at : at + 2]
+        if pair == "$'" and not quoted:
+            return [self._ansi()]
+        if pair == '$"' and not quoted:
+            self._step(1)
+            return self.double()
+        if pair in ("$(", "${"):
+            return [self._live(self._balanced(at + 1) - at, quoted)]
+        if pair[0] == "`":
+            end = re.compile(r"(?:[^`\\]|\\.)*`", re.S).match(text, at + 1)
+            if not end:
+                raise Unclosed
+            return [self._live(end.end() - at, quoted)]
+        named = _NAMED.match(text, at)
+        if named:
+            return [self._live(len(named[0]), quoted)]
+        part = Part("$", self.line, quoted=True)
+        self._step(1)
+        return [part]
+
+    def _live(self, length: int, quoted: bool) -> Part:
+        """An expansion of that length, as it is typed."""
+        raw = self.text[self.at : self.at + length]
+        part = Part(raw, self.line, quoted=quoted, raw=raw, open=True)
+        self._step(length)
+        return part
+
+    def _ansi(self) -> Part:
+        """$'...', with the escapes of C."""
+        end = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.S).match(self.text, self.at)
+        if not end:
+            raise Unclosed
+        part = Part(_unescaped(end[1]), self.line, quoted=True)
+        self._step(len(end[0]))
+        return part
+
+    def _balanced(self, at: int) -> int:
+        """The place after the bracket that closes the one at a place."""
+        closing, text = [_ENDS[self.text[at]]], self.text
+        at += 1
+        while closing:
+            if at >= len(text):
+                raise Unclosed
+            char = text[at]
+            if char == "\\":
+                at += 1
+            elif char in "'\"" and char == closing[-1]:
+                closing.pop()
+            elif closing[-1] != "'":
+                if char == closing[-1]:
+                    closing.pop()
+                elif char in "'\"" and (char == '"' or closing[-1] != '"'):
+                    closing.append(char)
+                elif char in "({" and (closing[-1] != '"' or text[at - 1] == "$"):
+                    closing.append(_ENDS[char])
+            at += 1
+        return at
+
+    def _fill(self, document: HereDocument) -> None:
+        """Read a document's text up to its end."""
+        document.line, found = self.line, []
+        while self.at < len(self.text):
+            length = self._distance("\n")
+            line = self.text[self.at : self.at + length]
+            self._step(length + 1)
+            line = line.lstrip("\t") if document.tabs else line
+            if line == document.end:
+                break
+            found.append(line)
+        body = "\n".join(found)
+        plain = _Lexer(body, document.line).lines
+        document.parts = tuple(plain(body) if document.quoted else inside(body, document.line))
+
+    def _distance(self, text: str, must: bool = False) -> int:
+        """Characters up to a text; up to the end where there is none and none must be."""
+        found = self.text.find(text, self.at)
+        if found < 0 and must:
+            raise Unclosed
+        return (len(self.text) if found < 0 else found) - self.at
+
+    def _step(self, length: int) -> None:
+        self.line += self.text.count("\n", self.at, self.at + length)
+        self.at += length
+
+
+def _unescaped(text: str) -> str:
+    """The text of $'...': bytes by number, and escapes of control characters."""
+    out = bytearray()
+    at = 0
+    while at < len(text):
+        found = _BYTE.match(text, at + 1) if text[at] == "\\" else None
+        if found:
+            byte, short, long, octal = found.groups()
+            code = int(byte or short or long or octal, 8 if octal else 16)
+            unicode = chr(code) if code < 0x110000 else "?"
+            out += bytes([code % 256]) if byte or octal else unicode.encode("utf-8", "replace")
+            at = found.end()
+        elif text[at] == "\\":
+            char = text[at + 1]
+            out += (_ESCAPES.get(char) or (char if char in "\\'\"?" else f"\\{char}")).encode()
+            at += 2
+        else:
+            out += text[at].encode("utf-8", "surrogatepass")
+            at += 1
+    return out.decode("utf-8", "surrogateescape")

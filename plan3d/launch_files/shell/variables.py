@@ -1,0 +1,195 @@
+"""Variables of a shell script: what they hold, and what expansions of them say.
+
+Understood are `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-default}` and `$((A * B))`; any other
+expansion stays as it is typed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field, replace
+
+from plan3d.simulator.base.errors import InputError
+
+from . import lexer
+from .lexer import Token, Unclosed
+from .words import Part, Word, split
+
+LONGEST = 1_000_000
+"""Characters of the largest script, and of what its variables are replaced by."""
+LONGEST_SUM = 500
+"""Characters of the longest arithmetic expression that is worked out."""
+LONGEST_USUAL = 300
+"""Characters of the longest default of a variable that is read."""
+_VARIABLE = re.compile(
+    r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<usual>.*))?\}", re.S
+)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a variable holds: the elements of an array, or one text."""
+
+    words: tuple[Word, ...]
+    array: bool = False
+    doubt: bool = False
+    """It is assigned under a condition."""
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def all_words(self) -> list[Word]:
+        """The words that a value is used for: its elements, or its text split."""
+        if self.array:
+            return list(self.words)
+        return [made for word in self.words for made in split(word.parts)]
+
+    def source(self, name: str) -> str:
+        """The assignment of this value."""
+        words = " ".join(word.source for word in self.words)
+        return f"{name}=({words})" if self.array else f"{name}={words}"
+
+    def used(self, every: str | None) -> tuple[Word, ...]:
+        """The elements that `${NAME}` stands for, or `${NAME[@]}` with every one."""
+        return self.words if every or not self.array else self.words[:1]
+
+
+@dataclass
+class Variables:
+    """The variables of a script, and words with them replaced."""
+
+    file: str
+    values: dict[str, Value] = field(default_factory=dict)
+    """In the order of assignment."""
+    spent: int = 0
+    """Characters that variables were replaced by."""
+
+    def words(self, word: Word) -> list[Word]:
+        """The arguments that a shell makes of a word: expanded, then split."""
+        fields: list[list[Part]] = [[]]
+        for part in word.parts:
+            first, *more = self._fields(part)
+            fields[-1] += first
+            fields += more
+        return [made for parts in fields for made in split(parts)]
+
+    def text(self, word: Word) -> str:
+        """What a word says when it is not split."""
+        return "".join(part.text for part in self.whole(word))
+
+    def needed(self, word: Word) -> tuple[str, ...]:
+        """The assignments of this file that the open expansions of a word ask the shell for."""
+        found: set[str] = set()
+        waiting = [word]
+        while waiting:
+            parts = [part for part in waiting.pop().parts if part.open]
+            named = {name for part in parts for name in _NAME.findall(part.raw)} - found
+            for name in named & self.values.keys():
+                found.add(name)
+                waiting += self.values[name].words
+        own = [(name, value) for name, value in self.values.items() if name in found]
+        return tuple(value.source(name) for name, value in own if not value.doubt)
+
+    def whole(self, word: Word) -> list[Part]:
+        """The expanded parts of a word that is not split."""
+        out: list[Part] = []
+        for part in word.parts:
+            for place, parts in enumerate(self._fields(part)):
+                out += [Part(" ", part.line)] if place else []
+                out += parts
+        return out
+
+    def _fields(self, part: Part) -> list[list[Part]]:
+        """A part expanded: one list of parts, or one for each element of an array."""
+        if not part.open:
+            return [[part]]
+        if part.raw.startswith("$((") and part.raw.endswith("))"):
+            number = self._sum(part.raw[3:-2])
+            known = replace(part, text=number, raw="", open=False)
+            return [[known if number else part]]
+        found = _VARIABLE.fullmatch(part.raw)
+        value = self.values.get(found["name"] or found["bare"]) if found else None
+        if found and value is None and found["usual"] is not None:
+            return [[self._usual(part, found["usual"])]]
+        if found is None or value is None:
+            return [[part]]
+        if value.doubt:
+            return [[replace(part, text=value.text, open=False, doubt=True)]]
+        fields = [[_placed(own, part) for own in word.parts] for word in value.used(found["all"])]
+        self._spend(fields)
+        if found["all"] == "*" and part.quoted:
+            return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
+        one = part.quoted and not (value.array and found["all"])
+        return fields or [[Part("", part.line, quoted=True)] if one else []]
+
+    def _spend(self, fields: list[list[Part]]) -> None:
+        """Count what variables were replaced by; InputError where it is more than any script's."""
+        self.spent += sum(len(part.text) + 1 for parts in fields for part in parts)
+        if self.spent > LONGEST:
+            raise InputError(f"{self.file}: a variable is longer than {LONGEST} characters")
+
+    def _usual(self, part: Part, usual: str) -> Part:
+        """The value that a variable has unless it is set outside."""
+        if len(usual) > LONGEST_USUAL:
+            return part
+        typed = not part.quoted and any(char in usual for char in "'\"\\")
+        tokens = read_tokens(usual, self.file, part.line) if typed else []
+        single = tokens[0] if len(tokens) == 1 else None
+        word = single if isinstance(single, Word) else Word(tuple(lexer.inside(usual, part.line)))
+        whole = self.whole(word)
+        text = "".join(own.text for own in whole)
+        if not text or any(own.open or own.doubt for own in whole) or (typed and single is None):
+            return part
+        lost = typed or any(own.open for own in word.parts)
+        raw, quoted = "" if lost else part.raw, part.quoted or typed
+        return replace(part, text=text, open=False, raw=raw, quoted=quoted)
+
+    def _sum(self, text: str) -> str:
+        """The value of an arithmetic expression; '' where it is none of known numbers."""
+        plain = re.sub(r"[\s${}]", "", text)
+        known = _NAME.sub(lambda m: self._number(m[0]), plain[:LONGEST_SUM])
+        if len(plain) > LONGEST_SUM or len(known) > LONGEST_SUM:
+            return ""
+        try:
+            return str(_number(ast.parse(known, mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return ""
+
+    def _number(self, name: str) -> str:
+        """A variable of a sum, which has its name with or without `$`."""
+        value = self.values.get(name)
+        return value.text if value and not value.doubt else name
+
+
+def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
+    """The tokens of a text. Raises InputError where a quotation has no end."""
+    try:
+        return lexer.tokens(text, line)
+    except Unclosed:
+        raise InputError(f"{file}: a quotation or an escape is not closed") from None
+
+
+def _placed(own: Part, part: Part) -> Part:
+    """A part of a variable's value where the variable is used."""
+    return replace(own, quoted=part.quoted and own.raw != "~")
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if not isinstance(node, ast.BinOp):
+        raise ValueError(node)
+    left, right = _number(node.left), _number(node.right)
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if isinstance(node.op, ast.Sub):
+        return left - right
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    if isinstance(node.op, ast.Div):
+        return left // right
+    raise ValueError(node)

@@ -1,0 +1,138 @@
+"""Words of a shell: what they say, and how a shell is told the same.
+
+A word is made of parts: text, typed or quoted, and expansions. An expansion whose value is not in
+the file stays as it was typed, live where it was live and in quotes where it was in quotes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+_GLOBS = re.compile(r"([*?[\]]+)")
+"""Characters that stand for names of files where they are not quoted."""
+_SPACES = re.compile(r"([ \t\n]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a word from one line of a file."""
+
+    text: str
+    """What it says; the source of an expansion that is open."""
+    line: int
+    quoted: bool = False
+    """It is neither split into words nor compared with names of files."""
+    raw: str = ""
+    """The source of an expansion (`$1`, `${N:-4}`) or of what else a shell replaces (`~`)."""
+    open: bool = False
+    """Only the shell knows what it says."""
+    doubt: bool = False
+    """It says so under a condition."""
+
+    @property
+    def source(self) -> str:
+        """How a shell is told the same."""
+        if self.raw:
+            return f'"{self.raw}"' if self.quoted else self.raw
+        if self.quoted:
+            return quote(self.text)
+        pieces = _GLOBS.split(self.text)
+        return "".join(
+            piece if place % 2 else quote(piece) for place, piece in enumerate(pieces) if piece
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One argument of a command, or one element of an array."""
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, text: str, line: int = 1) -> Word:
+        """A word that says just this."""
+        return cls((Part(text, line, quoted=True),))
+
+    @property
+    def text(self) -> str:
+        """What it says, open expansions as they were typed."""
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def source(self) -> str:
+        """How a shell is told the same."""
+        return "".join(part.source for part in _joined(self.parts)) or "''"
+
+    @property
+    def line(self) -> int:
+        """The line on which it begins."""
+        return self.parts[0].line
+
+    @property
+    def open(self) -> bool:
+        """Whether only the shell knows what it says."""
+        return any(part.open for part in self.parts)
+
+    @property
+    def doubt(self) -> bool:
+        """Whether it says so under a condition."""
+        return any(part.doubt for part in self.parts)
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is plain text without quotation: what can be a keyword or an assignment."""
+        return not any(part.quoted or part.raw not in ("", *"~{}") for part in self.parts)
+
+    def after(self, characters: int) -> Word:
+        """The word without its first characters."""
+        left, kept = characters, []
+        for part in self.parts:
+            if left < len(part.text) and not (left and part.raw):
+                kept.append(replace(part, text=part.text[left:]))
+            left = max(left - len(part.text), 0)
+        return Word(tuple(kept) or (Part("", self.line, quoted=True),))
+
+
+def quote(text: str) -> str:
+    """Text as a shell reads it back, on one line and printable."""
+    if text.isprintable():
+        return shlex.quote(text)
+    out = []
+    for char in text:
+        if char in "\\'":
+            out.append(f"\\{char}")
+        elif char.isprintable():
+            out.append(char)
+        else:
+            out.append("".join(f"\\x{b:02x}" for b in char.encode("utf-8", "surrogateescape")))
+    return f"$'{''.join(out)}'"
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """The parts with neighbours that are quoted in the same way made one."""
+    out: list[Part] = []
+    for part in parts:
+        last = out[-1] if out else None
+        if last and not (last.raw or part.raw) and last.quoted == part.quoted:
+            out[-1] = replace(last, text=last.text + part.text)
+        elif part.text or part.raw:
+            out.append(part)
+    return out
+
+
+def split(parts: Sequence[Part]) -> list[Word]:
+    """The words that a shell makes of expanded parts: unquoted white space separates them."""
+    words: list[list[Part]] = [[]]
+    for part in parts:
+        if part.quoted or part.open or not _SPACES.search(part.text):
+            words[-1] += [part] if part.quoted or part.text else []
+            continue
+        for place, piece in enumerate(_SPACES.split(part.text)):
+            if place % 2:
+                words.append([])
+            elif piece:
+                words[-1].append(replace(part, text=piece, raw=""))
+    return [Word(tuple(word)) for word in words if word]

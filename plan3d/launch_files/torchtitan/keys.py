@@ -1,0 +1,185 @@
+"""The keys of a job configuration of torchtitan 0.2, as a table, and those of a recipe of 0.3.
+
+Source: torchtitan 0.2.2, config/job_config.py (names, defaults), distributed/pipeline_parallel.py
+(split of layers); 0.3.0, config/configs.py, trainer.py (Trainer.Config).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+
+from ..documents import Document
+from ..tables import (
+    SWITCH,
+    TEXT,
+    Implied,
+    Kind,
+    Numbers,
+    Row,
+    Source,
+    Table,
+    choice,
+    count,
+    only,
+    rare,
+    under,
+)
+
+SCHEDULES = launched_by("torchtitan")
+"""torch.distributed.pipelining's name of each schedule that it has."""
+ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
+"""context_parallel_rotate_method: alltoall is the ring."""
+BACKENDS = {"standard": Dispatch.ALLTOALL, "deepep": Dispatch.HIERARCHICAL}
+POLICIES = {"default": 0, "always": 3, "never": 2}
+"""fsdp_reshard_after_forward: the ZeRO stage; by default 3, and 2 in pipelines."""
+MODES = {"selective": "selective", "full": Recompute.FULL, "memory_budget": "memory_budget"}
+MODES |= {"none": Recompute.NONE}
+"""activation_checkpoint.mode; two of them are torchtitan's own choice of operations."""
+FLOAT8 = "quantize.linear.float8"
+"""The converter of linear layers to float8; `float8` alone was its name before 0.2."""
+MATTERS = frozenset(
+    (
+        "training.enable_cpu_offload",
+        "parallelism.pipeline_parallel_schedule_csv",
+        "parallelism.disable_loss_parallel",
+        "optimizer.early_step_in_backward",
+    )
+)
+"""Kept keys that change time or memory."""
+
+
+def _staged(n: Numbers) -> bool:
+    return bool(n.pp > 1)
+
+
+def _even(n: Numbers) -> bool:
+    return n.pp > 1 and n.modules is None
+
+
+def _sparse(n: Numbers) -> bool:
+    return bool(n.ep > 1)
+
+
+def _compiled(n: Numbers) -> bool:
+    return bool(n.overlap_tp or n.float8)
+
+
+def _or_rest(source: Source, at: str, n: Numbers) -> Any:
+    """A whole number; None for -1, what is left over."""
+    return None if source.says(at, -1) else source.size(at)
+
+
+def _read_converters(source: Source, at: str, n: Numbers) -> bool:
+    return bool({FLOAT8, "float8"} & set(source.words(at)))
+
+
+def _read_schedule(source: Source, at: str, n: Numbers) -> int | str:
+    """A code; the name itself where no plan has it."""
+    name = source.text(at)
+    codes = {known.lower(): code for code, known in SCHEDULES.items()}
+    return codes.get(name.lower(), name)
+
+
+def _read_modules(source: Source, at: str, n: Numbers) -> Any:
+    assert isinstance(source, Document)
+    found = source.value(at)
+    return found if isinstance(found, list) else []
+
+
+OR_REST = Kind(lambda value: value, _or_rest)
+CONVERTERS = Kind(lambda float8: [FLOAT8], _read_converters)
+SCHEDULE = Kind(SCHEDULES.__getitem__, _read_schedule)
+MODULES = Kind(lambda parts: parts, _read_modules)
+PURE = choice({"float32": False, "bfloat16": True})
+FULL = choice({"bfloat16": False, "float32": True})
+
+MODEL: Table = (
+    *under(
+        "model",
+        Row("name", "family", TEXT, "llama3"),
+        Row("flavor", "flavor", TEXT, ""),
+        rare("converters", "float8", False, kind=CONVERTERS),
+    ),
+    Implied("optimizer.name", "AdamW"),
+)
+TRAINING: Table = under(
+    "training",
+    Row("seq_len", "sequence", usual=2048),
+    Row("local_batch_size", "local_batch", usual=8),
+    Row("global_batch_size", "global_batch", OR_REST, None),
+    Row("dtype", "pure", PURE, False),
+    Row("mixed_precision_param", "full", FULL, False),
+)
+PARALLELISM: Table = under(
+    "parallelism",
+    Row("data_parallel_replicate_degree", "replicate", usual=1),
+    Row("data_parallel_shard_degree", "shards", OR_REST, None),
+    Row("tensor_parallel_degree", "tp", usual=1),
+    Row("context_parallel_degree", "cp", usual=1),
+    Row("pipeline_parallel_degree", "pp", usual=1),
+    Row("expert_parallel_degree", "ep", usual=1),
+    rare("fsdp_reshard_after_forward", "reshard", kind=choice(POLICIES)),
+    *only(
+        _staged,
+        Row("pipeline_parallel_schedule", "schedule", SCHEDULE, code("1f1b")),
+        Row("pipeline_parallel_microbatch_size", "stage_batch", usual=1),
+        rare("module_fqns_per_model_part", "modules", None, kind=MODULES),
+    ),
+    *only(
+        _even,
+        Row("pipeline_parallel_first_stage_less_layers", "first_less", count(0), 1),
+        Row("pipeline_parallel_last_stage_less_layers", "last_less", count(0), 1),
+        Row("pipeline_parallel_layers_per_stage", "layers_per_chunk", usual=0),
+    ),
+)
+"""Axes, sharding and stages of both versions."""
+ONLY_0_2: Table = under(
+    "parallelism",
+    Row(
+        "context_parallel_rotate_method",
+        "cp_comm",
+        choice(ROTATIONS),
+        ContextComm.ALL_GATHER,
+        lambda n: n.cp > 1,
+    ),
+    *only(
+        _sparse,
+        Row("expert_tensor_parallel_degree", "etp", usual=1),
+        Row("expert_parallel_comm_backend", "expert_dispatch", choice(BACKENDS), 0),
+        Row(
+            "pipeline_parallel_expert_parallel_overlap",
+            "overlap_ep",
+            SWITCH,
+            True,
+            lambda n: n.schedule == code("dualpipe-v"),
+        ),
+    ),
+    rare("enable_async_tensor_parallel", "overlap_tp", False, kind=SWITCH),
+)
+"""Keys that 0.3 no longer has."""
+TABLE: Table = (
+    *MODEL,
+    *TRAINING,
+    Implied("training.mixed_precision_reduce", "float32"),
+    *PARALLELISM,
+    *ONLY_0_2,
+    Row("activation_checkpoint.mode", "recompute", choice(MODES), "selective"),
+    Implied("compile.enable", True, _compiled),
+    Implied("compile.components", ["model", "loss"], _compiled),
+    Implied(f"{FLOAT8}.recipe_name", "rowwise", lambda n: n.float8),
+)
+"""A job configuration of 0.2."""
+RECIPE: Table = (
+    *TRAINING,
+    # CUDA graphs run neither pipelines nor the usual expert dispatch.
+    Row("training.disable_cuda_graphs", "without_graphs", SWITCH),
+    Row("parallelism.enable_sequence_parallel", "sequence_parallel", SWITCH),
+    *PARALLELISM,
+    Row("activation_checkpoint", "checkpointed", TEXT),
+    Row("compile", "compiled", TEXT),
+    rare("model_spec", "spec", "", kind=TEXT),
+)
+"""A recipe of 0.3."""

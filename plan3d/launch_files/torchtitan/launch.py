@@ -1,0 +1,65 @@
+"""Job configurations of torchtitan: the TOML of 0.2, and back; 0.3 has recipes.
+
+Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
+models/llama3/infra/parallelize.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+
+from plan3d.simulator.base import toml_text
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+
+from ..documents import Document, nested, with_kept
+from ..exporter import Exporter, Form, heading
+from ..launch_file import NOTHING, Given, Kept, Launch
+from ..numbers import fill, numbers_of
+from ..tables import Numbers, places, read_implied, stated
+from ..tables import read as read_table
+from . import recipe
+from .keys import MATTERS, TABLE
+from .model_flavors import flavor_model, registration
+from .rules import RULES_0_2, common_rules
+from .spelling import meant, spelled
+
+VERSION = "0.2.2"
+TITLE = f"torchtitan {VERSION}"
+
+
+def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+    """The TOML file."""
+    n = spelled(numbers_of(task, plan), task, "output")
+    content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
+    top = "\n".join([*heading(task, plan, TITLE), *registration(task.model), ""])
+    return f"{top}\n{toml_text.emit(content)}\n"
+
+
+def read(text: str, file: str, given: Given = NOTHING) -> Launch:
+    """The launch of a TOML file. Raises InputError naming the key that is wrong."""
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: is not TOML ({error})") from None
+    launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
+    if not content.keys() & {"training", "parallelism"}:
+        raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
+    read_table(TABLE, job, n)
+    launch.model = flavor_model(n.family, n.flavor)
+    known = launch.model or given.model
+    if known is None:
+        names = f"{n.family} {n.flavor}"
+        raise launch.refuse(f"names {names}, which plan3d does not know: give --model")
+    meant(job, n, launch, known.layers)
+    fill(launch, n)
+    launch.kept = job.rest(MATTERS, read_implied(TABLE, job, n))
+    return launch
+
+
+EXPORTER = Exporter(
+    "torchtitan",
+    (Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_2), write, table=TABLE), recipe.FORM),
+)

@@ -1,0 +1,147 @@
+"""How torchtitan spells what a plan says in one field or in none, and what its spelling means.
+
+Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py (split of layers);
+0.3.0, trainer.py.
+"""
+
+from __future__ import annotations
+
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.pipeline.schedules import code, most_chunks
+from plan3d.simulator.task import Task
+
+from ..documents import Document
+from ..launch_file import Launch, stated_layers
+from ..tables import Numbers
+from .keys import SCHEDULES
+from .model_flavors import flavor_of
+
+
+def spelled(n: Numbers, task: Task, head: str) -> Numbers:
+    """The numbers with those of the keys; `head` is the name of the LM head.
+
+    With a pipeline the local batch holds every micro-batch of a step. torchtitan's own split gives
+    the first and the last stage a layer less: even stages switch that off, and others name the
+    modules of every chunk.
+    """
+    n.family, n.flavor = flavor_of(task.model)
+    n.float8, n.pure = n.precision == Precision.FP8, n.precision == Precision.PURE_BF16
+    n.full = n.precision == Precision.FP32
+    n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
+    n.stage_batch = n.micro_batch
+    n.shards = (n.shard // n.cp or n.dp) if n.zero else 1
+    n.replicate, n.reshard = n.dp // n.shards, n.zero
+    n.modules = modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
+    n.first_less, n.last_less, n.layers_per_chunk = 0, 0, n.chunks[0]
+    return n
+
+
+def modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
+    """The modules of every chunk in model order."""
+    out, at = [], 0
+    for layers in chunks:
+        out.append([f"layers.{i}" for i in range(at, at + layers)])
+        at += layers
+    out[0].insert(0, "tok_embeddings")
+    out[-1] += ["norm", head]
+    return out
+
+
+def meant(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
+    """What the keys of 0.2 mean. Raises InputError naming the key that is wrong."""
+    n.sequence_parallel = n.tp > 1
+    _sharding(n)
+    _stages(job, n, launch, layers)
+    _batch(job, n)
+    n.overlap_ep = n.overlap_ep and n.schedule == code("dualpipe-v")
+    wide = Precision.FP32 if n.full else Precision.BF16
+    half = Precision.PURE_BF16 if n.pure else wide
+    n.precision = int(Precision.FP8 if n.float8 else half)
+    optimizer = job.section("optimizer").text("name", default="AdamW")
+    if optimizer not in ("Adam", "AdamW"):
+        job.has("optimizer.name")
+        launch.open["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
+    if isinstance(n.recompute, str):
+        said = "is" if job.there("activation_checkpoint.mode") else "is by default"
+        launch.open["recompute"] = (
+            f"$.activation_checkpoint.mode {said} {n.recompute}, torchtitan's own choice of "
+            "operations, which no plan has (nearest: none, full)"
+        )
+        n.recompute = 0
+
+
+def _sharding(n: Numbers) -> None:
+    """Data ranks, what they shard, and the overlaps that follow."""
+    if n.shards is not None:
+        n.dp = n.replicate * n.shards
+        n.gpus = n.tp * n.cp * n.pp * n.dp
+    sharded = n.shards is None or n.shards > 1 or n.cp > 1
+    n.replicas = n.replicate if sharded else 1
+    n.zero = (n.reshard or (3 if n.pp == 1 else 2)) if sharded else 0
+    n.overlap_grad_reduce = sharded or n.replicate > 1
+    n.overlap_param_gather = sharded
+
+
+def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
+    """Schedule and chunks."""
+    if n.pp == 1:
+        n.virtual_stages, n.overlap_p2p = 1, 0
+        return
+    if isinstance(n.schedule, str):
+        why = f"$.parallelism.pipeline_parallel_schedule is {n.schedule}, which no plan has"
+        launch.open["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
+        n.schedule = code("1f1b")
+    chunks = _chunks(job, n, layers)
+    n.virtual_stages = len(chunks) // n.pp
+    n.overlap_p2p = n.virtual_stages > 1
+    launch.plan |= stated_layers(chunks, n.pp, n.virtual_stages)
+
+
+def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
+    """Layers of each chunk: of the named modules, else of torchtitan's own split."""
+    if n.modules is not None:
+        names = [part if isinstance(part, list) else [] for part in n.modules]
+        chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in names)
+        if not chunks or len(chunks) % n.pp or sum(chunks) != layers:
+            has = f"has {len(chunks)} parts with {sum(chunks)} layers; a multiple of {n.pp} parts"
+            why = f"{has} and {layers} layers are needed"
+            raise job.wrong("parallelism.module_fqns_per_model_part", why)
+        return chunks
+    less, single = (n.first_less, n.last_less), bool(most_chunks(n.schedule) == 1)
+    total = layers + sum(less)
+    stages = n.pp * (1 if single else 2)
+    stages = -(-total // n.layers_per_chunk) if n.layers_per_chunk else stages
+    chunks = split(total, stages, less)
+    if stages % n.pp or (single and stages > n.pp) or min(chunks) < 0:
+        why = f"makes {stages} chunks of {layers} layers for {n.pp} stages"
+        raise job.wrong("parallelism.pipeline_parallel_layers_per_stage", why)
+    return chunks
+
+
+def split(total: int, stages: int, less: tuple[int, int]) -> tuple[int, ...]:
+    """torchtitan's split: embedding and head count as layers, the first stages get the rest."""
+    each, more = divmod(total, stages)
+    out = [each + (stage < more) for stage in range(stages)]
+    out[0] -= less[0]
+    out[-1] -= less[1]
+    return tuple(out)
+
+
+def _batch(job: Document, n: Numbers) -> None:
+    """Micro-batch and sequences of a step."""
+    if n.pp == 1:
+        n.micro_batch, n.accumulation = n.local_batch, None if n.global_batch else 1
+        return
+    n.micro_batch = n.stage_batch
+    if n.local_batch % n.micro_batch:
+        why = f"is {n.local_batch}, not a multiple of micro-batches of {n.micro_batch}"
+        raise job.wrong("training.local_batch_size", why)
+    n.accumulation = n.local_batch // n.micro_batch
+    ranks = getattr(n, "dp", None)
+    if n.global_batch and ranks and n.global_batch != n.local_batch * ranks:
+        raise job.wrong(
+            "training.global_batch_size",
+            f"is {n.global_batch}: accumulating over several pipelines of {n.local_batch} x "
+            f"{ranks} sequences is not modelled; nearest: local_batch_size = "
+            f"{n.global_batch // ranks}",
+        )

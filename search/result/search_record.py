@@ -1,0 +1,160 @@
+"""What a search has costed so far: the best plans, the frontier and counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.plan.fields import DISTINCT
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.step.stages import first_of_runs
+from plan3d.simulator.task import Task
+
+from .objective import score
+from .options import SearchOptions
+from .pareto import beats_all, frontier
+from .search_result import Counts, SearchResult, Trace
+
+
+@dataclass
+class BestPlans:
+    """The best plans offered so far; of plans that differ only in minor fields, the best one."""
+
+    limit: int
+    found: list[Costs] = field(default_factory=list)
+    scores: list[Value] = field(default_factory=list)
+
+    def add(self, costs: Costs, scores: Value) -> None:
+        """Offer a table; rows scored infinity are left out."""
+        starts, run = first_of_runs(costs.plans, DISTINCT)
+        lowest = np.minimum.reduceat(scores, starts)
+        runs = np.flatnonzero(np.isfinite(lowest))
+        if runs.size > self.limit:
+            runs = runs[np.argpartition(lowest[runs], self.limit - 1)[: self.limit]]
+        rows = [starts[i] + int(np.argmin(scores[run == i])) for i in np.sort(runs)]
+        if rows:
+            self.found.append(costs.take(np.array(rows)))
+            self.scores.append(scores[rows])
+        if len(self.found) > 16:
+            self._merge()
+
+    @property
+    def least(self) -> float:
+        """The best score offered; infinity when nothing finite was."""
+        return min((float(scores.min()) for scores in self.scores), default=np.inf)
+
+    @property
+    def threshold(self) -> float:
+        """What a plan must score to enter: the last score of a full ranking, else infinity."""
+        self._merge()
+        full = bool(self.scores) and self.scores[0].size == self.limit
+        return float(self.scores[0][-1]) if full else np.inf
+
+    def result(self) -> Costs | None:
+        """The best rows in order; None when nothing finite was offered."""
+        self._merge()
+        return self.found[0] if self.found else None
+
+    def _merge(self) -> None:
+        if not self.found:
+            return
+        found, scores = joined(self.found), np.concatenate(self.scores)
+        order = np.argsort(scores, kind="stable")
+        keep = order[_first_seen(found.plans.take(order))][: self.limit]
+        self.found, self.scores = [found.take(keep)], [scores[keep]]
+
+
+def _first_seen(plans: Plan) -> NDArray[np.intp]:
+    """Rows at which a combination of DISTINCT fields appears first, in order."""
+    seen: dict[tuple[int, ...], int] = {}
+    columns = [getattr(plans, name).tolist() for name in DISTINCT]
+    for row, key in enumerate(zip(*columns, strict=True)):
+        seen.setdefault(key, row)
+    return np.array(list(seen.values()), np.intp)
+
+
+@dataclass
+class Frontier:
+    """The plans offered so far that no other beats in both step time and memory."""
+
+    costs: Costs | None = None
+
+    def add(self, costs: Costs, feasible: NDArray[np.bool_]) -> None:
+        """Offer the feasible rows of a table."""
+        known = (self.costs.step, self.costs.memory_total) if self.costs else (np.zeros(0),) * 2
+        new = beats_all(costs.step, costs.memory_total, *known)
+        new = new[feasible[new]]
+        if not new.size:
+            return
+        fresh = costs.take(new)
+        every = joined([self.costs, fresh]) if self.costs else fresh
+        self.costs = every.take(frontier(every.step, every.memory_total))
+
+
+class SearchRecord:
+    """What a search has costed so far: counts, best plans, frontier and smallest plan."""
+
+    def __init__(self, task: Task, options: SearchOptions) -> None:
+        self.task, self.options = task, options
+        self.counts, self.best, self.frontier = Counts(), BestPlans(options.top), Frontier()
+        self.smallest: Costs | None = None
+        self.host_short = 0
+        self.complete = self.interrupted = False
+        self.began = time.perf_counter()
+
+    @property
+    def ended(self) -> bool:
+        """Whether a limit is met."""
+        return self.options.ended(self.counts.evaluated)
+
+    def add(self, plans: Plan) -> Costs:
+        """Cost a table and keep what is worth keeping."""
+        costs = simulate(self.task, plans)
+        scores = score(costs, self.options.objective, self.options.limit)
+        feasible = np.isfinite(scores)
+        if costs.uses_host:
+            fits = costs.memory_total <= self.options.limit
+            self.host_short += int(np.count_nonzero(fits & (costs.host_share > 1)))
+        self.counts.evaluated += plans.rows
+        self.counts.feasible += int(np.count_nonzero(feasible))
+        self.best.add(costs, scores)
+        self.frontier.add(costs, feasible)
+        row = int(np.argmin(costs.memory_total))
+        if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
+            self.smallest = costs.one(row)
+        return costs
+
+    def result(
+        self,
+        backend: str,
+        candidates: int,
+        removed: Mapping[str, int],
+        trace: Trace | None = None,
+    ) -> SearchResult:
+        """The result; `removed` counts the candidates that were never costed, by reason."""
+        self.counts.candidates = candidates
+        large = self.counts.evaluated - self.counts.feasible
+        self.counts.removed = {**removed, "memory": large - self.host_short}
+        if self.host_short:
+            self.counts.removed["host-memory"] = self.host_short
+        return SearchResult(
+            task=self.task,
+            backend=backend,
+            objective=self.options.objective,
+            limit=self.options.limit,
+            counts=self.counts,
+            seconds_searching=time.perf_counter() - self.began,
+            complete=self.complete,
+            costs=self.best.result(),
+            frontier=self.frontier.costs,
+            smallest=self.smallest,
+            interrupted=self.interrupted,
+            trace=trace,
+        )

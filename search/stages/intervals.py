@@ -1,0 +1,88 @@
+"""Intervals of layers that a stage may hold, so that the other stages can do and hold the rest.
+
+Equal layers collapse: intervals with the same kinds of layers in the same order, and behind the
+same kind of layer, are one *class*.
+Legend: p stages; arrays are [interval].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Column, Value
+
+from ..result.tolerances import ROUNDING
+from .dominance import codes
+from .pipeline import Pipeline
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Layers that a stage may hold [interval], ordered by end and start."""
+
+    start: Column
+    end: Column
+    kind: Column
+    """Class of each interval."""
+    first: Column
+    last: Column
+    """Stages that may hold it."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, longest: float, limit: float) -> Intervals:
+        """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
+        something they can do."""
+        order, p = pipeline.task.model.order, pipeline.pp
+        layers = len(order)
+        start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
+        first, last = np.maximum(0, p - 1 - (layers - end)), np.minimum(p - 1, start)
+        short = np.ones(start.size, bool)
+        for least, most in ((pipeline.layers.fastest, longest), (pipeline.least_held, limit)):
+            so_far = np.concatenate([[0.0], np.cumsum(least.min(axis=0)[list(order)])])
+            before, after = (_stages_for(part, most) for part in (so_far, so_far[-1] - so_far))
+            first = np.maximum(before[start], first)
+            last = np.minimum(p - 1 - after[end], last)
+            short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)
+        ok = (start < end) & (first <= last) & short
+        start, end, first, last = (column[ok] for column in (start, end, first, last))
+        return cls(start, end, _classes(order, start, end), first, last)
+
+    @cached_property
+    def example(self) -> Column:
+        """An interval of each class [class]."""
+        return np.unique(self.kind, return_index=True)[1]
+
+
+def _stages_for(amount: Value, most: float) -> Column:
+    """Fewest stages that can do or hold so much."""
+    needed = np.ceil(amount / most * (1 - ROUNDING)) if np.isfinite(most) else 1.0
+    out: Column = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
+    return out
+
+
+def _classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
+    """Class of each interval, numbered as they come."""
+    kinds = np.array(order)
+    behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
+    content = _contents(order)[start, end - start]
+    key = codes([content, end - start, behind, 1 * (end == kinds.size)])
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    out: Column = np.argsort(np.argsort(first))[which]
+    return out
+
+
+@lru_cache(maxsize=4)
+def _contents(order: tuple[int, ...]) -> Column:
+    """A number for each sequence of layer kinds [first layer, number of layers]: those of n layers
+    are alike where those of n - 1, and their last layers, are."""
+    kinds, layers = np.array(order), len(order)
+    out = np.zeros((layers + 1, layers + 1), np.int64)
+    alike = np.zeros(layers + 1, np.int64)
+    for n in range(1, layers + 1):
+        pairs = alike[: layers - n + 1] * (int(kinds.max()) + 1) + kinds[n - 1 :]
+        alike = np.unique(pairs, return_inverse=True)[1]
+        out[: layers - n + 1, n] = alike
+    return out

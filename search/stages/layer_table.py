@@ -1,0 +1,118 @@
+"""Costs of one layer of each kind under each strategy that a stage may give it.
+
+Everything here is from the simulator's own functions, and adds up over the layers of a stage.
+Legend: s strategy (tp, dp, micro-batch), r recompute, z ZeRO stage, k layer kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Column, Index, Mask, Value, distinct
+from plan3d.simulator.hardware.precision import Recipe
+from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
+from plan3d.simulator.plan.fields import STRATEGY
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step import memory, stages
+from plan3d.simulator.step.plan_groups import optimizer_seconds
+from plan3d.simulator.step.ranks import Weights
+from plan3d.simulator.task import Task
+
+ZEROS = 4
+"""ZeRO stages there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTable:
+    """Costs of layers, gathered when asked for."""
+
+    task: Task
+    recipe: Recipe
+    optimizer: int
+    folded: float
+    """Ranks of a group of experts: etp ep."""
+    tp: Column
+    ranks: Column
+    """That share dense weights: dp cp [s]."""
+    distinct: LayerCosts
+    """Of all different strategies of layers."""
+    which: Index
+    """Rows of `distinct` [s, r]."""
+
+    @classmethod
+    def of(cls, task: Task, recipe: Recipe, plans: Plan, modes: int) -> LayerTable:
+        """The table of plans whose layers all have one strategy [s r], of so many modes of
+        recompute each."""
+        rows, which = distinct([getattr(plans, name) for name in STRATEGY])
+        costs = stages.costs_of(task.model)(task, recipe, stages.strategy(plans.take(rows)))
+        return cls(
+            task=task,
+            recipe=recipe,
+            optimizer=int(plans.optimizer[0]),
+            folded=float(plans.etp[0] * plans.ep[0]),
+            tp=plans.tp[::modes],
+            ranks=plans.dp[::modes] * plans.cp[::modes],
+            distinct=costs,
+            which=which.reshape(-1, modes),
+        )
+
+    def take(self, rows: Column | Mask) -> LayerTable:
+        """The chosen strategies."""
+        return replace(self, tp=self.tp[rows], ranks=self.ranks[rows], which=self.which[rows])
+
+    @cached_property
+    def costs(self) -> Value:
+        """[Cost, s, r, k]."""
+        return np.moveaxis(self.distinct.table[self.which], -1, 0)
+
+    @cached_property
+    def fastest(self) -> Value:
+        """Least seconds of a layer in both passes [s, k]."""
+        out: Value = self.distinct.table[:, :, Cost.TOTAL][self.which].min(axis=1)
+        return out
+
+    @cached_property
+    def working(self) -> Value:
+        """Bytes that a stage keeps once for its largest layer [s, r, k]."""
+        return np.moveaxis(self.distinct.working[:, self.which], 0, -1)
+
+    @cached_property
+    def boundary(self) -> float:
+        """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
+        return float(self.distinct.boundary[:, self.which].min())
+
+    def weights(self, dense: Value, expert: Value, units: Value) -> Weights:
+        """Parameters that are sharded alike [s, n]."""
+        parameters = dense, expert, units, dense + expert
+        tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
+        return Weights.of_layers(self.task, parameters, tp, ranks, self.folded)
+
+    @cached_property
+    def single(self) -> Weights:
+        """The weights of one layer of each kind [s, k]."""
+        table = self.distinct.table[self.which[:, 0]]
+        dense, expert = table[..., Cost.DENSE_PARAMETERS], table[..., Cost.EXPERT_PARAMETERS]
+        return self.weights(dense, expert, np.ones_like(dense))
+
+    @cached_property
+    def held(self) -> Value:
+        """Bytes of weights, gradients and optimizer state of a layer [z, s, k]."""
+        states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
+        each = (memory.state_bytes(states, zero, self.single) for zero in range(ZEROS))
+        return np.stack([sum(parts.values(), np.zeros(1)) for parts in each])
+
+    @cached_property
+    def sharding(self) -> Value:
+        """Bytes of buffers that sharding needs once, at least [z, s, k]."""
+        one, none = self.single, np.zeros_like(self.single.dense)
+        extra = (memory.sharding_buffers(self.task, self.recipe, one, z) for z in range(ZEROS))
+        return np.stack([size + none for size in extra])
+
+    @cached_property
+    def update(self) -> Value:
+        """Seconds of the optimizer [z, s, k]."""
+        seconds = optimizer_seconds(self.task, self.recipe, self.optimizer, self.single)
+        return seconds[[min(zero, 1) for zero in range(ZEROS)]]

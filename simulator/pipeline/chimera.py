@@ -1,0 +1,90 @@
+"""Chimera: micro-batches from both ends of the pipeline through two copies of the model.
+
+Every p micro-batches are a unit, half of them from either end, each half under 1F1B; where passes
+take equally long both merge without a conflict. Units follow one another (direct concatenation).
+Backward passes are whole. Legend besides that of `schedule`: b = i + w, u = m / p units.
+Source: Li and Hoefler 2021 (Chimera, SC'21), section 3.1, figure 3 and table 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Value
+from .operation_orders import Operations, Pass, passes
+from .schedule import Condition, Passes, Placement, Schedule, Sizes
+
+
+def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+    """With slots of one pass, stage k runs its j-th micro-batch of a unit forward in slot k + 2 j
+    and backward in slot 2 p - 1 - k + 2 j of the unit's 2 p; a rank has stages r and p - 1 - r, and
+    no two passes of it share a slot. The first m / 2 micro-batches enter at rank 0."""
+    micro = np.arange(s.m // 2)
+    unit, place = np.divmod(micro, s.p // 2)
+    begin = 2 * (s.p * unit + place)
+    slots, runs = [], []
+    for stage, entering in ((r, micro), (s.p - 1 - r, micro + s.m // 2)):
+        slots += [begin + stage, begin + 2 * s.p - 1 - stage]
+        runs += [passes(Pass.FORWARD, stage, entering), passes(Pass.BACKWARD, stage, entering)]
+    out: Operations = np.concatenate(runs)[np.argsort(np.concatenate(slots))]
+    return out
+
+
+def _in_flight(s: Sizes[Value], r: Value) -> Value:
+    """p / 2 + 1 on the outer ranks to p in the middle (table 2)."""
+    return s.p / 2 + 1 + np.minimum(r, s.p - 1 - r)
+
+
+def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+    """(p-2) [max(f, b) + (u-1) |f-b|] of equal ranks, for any f and b.
+
+    Where f = b the published share (p-2) / (2m + p-2) of a step (table 2); of one unit with b >= f
+    a step of p f + (2p-2) b, the longest path of section 3.4. Between units either pass waits for
+    the longer one; that the paper doubles forward passes to avoid it is not modelled. A rank that
+    is slower by d works d instead of waiting, but for half of what is above and 2 d a unit: so the
+    event simulation has it where the outer ranks hold the head.
+    """
+    mean = others.over(s.p - 1)
+    f, b, units = mean.forward, mean.input_gradient + mean.weight_gradient, s.m / s.p
+    between = (units - 1) * np.abs(f - b)
+    slower = slowest.total - mean.total
+    equal = (s.p - 2) * (np.maximum(f, b) + between)
+    return np.maximum(equal - (s.m - 2 * units) * slower, (s.p - 2) * (f + b + between) / 2)
+
+
+def _sends(s: Sizes[Value]) -> Value:
+    """max(3p - 5, 2) + (u-1) max(2p - 4, 2), as simulated with equal passes."""
+    return np.maximum(3 * s.p - 5, 2) + (s.m / s.p - 1) * np.maximum(2 * s.p - 4, 2)
+
+
+def _whole_units(s: Sizes[Any]) -> Any:
+    """Ranks are in pairs, and micro-batches fill units."""
+    return (s.p % 2 == 0) & (s.m % s.p == 0)
+
+
+def _message(name: str, s: Sizes[int]) -> str:
+    pairs = s.p + s.p % 2
+    near = max((s.m + pairs // 2) // pairs, 1) * pairs
+    return (
+        f"the {name} schedule needs an even pp and a multiple of pp micro-batches, not "
+        f"pp = {s.p} and {s.m}; nearest: pp = {pairs} and {near}"
+    )
+
+
+SCHEDULE = Schedule(
+    name="chimera",
+    title="1F1B from both ends through two copies of the model",
+    source="Li and Hoefler 2021, section 3.1",
+    order=_order,
+    in_flight=_in_flight,
+    fuller_inside=True,
+    placement=Placement.TWO_WAY,
+    idle=_idle,
+    idle_grows=False,
+    hidden_sends=_sends,
+    conditions=(
+        Condition(name="chimera-units", reads="pm", ok=_whole_units, message=_message, to_run=True),
+    ),
+)

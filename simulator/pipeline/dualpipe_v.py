@@ -1,0 +1,65 @@
+"""DualPipeV: DualPipe cut in half, two chunks a rank in a V and one copy of the model.
+
+Source: the DualPipe repository (dualpipev.py and its README).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.arrays import Value
+from .dualpipe import held_stages, idle_stages, phases
+from .operation_orders import Operations, TwoSided
+from .schedule import (
+    TWO,
+    Passes,
+    Placement,
+    Schedule,
+    Sizes,
+    fills_pipeline,
+    one_exchange_a_chunk,
+)
+
+
+def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+    """Both directions on one rank."""
+    return phases(TwoSided((r, 2 * s.p - 1 - r), (0, 0)), s.p, r, s.m)
+
+
+def _in_flight(s: Sizes[Value], r: Value) -> Value:
+    """min(m, p + 1/2): 2p + 1 stages of two a rank."""
+    return np.minimum(s.m, s.p + 0.5) + 0 * r
+
+
+def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+    """Of 2p stages."""
+    return idle_stages(s.p, others.over(2 * (s.p - 1)))
+
+
+def _sends(s: Sizes[Value]) -> Value:
+    """2 (p-1) m / p + 2 (p-2), as simulated with equal passes."""
+    return 2 * (s.p - 1) * (s.m / s.p + 1) - 2
+
+
+def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+    """Of 2p stages, each half a rank's."""
+    return held_stages(2 * s.p, r, a / 2, w / 2)
+
+
+SCHEDULE = Schedule(
+    name="dualpipe-v",
+    title="DualPipe with two chunks a rank in a V and one copy of the model",
+    source="DualPipe repository",
+    order=_order,
+    in_flight=_in_flight,
+    placement=Placement.V_SHAPED,
+    chunks=TWO,
+    idle=_idle,
+    idle_grows=False,
+    hidden_sends=_sends,
+    steady_sends=one_exchange_a_chunk,
+    held=_held,
+    pairs=True,
+    conditions=(fills_pipeline("deep-schedule-micro-batches", 2, to_run=True),),
+    frameworks={"torchtitan": "DualPipeV"},
+)

@@ -1,0 +1,85 @@
+"""Interleaved 1F1B: v chunks a rank, placed in turn; groups of micro-batches run through a chunk.
+
+Idle seconds are a chunk of every other rank, (p-1)(f + i + w) / v: Narayanan et al. 2021, section
+2.2.2. Where chunks differ, the critical paths of `uneven_chunks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Value
+from .operation_orders import NONE, Operations, grouped, weave
+from .schedule import SEVERAL, Condition, Schedule, Sizes, one_exchange_a_chunk
+
+
+def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+    """2 (p-r-1) + (v-1) g forward passes to warm up (Megatron-LM), then one and one in turn."""
+    ahead = 2 * (s.p - r - 1) + (s.v - 1) * s.g + 1
+    return weave(*grouped(s.p, s.v, s.m, r, s.g), NONE, ahead, 0)
+
+
+def _in_flight(s: Sizes[Value], r: Value) -> Value:
+    """min(m, [(v-1) g + 2 (p-r-1) + 1] / v): the warm-up and one more, of v chunks.
+
+    On the first rank, with g = p, p (1 + (p-1) / (p v)): Korthikanti et al. 2022, equation 6.
+    """
+    return np.minimum(s.m, ((s.v - 1) * s.g + 2 * (s.p - r - 1) + 1) / s.v)
+
+
+def turns(s: Sizes[Value]) -> Value:
+    """Sends that the first and the last micro-batch wait for.
+
+        2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
+
+    A group of p micro-batches is back at the first rank just when that turns to its next chunk,
+    so each boundary on the way shows; a longer group comes back in time.
+    """
+    last = np.where(s.m % s.g > 0, s.m % s.g, s.g)
+    out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last <= s.p))
+    return out
+
+
+def _whole_groups(s: Sizes[Any]) -> Any:
+    """Groups of at least p micro-batches, the last too (Megatron-LM)."""
+    left = s.m % s.g
+    return (s.m >= s.g) & ((left == 0) | (left >= s.p))
+
+
+def _group_message(name: str, s: Sizes[int]) -> str:
+    near = max(s.m // s.g, 1) * s.g
+    if s.g == s.p:
+        return (
+            f"{s.m} micro-batches are not a multiple of pp = {s.g}, which the {name} schedule "
+            f"needs; nearest: {near}"
+        )
+    return (
+        f"{s.m} micro-batches in groups of micro_batch_group = {s.g} leave {s.m % s.g}, fewer than "
+        f"pp = {s.p}; nearest: {near} micro-batches, or micro_batch_group={s.p}"
+    )
+
+
+SCHEDULE = Schedule(
+    name="interleaved",
+    title="1F1B with several chunks a rank",
+    source="Narayanan et al. 2021, section 2.2.2",
+    order=_order,
+    in_flight=_in_flight,
+    chunks=SEVERAL,
+    uneven_paths=True,
+    hidden_sends=turns,
+    steady_sends=one_exchange_a_chunk,
+    groups=True,
+    needs_stages=False,
+    conditions=(
+        Condition(
+            name="interleaved-micro-batches", reads="pgm", ok=_whole_groups, message=_group_message
+        ),
+    ),
+    frameworks={
+        "megatron-core": "forward_backward_pipelining_with_interleaving",
+        "torchtitan": "Interleaved1F1B",
+    },
+)

@@ -1,0 +1,270 @@
+"""The table of pipeline schedules, and their facts and closed forms by the codes of a column.
+
+A plan's column holds the position of its schedule in the table. Nothing follows from that number:
+whatever is asked is asked of the schedule's record. Arrays are [row] or [class, row].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Column, Value, codes_in
+from ..base.registry import Registry
+from . import (
+    breadth_first,
+    chimera,
+    dualpipe,
+    dualpipe_v,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
+from .schedule import Condition, Passes, Placement, Schedule, Sizes
+
+BUILT_IN = (
+    one_f_one_b.SCHEDULE,
+    interleaved.SCHEDULE,
+    gpipe.SCHEDULE,
+    naive.SCHEDULE,
+    breadth_first.SCHEDULE,
+    zb_h1.SCHEDULE,
+    zb_h2.SCHEDULE,
+    zb_h2.SYNC,
+    zb_v.SCHEDULE,
+    dualpipe.SCHEDULE,
+    dualpipe_v.SCHEDULE,
+    chimera.SCHEDULE,
+)
+"""The schedules of the package, in the order of their codes; others follow."""
+USUAL, USUAL_OF_CHUNKS = "1f1b", "interleaved"
+"""What a stack runs unless told otherwise, with one chunk a rank and with several."""
+
+
+class ScheduleTable(Registry[Schedule]):
+    """Schedules by name. Others are added by `register_schedule`, or by an entry point in the group
+    plan3d.schedules that names a Schedule."""
+
+    def __init__(self, built_in: tuple[Schedule, ...]) -> None:
+        super().__init__("schedule", "plan3d.schedules", {})
+        self.rows: tuple[Schedule, ...] = ()
+        """Every schedule at the position that is its code."""
+        self.codes: dict[str, int] = {}
+        """Codes by name and alias."""
+        for schedule in built_in:
+            self.register(schedule.name, schedule)
+
+    def register(self, name: str, thing: Schedule) -> None:
+        """Add a schedule; ValueError where a name is not its own or is taken by another."""
+        if self._known.get(name) is thing:
+            return
+        if name != thing.name:
+            raise ValueError(f"schedule {thing.name!r} cannot be registered as {name!r}")
+        taken = [word for word in (name, *thing.aliases) if word in self.codes]
+        if taken:
+            raise ValueError(f"schedule {taken[0]!r} is there already")
+        super().register(name, thing)
+        self.codes |= dict.fromkeys((name, *thing.aliases), len(self.rows))
+        self.rows += (thing,)
+
+
+SCHEDULES = ScheduleTable(BUILT_IN)
+
+
+def register_schedule(schedule: Schedule) -> None:
+    """Add a schedule to the table; ValueError where one of its names is taken by another."""
+    SCHEDULES.register(schedule.name, schedule)
+
+
+class ScheduleNames(Mapping[str, int]):
+    """Codes by what people write: names as they were registered, then aliases."""
+
+    def __getitem__(self, name: str) -> int:
+        return SCHEDULES.codes[name]
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name not in SCHEDULES.codes:
+            SCHEDULES.knows(name)
+        return name in SCHEDULES.codes
+
+    def __iter__(self) -> Iterator[str]:
+        yield from SCHEDULES
+        yield from (name for name in SCHEDULES.codes if name not in SCHEDULES)
+
+    def __len__(self) -> int:
+        return len(SCHEDULES.codes)
+
+
+SCHEDULE_NAMES = ScheduleNames()
+
+
+def code(name: str) -> int:
+    """The code of a schedule that is in the table."""
+    return SCHEDULES.codes[name]
+
+
+def usual(virtual_stages: Any) -> Any:
+    """The codes of what a stack runs unless told otherwise with so many chunks a rank."""
+    one, several = code(USUAL), code(USUAL_OF_CHUNKS)
+    return one + (several - one) * (virtual_stages > 1)
+
+
+def launched_by(framework: str) -> dict[int, str]:
+    """What a framework calls the schedules that it runs, by code; the usual ones come last."""
+    rows = [(c, s) for c, s in enumerate(SCHEDULES.rows) if framework in s.frameworks]
+    special = [row for row in rows if row[1].needs_stages]
+    plain = [row for row in reversed(rows) if not row[1].needs_stages]
+    return {c: s.frameworks[framework] for c, s in (*special, *plain)}
+
+
+class Fact:
+    """A number of every record, by the codes of a column or by one code; of AUTO (-1) it is
+    `usual`."""
+
+    def __init__(self, of: Callable[[Schedule], int], usual: int = False) -> None:
+        self._of, self._usual = of, usual
+        self._rows: tuple[Schedule, ...] = ()
+        self._numbers = np.empty(0, np.int64)
+
+    def __call__(self, schedule: Any) -> Any:
+        if self._rows is not SCHEDULES.rows:
+            self._rows = SCHEDULES.rows
+            self._numbers = np.array([*map(self._of, self._rows), self._usual])
+        found = self._numbers[schedule]
+        return found if isinstance(schedule, np.ndarray) else found.item()
+
+
+placement = Fact(lambda s: s.placement)
+"""The Placement of each schedule."""
+model_copies = Fact(lambda s: s.copies, usual=1)
+"""Copies of the model that one pipeline holds."""
+least_chunks, most_chunks = Fact(lambda s: s.chunks.least), Fact(lambda s: s.chunks.most)
+"""How many chunks a rank may hold."""
+looped = Fact(lambda s: s.placement == Placement.LOOPED, usual=True)
+"""Whether chunks are placed in turn."""
+defers = Fact(lambda s: s.defers)
+"""Whether weight gradients are deferred."""
+pairs = Fact(lambda s: s.pairs)
+"""Whether a rank runs one micro-batch beside another."""
+takes_groups = Fact(lambda s: s.groups)
+"""Whether groups of micro-batches may be longer than the pipeline."""
+needs_stages = Fact(lambda s: s.needs_stages)
+"""Whether a plan without stages cannot have it."""
+idles_as_usual = Fact(lambda s: s.idle is None)
+"""Whether idle seconds are a chunk of each other rank."""
+uneven_paths = Fact(lambda s: s.uneven_paths)
+"""Whether uneven chunks take as long as their critical paths."""
+idle_grows = Fact(lambda s: s.idle_grows, usual=True)
+"""Whether longer passes never shorten idle seconds."""
+fuller_inside = Fact(lambda s: s.fuller_inside)
+"""Whether inner ranks keep more micro-batches in flight than outer ones."""
+_forward_first = Fact(lambda s: s.forward_first)
+
+
+@lru_cache(maxsize=8)
+def conditions(rows: tuple[Schedule, ...]) -> dict[Condition, Fact]:
+    """The conditions of a table, each with the schedules that have it."""
+    each = (condition for schedule in rows for condition in schedule.conditions)
+    return {condition: Fact(partial(_has, condition)) for condition in each}
+
+
+def _has(condition: Condition, schedule: Schedule) -> bool:
+    return condition in schedule.conditions
+
+
+def _each(schedule: Column) -> list[tuple[Schedule, Any]]:
+    """The schedules of a column, each with its rows."""
+    codes = codes_in(schedule)
+    if len(codes) == 1:
+        return [(SCHEDULES.rows[codes[0]], slice(None))]
+    return [(SCHEDULES.rows[code], np.flatnonzero(schedule == code)) for code in codes]
+
+
+def _taken(sizes: Sizes[Value], rows: Any) -> Sizes[Value]:
+    """The chosen pipelines."""
+    return sizes if isinstance(rows, slice) else Sizes(*(part.take(rows) for part in sizes))
+
+
+def _by_row(
+    schedule: Column, of: Callable[[Schedule, Any], Value], shape: tuple[int, ...]
+) -> Value:
+    """What `of` makes of a schedule and its rows, for all schedules of a column."""
+    each = _each(schedule)
+    if len(each) == 1:
+        return of(*each[0])
+    out = np.empty(shape)
+    for one, rows in each:
+        out[..., rows] = of(one, rows)
+    return out
+
+
+def in_flight(schedule: Column, sizes: Sizes[Value], rank: Value) -> Value:
+    """Micro-batches whose activations rank r keeps at its peak (Schedule.in_flight)."""
+    shape = np.broadcast_shapes(sizes.m.shape, rank.shape)
+    return _by_row(schedule, lambda s, at: s.in_flight(_taken(sizes, at), rank[..., at]), shape)
+
+
+def holds_back(schedule: Column, longest: Value, weight_gradient: Value) -> Value:
+    """Weight gradients that rank r holds back, over r [row] (Schedule.holds_back)."""
+    return _by_row(
+        schedule, lambda s, at: s.holds_back(longest[at], weight_gradient[at]), longest.shape
+    )
+
+
+def held_bytes(
+    schedule: Column, sizes: Sizes[Value], rank: Value, late: Value, a: Value, w: Value
+) -> Value:
+    """Bytes of activations rank r keeps at its peak [class, row]: A times `in_flight`, or what a
+    schedule that defers weight gradients holds (Schedule.held); `late` is D [row]."""
+    out = in_flight(schedule, sizes, rank) * a
+    for one, at in _each(schedule):
+        if one.held:
+            of = (rank[..., at], late[at], a[..., at], w[..., at])
+            out[..., at] = one.held(_taken(sizes, at), *of)
+    return out
+
+
+def losses_in_flight(schedule: Column, m: Value) -> Value:
+    """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
+    first, else one."""
+    return np.where(_forward_first(schedule), m, 1.0)
+
+
+def idle_seconds(
+    schedule: Column, sizes: Sizes[Value], slowest: Passes, others: Passes, usual: Value
+) -> Value:
+    """Seconds the slowest rank idles in a step: `usual`, a chunk of each other rank, or what its
+    schedule says (Schedule.idle). `others` are all other ranks together; of uneven stages their
+    mean stands for each of them."""
+    out = usual
+    for one, at in _each(schedule):
+        if one.idle:
+            out = out.copy() if out is usual else out
+            out[at] = one.idle(_taken(sizes, at), slowest.take(at), others.take(at))
+    return out
+
+
+def sends(
+    schedule: Column, sizes: Sizes[Value], overlapped: Value, contention: float = 0.0
+) -> Value:
+    """Sends on the critical path of a step, each one boundary tensor.
+
+        hidden + steady (1 - overlapped (1 - contention))
+
+    of Schedule.hidden_sends and Schedule.steady_sends; none without stages. So the exposed volume
+    lies between one micro-batch's and the whole batch's boundary activations.
+    """
+    hidden, steady = np.empty((2, sizes.m.size))
+    for one, at in _each(schedule):
+        of = _taken(sizes, at)
+        hidden[at], steady[at] = one.hidden_sends(of), one.steady_sends(of)
+    shown = 1 - overlapped * (1 - contention)
+    out: Value = (hidden + steady * shown) * (sizes.p > 1)
+    return out

@@ -1,0 +1,75 @@
+"""ZB-H1 (ZB1P): 1F1B with weight gradients deferred as far as its memory allows.
+
+Source: Qi et al. 2024 (Zero Bubble Pipeline Parallelism), section 2.1 and table 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.arrays import Value
+from .operation_orders import Operations, Pass, passes, weave
+from .schedule import Passes, Schedule, Sizes
+
+
+def zero_bubble(s: Sizes[int], r: int, ahead: int, lag: int) -> Operations:
+    """`ahead` forward passes, then input gradients and forward passes in turn; weight gradients
+    follow `lag` later."""
+    micro = np.arange(s.m)
+    backward, weight = passes(Pass.INPUT, r, micro), passes(Pass.WEIGHT, r, micro)
+    return weave(passes(Pass.FORWARD, r, micro), backward, weight, ahead, min(lag, s.m))
+
+
+def held_zero_bubble(s: Sizes[Value], whole: Value, late: Value, a: Value, w: Value) -> Value:
+    """Bytes of `whole` micro-batches and of `late`, at most all others, that wait: the last of them
+    adds W - A, where that is more, before a weight gradient goes."""
+    out: Value = whole * a + np.minimum(late, s.m - whole) * w + np.maximum(w - a, 0.0)
+    return out
+
+
+def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+    """Qi et al. 2024, figure 3, top: rank r's weight gradients come r passes late."""
+    return zero_bubble(s, r, s.p - r, held_back * r)
+
+
+def in_flight(s: Sizes[Value], r: Value) -> Value:
+    """min(m, p): as much as the first rank of 1F1B, on all ranks (Qi et al. 2024, table 2)."""
+    return np.minimum(s.m, s.p) + 0 * r
+
+
+def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+    """(p-1) max(f + max(i - w, 0), i) for m >= p; published (p-1)(f + i - w).
+
+    Source: Qi et al. 2024, table 2; the conditions are those of the event simulation.
+    """
+    q = np.minimum(s.m, s.p)
+    short = (s.p - q) / np.maximum(s.p - 1, 1)
+    f, i = others.forward, others.input_gradient
+    hidden = (q - 1) / np.maximum(s.p - 1, 1) * others.weight_gradient
+    return np.maximum(f + np.maximum(i - hidden, short * i), i + short * f)
+
+
+def _sends(s: Sizes[Value]) -> Value:
+    """4 (p-1), or 2 (p-1) for a single micro-batch: the second's input gradients wait too."""
+    return 2 * (s.p - 1) * np.minimum(s.m, 2.0)
+
+
+def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+    """(p-r) A + r W, and W - A more where W is larger; at most m micro-batches (section 2.1)."""
+    return held_zero_bubble(s, np.minimum(s.m, s.p - r), late * r, a, w)
+
+
+SCHEDULE = Schedule(
+    name="zb-h1",
+    title="Weight gradients deferred within the memory of 1F1B",
+    source="Qi et al. 2024, section 2.1",
+    order=_order,
+    in_flight=in_flight,
+    aliases=("zb-1p",),
+    idle=_idle,
+    idle_grows=False,
+    hidden_sends=_sends,
+    held=_held,
+    held_back=1,
+    frameworks={"deepspeed": "--enable-zbh1-pipeline"},
+)

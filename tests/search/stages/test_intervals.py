@@ -1,0 +1,56 @@
+"""Intervals leave the other stages what they can do, and classes hold what is alike."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.space.space import Space
+from plan3d.search.stages.intervals import Intervals
+from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.stage_space import most_overlap, stage_space
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+def pipeline_of(order, pp):
+    model = replace(Model.preset("deepseek-v3"), order=order)
+    task = Task(model, Cluster.profile("h100-sxm", gpus=8), sequence=2048, global_batch=8)
+    space = Space.of(task, {"pp": [pp], "cp": [1], "ep": [1], "micro_batch": [1]})
+    axes = stage_space(space, "test", "step-time", ("1f1b",)).axes
+    return next(pipelines(task, {**axes, **most_overlap(task, axes)}))
+
+
+orders = st.lists(st.integers(0, 1), min_size=4, max_size=9).map(tuple)
+
+
+@given(order=orders, pp=st.sampled_from([1, 2, 4]))
+@settings(deadline=None, max_examples=40)
+def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, pp):
+    found = Intervals.of(pipeline_of(order, pp), np.inf, np.inf)
+    alike = [
+        (order[max(start - 1, 0) : end], start == 0, end == len(order))
+        for start, end in zip(found.start.tolist(), found.end.tolist(), strict=True)
+    ]
+    kinds = found.kind.tolist()
+    assert len(set(alike)) == len(set(kinds)) == len({*zip(alike, kinds, strict=True)})
+    assert [alike[i] for i in found.example] == [alike[kinds.index(k)] for k in sorted({*kinds})]
+
+
+@given(order=orders, pp=st.sampled_from([1, 2, 4]), room=st.floats(0.2, 2), share=st.floats(0.2, 2))
+@settings(deadline=None, max_examples=40)
+def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room, share):
+    pipeline = pipeline_of(order, pp)
+    least = pipeline.layers.fastest, pipeline.least_held
+    seconds, held = (of_kind.min(axis=0)[list(order)] for of_kind in least)
+    longest, limit = share * seconds.sum(), room * held.sum()
+    found = Intervals.of(pipeline, longest, limit)
+    rows = zip(found.start, found.end, found.first, found.last, strict=True)
+    kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
+    for inner in combinations(range(1, len(order)), pp - 1):
+        stages = [*pairwise((0, *inner, len(order)))]
+        if all(seconds[a:b].sum() <= longest and held[a:b].sum() <= limit for a, b in stages):
+            assert {(i, a, b) for i, (a, b) in enumerate(stages)} <= kept

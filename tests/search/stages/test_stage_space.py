@@ -1,0 +1,75 @@
+"""What plans with stages of their own cannot have is refused by name, by both programs."""
+
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.space.space import Space
+from plan3d.search.stages.stage_space import SINGLE, WHOLE, most_overlap, stage_space
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("llama-3.1-70b"),
+    Cluster.profile("h100-sxm", gpus=64),
+    sequence=8192,
+    global_batch=256,
+)
+REFUSED = [
+    ({"choose": {"virtual_stages": [2]}}, "no virtual_stages=2: stages are whole"),
+    ({"choose": {"virtual_stages": [1, 2]}}, "no virtual_stages=2"),
+    ({"choose": {"first_stage_layers": [2]}}, "no first_stage_layers=2"),
+    ({"choose": {"last_stage_layers": [3]}}, "no last_stage_layers=3"),
+    ({"choose": {"overlap_p2p": [1]}}, "no overlap_p2p=True"),
+    ({"choose": {"mtp_stage": [2]}}, "no mtp_stage=2"),
+    ({"choose": {"tp_grid": ["2x2"], "tp": [4]}}, "no tp_grid=2d:2x2"),
+    ({"choose": {"sync_period": [4]}}, "cannot search sync_period"),
+    ({"choose": {"layers_per_stage": [40, 40]}}, "chooses layers_per_stage itself"),
+    ({"choose": {"schedule": ["1f1b", "gpipe"]}}, "one value of schedule"),
+    ({"objective": "memory"}, "minimises the step time, not memory"),
+]
+both = pytest.mark.parametrize("backend", ["dynamic-programming", "integer-programming"])
+
+
+@both
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_stages_cannot_have_is_refused_by_name(backend, options, message):
+    with pytest.raises(InputError, match=f"{backend}.*{message}"):
+        find_plans(TASK, backend=backend, **options)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "message"),
+    [
+        ("dynamic-programming", {"choose": {"schedule": ["zb-h1"]}}, "1f1b and gpipe, not zb-h1"),
+        ("dynamic-programming", {"choose": {"precision": ["bf16", "fp8"]}}, "value of precision"),
+        ("dynamic-programming", {"budget": 10}, "give --time-limit"),
+        ("integer-programming", {"choose": {"schedule": ["gpipe"]}}, "schedules 1f1b, not gpipe"),
+    ],
+)
+def test_what_one_program_cannot_take_is_refused_by_name(backend, options, message):
+    with pytest.raises(InputError, match=message):
+        find_plans(TASK, backend=backend, **options)
+
+
+def test_stages_are_whole_whatever_the_space_had():
+    space = Space.of(TASK, {"first_stage_layers": [0], "schedule": ["gpipe"], "tp": [4]})
+    stages = stage_space(space, "test", "cost", ("gpipe",))
+    assert {name: stages.axes[name] for name in WHOLE} == {name: (n,) for name, n in WHOLE.items()}
+    assert stages.axes["schedule"] == (code("gpipe"),)
+    assert stages.axes["tp"] == (4,)
+    assert stages.axes["zero"] == space.axes["zero"]
+
+
+def test_precision_and_optimizer_have_one_value():
+    assert set(SINGLE) == {"precision", "optimizer"}
+
+
+def test_overlaps_are_on_unless_ruled_out():
+    axes = Space.of(TASK).axes
+    on = {"overlap_tp": (1,), "overlap_grad_reduce": (1,), "overlap_param_gather": (1,)}
+    assert most_overlap(TASK, axes) == on
+    off = most_overlap(TASK, {**axes, "overlap_grad_reduce": (0,), "overlap_tp": (0,)})
+    assert off == dict.fromkeys(on, (0,))

@@ -1,0 +1,114 @@
+"""A time limit holds for every exact search, and the bound that it leaves is one."""
+
+import time
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.layer_ilp import integer_programming
+from plan3d.search.result.options import Deadline, SearchOptions, TimeIsUp
+from plan3d.search.space.space import Space
+from plan3d.search.stage_dp import dynamic_programming
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+SECONDS = 1.0
+PROGRAMS = ("dynamic-programming", "integer-programming")
+FEW_CHOICES = {"pp": [128], "cp": [1], "recompute": ["none", "full"], "zero": [1]}
+"""Leave time to make an integer program of 128 stages."""
+
+
+@cache
+def thousand_layers():
+    model = replace(Model.preset("llama-3.1-8b"), order=(0,) * 1000)
+    cluster = Cluster.profile("h100-sxm", gpus=1024)
+    return Task(model, cluster, sequence=4096, global_batch=1024)
+
+
+@pytest.mark.parametrize("choose", [{}, {"pp": [3]}, FEW_CHOICES], ids=["all", "unequal", "few"])
+@pytest.mark.parametrize("backend", PROGRAMS)
+def test_a_time_limit_holds_with_a_thousand_layers(backend, choose):
+    # Of this process, so that others on the machine do not count.
+    began = time.process_time()
+    found = find_plans(thousand_layers(), backend=backend, choose=choose, time_limit=SECONDS)
+    assert time.process_time() - began < 1.1 * SECONDS + 1
+    if choose != FEW_CHOICES:
+        assert not found.complete
+
+
+class Ticks:
+    """A clock that goes on by a second whenever it is read, so that runs repeat themselves."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self):
+        self.seconds += 1.0
+        return self.seconds
+
+
+@cache
+def small():
+    cluster = Cluster.profile("a100-40gb-sxm", gpus=8)
+    model = replace(Model.preset("llama-3.1-8b"), order=(0,) * 10)
+    return Task(model, cluster, sequence=4096, global_batch=16)
+
+
+def ended_after(monkeypatch, search, ticks, **options):
+    """A search of little memory that ends after so many looks at the clock."""
+    limit = 0.4 * small().cluster.accelerator.memory
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "perf_counter", Ticks())
+        asked = SearchOptions(limit=limit, deadline=Deadline.after(ticks))
+        return search(Space.of(small(), {"cp": [1]}), asked, **options)
+
+
+TICKS = (1, 10, 20, 30, 40, 60, None)
+
+
+def test_the_integer_program_is_never_behind_the_dynamic_program(monkeypatch):
+    """Whenever both are ended, with the same work done: its start is that program's answer."""
+    steps = []
+    for ticks in TICKS:
+        first = ended_after(monkeypatch, dynamic_programming.search, ticks)
+        found = ended_after(monkeypatch, integer_programming.search, ticks, tolerance=0.5)
+        assert found.best.step_seconds <= first.best.step_seconds * (1 + 1e-12)
+        assert {str(plan) for plan in found.plans} >= {str(first.plans[0])}
+        steps.append(first.best.step_seconds)
+    assert steps[-1] < 0.995 * steps[0]
+    assert found.best.step_seconds == steps[-1]
+
+
+@pytest.mark.parametrize("search", [dynamic_programming.search, integer_programming.search])
+def test_bounds_hold_whenever_a_search_ends(monkeypatch, search):
+    best = ended_after(monkeypatch, search, None).best.step_seconds
+    for ticks in TICKS:
+        found = ended_after(monkeypatch, search, ticks)
+        assert found.complete == (found.gap <= 1.001e-3)
+        assert found.bound <= best * (1 + 1e-9)
+    assert found.complete
+
+
+def test_a_deadline_is_never_or_so_many_seconds_away():
+    assert Deadline.after(None) == Deadline()
+    assert not Deadline().passed
+    assert 9 < Deadline.after(10).left <= 10
+    late = Deadline(time.perf_counter())
+    assert late.passed
+    assert late.left == 0
+    with pytest.raises(TimeIsUp):
+        late.check()
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="time_limit must be above 0"):
+            Deadline.after(seconds)
+
+
+def test_a_search_ends_with_its_budget_or_its_time():
+    options = SearchOptions(limit=1e9, budget=3)
+    assert [options.ended(costed) for costed in (0, 2, 3, 4)] == [False, False, True, True]
+    assert not SearchOptions(limit=1e9).ended(10**9)
+    assert SearchOptions(limit=1e9, deadline=Deadline(0.0)).ended(0)

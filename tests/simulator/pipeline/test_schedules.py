@@ -1,0 +1,216 @@
+"""The table of schedules: codes, names, registration, and nothing that follows from the order."""
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plan3d.launch_files.exporter import refusals
+from plan3d.launch_files.registry import EXPORTERS
+from plan3d.search.find_plans import find_plans
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.pipeline import one_f_one_b
+from plan3d.simulator.pipeline.schedule import Condition
+from plan3d.simulator.pipeline.schedules import (
+    BUILT_IN,
+    SCHEDULES,
+    ScheduleTable,
+    code,
+    launched_by,
+    model_copies,
+    register_schedule,
+)
+from plan3d.simulator.plan.fields import CHOICES
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.values import spell
+from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+CODES = {
+    **{"1f1b": 0, "interleaved": 1, "gpipe": 2, "naive": 3, "breadth-first": 4, "zb-h1": 5},
+    **{"zb-h2": 6, "zb-h2-sync": 7, "zb-v": 8, "dualpipe": 9, "dualpipe-v": 10},
+    **{"zb-1p": 5, "zb-2p": 6},
+}
+"""Codes that saved columns may hold."""
+TASK = Task(
+    Model.preset("gpt3-6.7b"),
+    Cluster.profile("a100-80gb-sxm", gpus=64),
+    sequence=2048,
+    global_batch=256,
+)
+PLANS = [
+    *(f"pp=4 schedule={name}" for name, s in SCHEDULES.items() if s.chunks.least == 1),
+    *(f"pp=4 virtual_stages=2 schedule={n}" for n, s in SCHEDULES.items() if s.chunks.most > 1),
+    "tp=2 pp=4",
+    "tp=2 pp=4 virtual_stages=4 micro_batch_group=8",
+    "tp=2 pp=4 layers_per_stage=9,8,8,7",
+    "pp=4 segments=8|8|8|8:recompute=full",
+]
+REFUSED = [
+    "pp=4 virtual_stages=2 schedule=gpipe",
+    "pp=4 schedule=zb-v",
+    "pp=1 schedule=zb-h2",
+    "tp=2 pp=16 virtual_stages=2 micro_batch=16 schedule=breadth-first",
+    "pp=4 schedule=1f1b micro_batch_group=8",
+    "tp=2 pp=4 schedule=dualpipe micro_batch=32",
+    "pp=4 schedule=zb-h1 offload_activations=50",
+]
+
+
+def put(monkeypatch, table):
+    """Let another table of schedules stand where the package's does."""
+    for name in ("_known", "rows", "codes"):
+        monkeypatch.setattr(SCHEDULES, name, getattr(table, name))
+
+
+@pytest.fixture
+def open_table(monkeypatch):
+    """The package's schedules, to which a test may add."""
+    put(monkeypatch, ScheduleTable(BUILT_IN))
+
+
+def answers():
+    """Seconds, bytes and messages of plans, and the best plans of a search."""
+    found = {}
+    for text in PLANS:
+        costs = evaluate(TASK, Plan.parse(text))
+        parts = (costs.step_seconds, costs.memory_bytes, *costs.seconds.values())
+        found[text] = (*parts, timeline_of(TASK, Plan.parse(text)).step_seconds, str(costs.plans))
+    for text in REFUSED:
+        found[text] = violated(resolve(Plan.parse(text), TASK.gpus), TASK)
+    rows = [resolve(Plan.parse(t), TASK.gpus).table() for t in PLANS if "s_per" not in t]
+    rows = [row for row in rows if row.segments is None]
+    found["table"] = evaluate(TASK, concat(rows)).step.tolist()
+    for fixed in ({"schedule": ["gpipe", "1f1b", "zb-h1"], "virtual_stages": [1]}, {"tp": [2]}):
+        result = find_plans(TASK, choose={**fixed, "pp": [4, 8]})
+        best = [
+            (str(plan), step) for plan, step in zip(result.plans, result.costs.step, strict=True)
+        ]
+        found[str(fixed)] = best, dict(result.counts.removed)
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return answers()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_order_of_registration_means_nothing(usual, monkeypatch, seed):
+    shuffled = random.Random(seed).sample(BUILT_IN, len(BUILT_IN))
+    put(monkeypatch, ScheduleTable(tuple(shuffled)))
+    assert [spell("schedule", i) for i in range(len(shuffled))] == [s.name for s in shuffled]
+    assert answers() == usual
+
+
+def test_codes_of_the_package_stay():
+    assert CODES.items() <= dict(CHOICES["schedule"].names).items()
+    assert list(CHOICES["schedule"].names)[:11] == list(CODES)[:11]
+    assert [spell("schedule", number) for number in range(11)] == list(CODES)[:11]
+    assert Plan.parse("schedule=zb-2p").to_dict()["schedule"] == "zb-h2"
+
+
+def test_facts_of_one_code_are_plain_numbers():
+    """A resolved plan of plain numbers stays one when it is resolved again."""
+    plan = resolve(Plan(tp=2, pp=2, schedule="dualpipe"), 8)
+    assert {type(value) for value in resolve(plan, 8).columns().values()} == {int}
+    assert (model_copies(code("dualpipe")), model_copies(code("1f1b")), model_copies(-1)) == (
+        2,
+        1,
+        1,
+    )
+    assert model_copies(np.array([code("dualpipe"), -1, 0])).tolist() == [2, 1, 1]
+
+
+def test_help_lists_the_names():
+    assert CHOICES["schedule"].said == ", ".join((*SCHEDULES, "zb-1p", "zb-2p"))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_record_cites_what_the_reference_cites(name):
+    page = Path(__file__).parents[3] / "docs" / "model.md"
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    schedule = SCHEDULES[name]
+    assert schedule.title
+    assert schedule.source.split(",")[0] in row
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "deepspeed", "nanotron"])
+def test_what_a_framework_runs_ends_with_the_usual(framework):
+    found = launched_by(framework)
+    assert list(found)[-1] == code("1f1b")
+    assert len(set(found.values())) == len(found)
+
+
+MINE = replace(
+    one_f_one_b.SCHEDULE,
+    name="mine",
+    aliases=("my-own",),
+    frameworks={},
+    conditions=(
+        Condition(
+            name="mine-in-fours",
+            reads="m",
+            ok=lambda s: s.m % 4 == 0,
+            message=lambda name, s: f"{name} needs fours, not {s.m}; nearest: {s.m + -s.m % 4}",
+        ),
+    ),
+)
+
+
+@pytest.mark.usefixtures("open_table")
+def test_a_schedule_of_ones_own():
+    with pytest.raises(InputError, match="schedule=mine is not modelled"):
+        Plan(schedule="mine")
+    register_schedule(MINE)
+    register_schedule(MINE)
+    plan = Plan.parse("pp=4 schedule=my-own")
+    assert plan.schedule == len(BUILT_IN)
+    assert plan.to_dict()["schedule"] == "mine"
+    assert evaluate(TASK, plan).step_seconds == evaluate(TASK, Plan.parse("pp=4")).step_seconds
+    assert timeline_of(TASK, plan).timeline.graph.schedule is MINE
+    (broken,) = violated(resolve(Plan.parse("tp=8 pp=4 micro_batch=64 schedule=mine"), 64), TASK)
+    assert broken == ("schedule-conditions", "mine needs fours, not 2; nearest: 4")
+    with pytest.raises(InputError, match=f"must be at most {plan.schedule}"):
+        Plan(schedule=np.array([plan.schedule + 1]))
+    row = resolve(plan, TASK.gpus).take(0)
+    for exporter in EXPORTERS.values():
+        assert any("schedule=mine" in why for why in refusals(TASK, row, exporter.forms[0]))
+    found = find_plans(TASK, choose={"schedule": ["mine"], "pp": [4]}, backend="branch-and-bound")
+    same = find_plans(TASK, choose={"schedule": ["1f1b"], "pp": [4], "virtual_stages": [1]})
+    assert found.costs.step[0] == same.costs.step[0]
+
+
+@pytest.mark.usefixtures("open_table")
+@pytest.mark.parametrize("names", [{"name": "1f1b"}, {"name": "b", "aliases": ("zb-1p",)}])
+def test_no_name_is_taken_twice(names):
+    with pytest.raises(ValueError, match="is there already"):
+        register_schedule(replace(MINE, **names))
+    assert SCHEDULES.rows == BUILT_IN
+
+
+def test_an_installed_package_brings_its_schedule(tmp_path):
+    (tmp_path / "theirs.py").write_text(
+        "from dataclasses import replace\n"
+        "from plan3d.simulator.pipeline.gpipe import SCHEDULE\n"
+        "THEIRS = replace(SCHEDULE, name='theirs', frameworks={})\n"
+    )
+    info = tmp_path / "theirs-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[plan3d.schedules]\ntheirs = theirs:THEIRS\n")
+    words = "estimate --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --sequence 2048"
+    words += " --global-batch 64 --json --plan"
+    command = [sys.executable, "-m", "plan3d", *words.split(), "pp=4 schedule=theirs"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert '"schedule": "theirs"' in done.stdout
