@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from .profile_file import (
     profile_names,
     read_profile,
     shipped_tables,
+    without_origins,
 )
 from .profile_schema import LAYERS
 from .provenance import Provenance
@@ -145,11 +146,13 @@ class Cluster:
         memory: float | None = None,
         network_latency: float | None = None,
         latency_per_node: float | None = None,
+        without: Collection[str] = (),
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         The other arguments replace numbers of the profile: SI units, bandwidths in one direction
-        for one GPU. The collectives follow intra_node_bandwidth in proportion.
+        for one GPU. The collectives follow intra_node_bandwidth in proportion. What was learned
+        from the runs of the origins `without` is left out (profile_file.without_origins).
         """
         changes = {
             "accelerator.memory": memory,
@@ -159,7 +162,8 @@ class Cluster:
             "links.network.latency_per_node": latency_per_node,
         }
         given = {key: value for key, value in changes.items() if value is not None}
-        file, total = _resize(read_profile(name_or_path), gpus, nodes, gpus_per_node)
+        file = without_origins(read_profile(name_or_path), without)
+        file, total = _resize(file, gpus, nodes, gpus_per_node)
         file = _override(file, given)
         return cls(
             name=file.name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from numbers import Real
 from pathlib import Path
@@ -176,7 +176,7 @@ def origin(
     if not isinstance(node, dict):
         raise problem(where, f"{key}: must be a value with where it comes from, {form}")
     flag = ("measured",) if sort.flagged else ()
-    allowed = (*own, "source", "kind", "origins", *flag)
+    allowed = (*own, "source", "kind", "origins", "neutral", *flag)
     for part in node:
         if part not in allowed:
             raise problem(where, f"{key}.{part}: unknown field{did_you_mean(part, allowed)}")
@@ -191,9 +191,21 @@ def origin(
         raise problem(where, f"{key}.source: {shown(source)} is not in [sources]{known}")
     measured, kind = _kind(where, key, node, sort)
     origins = _origins(where, key, node.get("origins", []), kind)
+    if "neutral" in node and not origins:
+        raise problem(where, f"{key}.neutral: stands beside origins, whose runs it does not know")
     return Provenance(
         source=f"{source}: {sources[source]}", measured=measured, kind=kind, origins=origins
     )
+
+
+def with_neutral(
+    where: str, key: str, node: Mapping[str, Any], wanted: Quantity, origin: Provenance
+) -> Provenance:
+    """The provenance of a number with its neutral value, where the leaf states one."""
+    if "neutral" not in node:
+        return origin
+    neutral = {"value": node["neutral"], "unit": node["unit"]}
+    return replace(origin, neutral=number(where, f"{key}.neutral", neutral, wanted))
 
 
 def _kind(where: str, key: str, node: Mapping[str, Any], sort: Sort) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ with `base = "h100-sxm"` says what differs (profile_base).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +36,7 @@ __all__ = ["MEASUREMENTS", "PACKAGE", "Profile", "Provenance", "TableFile", "rea
 
 MEASUREMENTS = "measurements"
 MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
+NEUTRAL = "neutral: of somebody who has not looked at published steps"
 MACHINE = Sort(kinds=("measured", "fitted", "prior", "datasheet"), flagged=True)
 
 
@@ -70,6 +71,23 @@ class Profile:
             numbers={**self.numbers, **numbers},
             provenance={**self.provenance, **dict.fromkeys(numbers, origin)},
         )
+
+
+def without_origins(profile: Profile, origins: Collection[str]) -> Profile:
+    """The profile of somebody who has not seen the runs of these origins: numbers learned from
+    them have their neutral value, tables are left out. InputError where a number has none."""
+
+    def learned(origin: Provenance) -> bool:
+        return not set(origins).isdisjoint(origin.origins)
+
+    values = {}
+    for key, origin in profile.provenance.items():
+        if key in profile.numbers and learned(origin):
+            if origin.neutral is None:
+                raise problem(profile.name, f"{key}: was learned from {origin.origins[0]}, no neutral")
+            values[key] = origin.neutral
+    kept = {key: table for key, table in profile.tables.items() if not learned(table.provenance)}
+    return replace(profile.changed(values, NEUTRAL), tables=kept)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -143,7 +161,7 @@ def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Pro
             parts = {"value": "...", "unit": f'"{wanted.example}"'}
             origin = leaves.origin(where, key, node, sources, MACHINE, parts)
             profile.numbers[key] = leaves.number(where, key, node, wanted)
-            profile.provenance[key] = origin
+            profile.provenance[key] = leaves.with_neutral(where, key, node, wanted, origin)
     return profile
 
 

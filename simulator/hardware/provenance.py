@@ -27,6 +27,9 @@ class Provenance:
     """One of KINDS; unless it is said, measured or datasheet."""
     origins: tuple[str, ...] = ()
     """Origins of published runs that the number was fitted to, or chosen by looking at."""
+    neutral: float | None = None
+    """The value of somebody who has not looked at these runs, in SI units: counted, measured on
+    kernels, or the ideal."""
 
     def __post_init__(self) -> None:
         if not self.kind:

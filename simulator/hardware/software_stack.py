@@ -10,8 +10,8 @@ A file gives every field of Software, or those that differ from its base:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "Software",
     "register_software",
     "software_profile",
+    "without_origins",
 ]
 
 FOLDER = "software"
@@ -122,8 +123,11 @@ def _given(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> _
         if key in TEXTS:
             out.values[key] = leaves.text(where, key, node) if node != "" else ""
         else:
-            out.provenance[key] = leaves.origin(where, key, node, sources, STACK, _example(key))
+            origin = leaves.origin(where, key, node, sources, STACK, _example(key))
             out.values[key] = _value(where, key, node)
+            if key in QUANTITIES:
+                origin = leaves.with_neutral(where, key, node, QUANTITIES[key], origin)
+            out.provenance[key] = origin
     return out
 
 
@@ -184,6 +188,27 @@ def _named(name: str, chain: tuple[str, ...]) -> Software:
     raise InputError(
         f"unknown software profile {shown(name)}, and not the path of a .toml file{near}"
     )
+
+
+def without_origins(stack: Software, origins: Collection[str]) -> Software:
+    """The stack of somebody who has not seen the runs of these origins: what was learned from them
+    is what the base has, or else its neutral value. InputError where neither is."""
+    learned = {
+        key: one for key, one in stack.provenance.items() if not set(origins).isdisjoint(one.origins)
+    }
+    if not learned:
+        return stack
+    base = without_origins(software_profile(stack.base), origins) if stack.base else None
+    own = [key for key in learned if base is None]
+    for key in own:
+        if learned[key].neutral is None:
+            raise problem(stack.name, f"{key}: was learned from {learned[key].origins[0]}, no neutral")
+    values = {key: learned[key].neutral if base is None else getattr(base, key) for key in learned}
+    lent = base.provenance if base else {}
+    provenance = {
+        key: lent.get(key, replace(one, origins=(), kind="prior")) for key, one in learned.items()
+    }
+    return replace(stack, **values, provenance={**stack.provenance, **provenance})
 
 
 def register_software(stack: Software) -> None:

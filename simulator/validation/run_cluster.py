@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.units import GIB
 from ..hardware.cluster import Cluster
@@ -12,19 +13,31 @@ from .published_runs import PublishedRun
 GBPS = 1.25e8
 """Bytes/s of a Gb/s."""
 
+
+
+class Learned(NamedTuple):
+    """A number and the origins of the published runs or curves that it was read from."""
+
+    value: float
+    origins: tuple[str, ...] = ()
+
+
 _EFA = {
-    "latency": 51e-6,
-    "latency_per_node": 300e-6,
-    "root": 0.66e-6 / 1000**0.5,
-    "efficiency": 0.9,
+    "latency": Learned(51e-6),
+    "latency_per_node": Learned(300e-6, ("hf_ultrascale",)),
+    "root": Learned(0.66e-6 / 1000**0.5),
+    "efficiency": Learned(0.9),
 }
-"""Constants of AWS's EFA: all-gathers of 256 MB on 2-64 nodes take 300 us more for each node, and
-all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 % of the bandwidth."""
+"""Constants of AWS's EFA: all-gathers of 256 MB on 2-64 nodes take 300 us more for each node
+(Ultra-Scale Playbook), and all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 %
+of the bandwidth (nccl-tests)."""
 
 
-def cluster_of(run: PublishedRun) -> Cluster:
-    """The cluster of a row; InputError for a machine without a profile."""
+def cluster_of(run: PublishedRun, without: Collection[str] = ()) -> Cluster:
+    """The cluster of a row, with nothing that was learned from the origins `without`; InputError
+    for a machine without a profile."""
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
+    options["without"] = without
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
     cluster = Cluster.profile(run["accelerator"], **options)
@@ -32,6 +45,7 @@ def cluster_of(run: PublishedRun) -> Cluster:
         bandwidth = run["node_gbps"] * GBPS / cluster.gpus_per_node
         cluster = Cluster.profile(run["accelerator"], **options, inter_node_bandwidth=bandwidth)
     if "EFA" in run.given("inter_node_network", ""):
-        cluster = replace(cluster, network=replace(cluster.network, **_EFA))
+        known = {n: of.value for n, of in _EFA.items() if not set(of.origins) & set(without)}
+        cluster = replace(cluster, network=replace(cluster.network, **known))
     used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.errors import InputError
 from ..base.units import GIB
-from ..hardware.software_stack import Software, software_profile
+from ..hardware.software_stack import Software, software_profile, without_origins
 from .published_runs import PublishedRun
 
 
@@ -62,7 +62,7 @@ OF_SOURCE: dict[str, dict[str, Any]] = {
     # Labels of out-of-memory runs fit 16-bit gradients and logits that tp does not shard.
     "hagemann24": {"gradient_memory": 2.0, "sharded_logits": False, "logit_bytes": 16.0},
 }
-"""What one source sets otherwise, in fields of Software."""
+"""What looking at the runs of one source taught of that source, in fields of Software."""
 
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
@@ -72,15 +72,29 @@ _FUSED_SOFTMAX = 9.0
 """Bytes moved per score by a fused softmax with mask and dropout."""
 
 
-def software_of(run: PublishedRun) -> Software:
-    """The software profile of a row with what the row states."""
+def software_of(run: PublishedRun, without: Collection[str] = ()) -> Software:
+    """The software profile of a row with what the row states, and with nothing that was learned
+    from the origins `without`, nor from the row's source where there are any."""
     stack = run.given("stack", "megatron-core")
     name = STACKS[stack].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
     if run.source == "vtrain24_single":
         name = "vtrain"
-    software = software_profile(name)
+    software = without_origins(software_profile(name), without)
     changes = {**_kernels(run, software), **_formats(run, software), **_recompute(run)}
-    return replace(software, **changes, **OF_SOURCE.get(run.source, {}))
+    if not without:
+        changes |= {**_looked_at(run), **OF_SOURCE.get(run.source, {})}
+    return replace(software, **changes)
+
+
+def _looked_at(run: PublishedRun) -> dict[str, Any]:
+    """Rates and norms of the only source whose rows tell its kernels apart."""
+    out: dict[str, Any] = {}
+    if run.source == "hagemann24":
+        kernel = run["attention_kernel"]
+        out |= {} if "rmsnorm" in run.given("fused_kernels", ()) else _UNFUSED_NORM
+        out |= {} if kernel != "materialised" else _EAGER_SOFTMAX
+        out |= {"attention_rate": 0.6} if kernel == "flash" else {}
+    return out
 
 
 def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
@@ -89,11 +103,6 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     flash = kernel != "materialised"
     if run.stated("attention_kernel") and flash != software.flash_attention:
         out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
-    if run.source == "hagemann24":
-        # The only source whose norms and softmax are told apart from the stack's.
-        out |= {} if "rmsnorm" in run.given("fused_kernels", ()) else _UNFUSED_NORM
-        out |= {} if flash else _EAGER_SOFTMAX
-        out |= {"attention_rate": 0.6} if kernel == "flash" else {}
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import InputError
@@ -34,13 +35,19 @@ class Question:
     """The same at the length of the sample that sets the peak of memory."""
 
 
-def questions(runs: Iterable[PublishedRun]) -> list[Question | str]:
+Origins = Mapping[str, Collection[str]]
+"""By source, the origins of runs from which nothing may have been learned."""
+
+
+def questions(
+    runs: Iterable[PublishedRun], without: Origins = MappingProxyType({})
+) -> list[Question | str]:
     """For each row its question, or the reason why it has none."""
     builder = _Builder()
     out: list[Question | str] = []
     for run in runs:
         try:
-            out.append(builder.question(run))
+            out.append(builder.question(run, without.get(run.source, ())))
         except InputError as error:
             out.append(str(error))
     return out
@@ -54,22 +61,22 @@ class _Builder:
         self.clusters: dict[Any, Cluster] = {}
         self.tasks: dict[tuple[Any, ...], Task] = {}
 
-    def question(self, run: PublishedRun) -> Question:
+    def question(self, run: PublishedRun, without: Collection[str]) -> Question:
         """The question of a row; InputError with the reason where there is none."""
         _check(run)
-        task = self.task(run, run["sequence"])
+        task = self.task(run, run["sequence"], without)
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.given("peak_sequence", run["sequence"])
-        return Question(run, task, plan, self.task(run, longest))
+        return Question(run, task, plan, self.task(run, longest, without))
 
-    def task(self, run: PublishedRun, sequence: int) -> Task:
+    def task(self, run: PublishedRun, sequence: int, without: Collection[str]) -> Task:
         """The task of a row at a sequence length; the same object for equal ones."""
         model = model_of(run)
         model = self.models.setdefault(model, model)
-        cluster = self.cluster(run)
-        software = software_of(run)
+        cluster = self.cluster(run, without)
+        software = software_of(run, without)
         key = (id(model), id(cluster), software, sequence, _batch(run))
         if key not in self.tasks:
             self.tasks[key] = Task(
@@ -81,14 +88,14 @@ class _Builder:
             )
         return self.tasks[key]
 
-    def cluster(self, run: PublishedRun) -> Cluster:
+    def cluster(self, run: PublishedRun, without: Collection[str]) -> Cluster:
         columns = (
             *("accelerator", "gpus", "gpus_per_node", "board_memory_gib", "node_gbps"),
             *("inter_node_network", "domain_gpus_used"),
         )
-        key = tuple(run[column] for column in columns)
+        key = (*(run[column] for column in columns), *without)
         if key not in self.clusters:
-            self.clusters[key] = cluster_of(run)
+            self.clusters[key] = cluster_of(run, without)
         return self.clusters[key]
 
 
