@@ -36,7 +36,6 @@ __all__ = ["MEASUREMENTS", "PACKAGE", "Profile", "Provenance", "TableFile", "rea
 
 MEASUREMENTS = "measurements"
 MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
-NEUTRAL = "neutral: of somebody who has not looked at published steps"
 MACHINE = Sort(kinds=("measured", "fitted", "prior", "datasheet"), flagged=True)
 
 
@@ -80,14 +79,14 @@ def without_origins(profile: Profile, origins: Collection[str]) -> Profile:
     def learned(origin: Provenance) -> bool:
         return not set(origins).isdisjoint(origin.origins)
 
-    values = {}
+    numbers, provenance = dict(profile.numbers), dict(profile.provenance)
     for key, origin in profile.provenance.items():
-        if key in profile.numbers and learned(origin):
+        if learned(origin):
             if origin.neutral is None:
-                raise problem(profile.name, f"{key}: was learned from {origin.origins[0]}, no neutral")
-            values[key] = origin.neutral
-    kept = {key: table for key, table in profile.tables.items() if not learned(table.provenance)}
-    return replace(profile.changed(values, NEUTRAL), tables=kept)
+                raise problem(profile.name, f"{key}: no neutral value beside origins")
+            numbers[key], provenance[key] = origin.neutral, origin.forgotten()
+    tables = {key: table for key, table in profile.tables.items() if not learned(table.provenance)}
+    return replace(profile, numbers=numbers, provenance=provenance, tables=tables)
 
 
 def profile_names() -> tuple[str, ...]:

@@ -35,6 +35,10 @@ class Provenance:
         if not self.kind:
             object.__setattr__(self, "kind", "measured" if self.measured else "datasheet")
 
+    def forgotten(self) -> Provenance:
+        """Of the neutral value."""
+        return replace(self, kind="prior", measured=False, origins=(), neutral=None)
+
     @property
     def id(self) -> str:
         """The source's name in [sources]."""

@@ -192,23 +192,22 @@ def _named(name: str, chain: tuple[str, ...]) -> Software:
 
 def without_origins(stack: Software, origins: Collection[str]) -> Software:
     """The stack of somebody who has not seen the runs of these origins: what was learned from them
-    is what the base has, or else its neutral value. InputError where neither is."""
+    has its neutral value, or else what the base has. InputError where neither is."""
     learned = {
         key: one for key, one in stack.provenance.items() if not set(origins).isdisjoint(one.origins)
     }
     if not learned:
         return stack
     base = without_origins(software_profile(stack.base), origins) if stack.base else None
-    own = [key for key in learned if base is None]
-    for key in own:
-        if learned[key].neutral is None:
-            raise problem(stack.name, f"{key}: was learned from {learned[key].origins[0]}, no neutral")
-    values = {key: learned[key].neutral if base is None else getattr(base, key) for key in learned}
-    lent = base.provenance if base else {}
-    provenance = {
-        key: lent.get(key, replace(one, origins=(), kind="prior")) for key, one in learned.items()
-    }
-    return replace(stack, **values, provenance={**stack.provenance, **provenance})
+    values, provenance = {}, dict(stack.provenance)
+    for key, one in learned.items():
+        if one.neutral is not None:
+            values[key], provenance[key] = one.neutral, one.forgotten()
+        elif base:
+            values[key], provenance[key] = getattr(base, key), base.provenance[key]
+        else:
+            raise problem(stack.name, f"{key}: neither a base nor a neutral value beside origins")
+    return replace(stack, **values, provenance=provenance)
 
 
 def register_software(stack: Software) -> None:

@@ -64,6 +64,19 @@ OF_SOURCE: dict[str, dict[str, Any]] = {
 }
 """What looking at the runs of one source taught of that source, in fields of Software."""
 
+_ATTENTION_RATES = {
+    ("flash", "A"): 0.45,
+    ("triton", "A"): 0.55,
+    ("flash", "H"): 0.35,
+    ("triton", "H"): 0.35,
+    ("flash2", "H"): 0.6,
+    ("sdpa", "H"): 0.6,
+}
+"""Rate of the kernels of an attention over the current ones of its generation (A100, H100), from
+timings of kernels alone, forward and backward: FlashAttention-2 is 1.7 to 3.0 times as fast as the
+first and 1.3 to 2.5 times as fast as Triton's on A100 (Dao 2023, arXiv:2307.08691, section 4.1),
+FlashAttention-3 and cuDNN 1.5 to 2.0 and 1.5 to 1.75 times as fast as the second on H100 (Shah et
+al. 2024, arXiv:2407.08608, section 4.1). Geometric middles."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
 _EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
@@ -103,6 +116,9 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     flash = kernel != "materialised"
     if run.stated("attention_kernel") and flash != software.flash_attention:
         out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
+    if not software.provenance["attention_rate"].origins and run.stated("attention_kernel"):
+        generation = run["accelerator"][0].upper()
+        out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:
