@@ -33,6 +33,9 @@ class Constant:
     """Prior standard deviation of its logarithm between stacks and machines."""
     change: Change
     """A stack and a machine with its seconds multiplied."""
+    spread_of_mean: float = 0.0
+    """Standard deviation of the mean over stacks, where stacks as a whole may be off; 0 where
+    its neutral value has no direction."""
 
 
 def _software(**powers: float) -> Change:
@@ -105,10 +108,10 @@ CONSTANTS: dict[str, Constant] = {
     constant.name: constant
     for constant in (
         Constant(COMMON, "everything that is not modelled", 0.10, _unchanged),
-        Constant("gemm", "matrix products", 0.10, _software(sustained=-1)),
+        Constant("gemm", "matrix products", 0.10, _software(sustained=-1), 0.20),
         Constant("memory_bound", "norms, activations", 0.30, _software(memory_bound_rate=-1)),
         Constant("attention", "the attention core", 0.30, _software(attention_rate=-1)),
-        Constant("floor", "launches of small layers", 0.50, _floor),
+        Constant("floor", "launches of small layers", 0.50, _floor, 0.50),
         Constant("fast_bandwidth", "bytes inside a domain", 0.20, _fast_bandwidth),
         Constant("fast_latency", "latency inside a domain", 0.50, _fast_latency),
         Constant("network_bandwidth", "bytes across nodes", 0.20, _network_bandwidth),

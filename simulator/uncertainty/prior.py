@@ -1,12 +1,11 @@
 """A prior of the constants of a stack nobody has timed, learned from units that were.
 
-    d_u ~ N(mu, Sigma),    y_ui = log(measured / predicted) = J_ui d_u + e_ui,
-    e_ui ~ sigma s_ui t_nu
+    d_u ~ N(mu, Sigma),    y_ui = log measured = f_ui(d_u) + e_ui,    e_ui ~ sigma s_ui t_nu
 
-EM over units u: the E step is the posterior of each unit's constants and the weights of its rows
-(Student's t as a scale mixture of normals), the M step new mu, Sigma and sigma. Sigma is shrunk
-towards the spreads of `constants` (inverse Wishart), mu towards 0.
-Source: Lange, Little and Taylor 1989 (t errors by EM); Laird and Ware 1982 (random effects).
+EM over units u: the E step is the posterior of each unit's constants (Gauss-Newton, f followed to
+its mode) and the weights of its rows (Student's t as a scale mixture of normals), the M step new
+mu, Sigma and sigma. Sigma is shrunk towards the spreads of `constants` (inverse Wishart).
+Sources: Laird and Ware 1982 (random effects by EM); Lange, Little and Taylor 1989 (t errors).
 """
 
 from __future__ import annotations
@@ -17,28 +16,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.arrays import Value
+from .constants import CONSTANTS
+from .response import Response
 
 FREEDOM = 4.0
 """nu: degrees of freedom of the errors of rows."""
-UNITS_OF_PRIOR = 8.0
+UNITS_OF_PRIOR = 30.0
 """Units that the spreads of `constants` weigh as much as."""
-SPREAD_OF_MEAN = 0.5
-"""Standard deviation of mu, over the spread of its constant."""
 ROWS_OF_PRIOR = 10.0
 """Rows that the start of sigma weighs as much as."""
 START = 0.06
 """Start of sigma: what repeated runs of one layout and rounding leave."""
-ROUNDS = 60
+FIRM = 1e-3
+"""Standard deviation of the mean of a constant that has no direction, over its spread."""
+ROUNDS = 25
+INNER = 4
+"""Rounds of EM, and of Gauss-Newton within each."""
+TO_THE_MODE = 12
+"""Rounds of Gauss-Newton for an answer."""
 
 
 @dataclass(frozen=True)
-class UnitRows:
-    """The timed rows of one unit: residuals at the prior's constants, and how they react."""
+class Rows:
+    """Timed rows of one unit: what was measured, and how the simulator reacts."""
 
-    residual: Value
-    """y [row]."""
-    slopes: Value
-    """J [row, constant]."""
+    measured: Value
+    """log seconds [row]."""
+    response: Response
     scale: Value
     """s [row]: how much wider than usual the error of a row is."""
 
@@ -64,56 +68,66 @@ class Posterior:
     """How much each row counts: about 1, and little where it contradicts the others."""
 
 
-def solve(prior: Prior, rows: UnitRows, rounds: int = 20) -> Posterior:
-    """The posterior of one unit by reweighted least squares."""
+def unconditioned(prior: Prior) -> Posterior:
+    """What is known of a unit of which no row is."""
+    return Posterior(prior.mean, prior.covariance, np.zeros(0))
+
+
+def solve(
+    prior: Prior, rows: Rows, rounds: int = TO_THE_MODE, start: Value | None = None
+) -> Posterior:
+    """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`."""
     precision = np.linalg.inv(prior.covariance)
-    pull = precision @ prior.mean
-    weights = np.ones(rows.residual.size)
-    mean, covariance = prior.mean, prior.covariance
-    for _ in range(rounds):
+    mean = prior.mean if start is None else start
+    weights, covariance = np.ones(rows.measured.size), prior.covariance
+    for turn in range(rounds):
+        values, slopes = rows.response.at(mean)
         by_row = weights / (prior.sigma * rows.scale) ** 2
-        information = rows.slopes.T * by_row
-        covariance = np.linalg.inv(precision + information @ rows.slopes)
-        mean = covariance @ (pull + information @ rows.residual)
-        new = _weights(prior, rows, mean, covariance)
-        if np.allclose(new, weights, atol=1e-6):
-            break
-        weights = new
+        information = slopes.T * by_row
+        covariance = np.linalg.inv(precision + information @ slopes)
+        left = rows.measured - values + slopes @ mean
+        new = covariance @ (precision @ prior.mean + information @ left)
+        # Half steps at the end: a mode on a bend would be jumped over for ever.
+        mean = new if turn < rounds // 2 else (mean + new) / 2
+        squared = _squared(rows, mean, covariance) / (prior.sigma * rows.scale) ** 2
+        weights = (prior.freedom + 1) / (prior.freedom + squared)
     return Posterior(mean, covariance, weights)
 
 
-def _weights(prior: Prior, rows: UnitRows, mean: Value, covariance: Value) -> Value:
-    """Expected precision of each row over the usual: (nu + 1) / (nu + z^2)."""
-    squared = _squared(rows, mean, covariance) / (prior.sigma * rows.scale) ** 2
-    out: Value = (prior.freedom + 1) / (prior.freedom + squared)
+def _squared(rows: Rows, mean: Value, covariance: Value) -> Value:
+    """E (y - f(d))^2 [row]."""
+    values, slopes = rows.response.at(mean)
+    spread = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+    out: Value = (rows.measured - values) ** 2 + spread
     return out
 
 
-def _squared(rows: UnitRows, mean: Value, covariance: Value) -> Value:
-    """E (y - J d)^2 [row]."""
-    left = rows.residual - rows.slopes @ mean
-    spread = np.einsum("ij,jk,ik->i", rows.slopes, covariance, rows.slopes)
-    out: Value = left**2 + spread
-    return out
+def spreads_of(names: Sequence[str]) -> Value:
+    """Prior standard deviations [constant]."""
+    return np.array([CONSTANTS[name].spread for name in names])
 
 
-def fit(names: Sequence[str], spreads: Value, units: Sequence[UnitRows]) -> Prior:
+def fit(names: Sequence[str], units: Sequence[Rows]) -> Prior:
     """The prior that suits these units; that of the spreads alone where there are none."""
-    start = np.diag(spreads**2)
-    prior = Prior(tuple(names), np.zeros(len(names)), start, START)
+    spreads = spreads_of(names)
+    prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START)
+    at: list[Value | None] = [None] * len(units)
     for _ in range(ROUNDS if units else 0):
-        solved = [solve(prior, unit, rounds=3) for unit in units]
-        prior = _maximised(prior, spreads, units, solved)
+        solved = [solve(prior, u, INNER, start) for u, start in zip(units, at, strict=True)]
+        at = [one.mean for one in solved]
+        prior = _maximised(prior, units, solved)
     return prior
 
 
-def _maximised(
-    prior: Prior, spreads: Value, units: Sequence[UnitRows], solved: Sequence[Posterior]
-) -> Prior:
+def _maximised(prior: Prior, units: Sequence[Rows], solved: Sequence[Posterior]) -> Prior:
+    spreads = spreads_of(prior.names)
     means = np.array([one.mean for one in solved])
-    pull = np.diag(1 / (SPREAD_OF_MEAN * spreads) ** 2)
+    firm = np.array(
+        [CONSTANTS[name].spread_of_mean or FIRM * CONSTANTS[name].spread for name in prior.names]
+    )
     precision = np.linalg.inv(prior.covariance)
-    mean = np.linalg.solve(len(units) * precision + pull, precision @ means.sum(axis=0))
+    pulled = len(units) * precision + np.diag(firm**-2)
+    mean = np.linalg.solve(pulled, precision @ means.sum(axis=0))
     off = means - mean
     scatter = off.T @ off + np.sum([one.covariance for one in solved], axis=0)
     start = UNITS_OF_PRIOR * np.diag(spreads**2)
@@ -122,5 +136,5 @@ def _maximised(
     for unit, one in zip(units, solved, strict=True):
         squared = _squared(unit, one.mean, one.covariance) / unit.scale**2
         total += float((one.weights * squared).sum())
-        rows += unit.residual.size
+        rows += unit.measured.size
     return Prior(prior.names, mean, covariance, float(np.sqrt(total / rows)), prior.freedom)

@@ -1,0 +1,112 @@
+"""How the logarithms of steps react to constants: the simulator asked, or a table of its answers.
+
+f(d) = log t with each constant's seconds multiplied by exp(d), d [constant].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..base.arrays import Index, Value
+from ..plan.plan import Plan
+from ..step.evaluate import simulate
+from ..task import Task
+from .constants import COMMON, scaled
+
+STEP = 0.05
+"""Change of a constant that a slope is read from: small against spreads, large against rounding."""
+NODES = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0])
+"""Where a table has each constant, in spreads. Floors and overlaps bend: slopes at 0 do not do."""
+
+
+class Response(Protocol):
+    """The steps of some rows as functions of the constants."""
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        """f(d) [row] and its slopes [row, constant] at d [constant]."""
+
+
+def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
+    """f(d) [row] of resolved legal plans of one task."""
+    changes = dict(zip(names, d.tolist(), strict=True))
+    out: Value = np.log(simulate(scaled(task, changes), plans).step)
+    return out + changes.get(COMMON, 0.0)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulator itself, asked for rows of several tasks."""
+
+    parts: Sequence[tuple[Task, Plan, Index]]
+    """Tasks with their plans, and which rows they are."""
+    names: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(at) for _, _, at in self.parts)
+
+    def steps(self, d: Value) -> Value:
+        """f(d) [row]."""
+        out = np.empty(self.rows)
+        for task, plans, at in self.parts:
+            out[at] = log_steps(task, plans, self.names, d)
+        return out
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        """f(d) [row] and its slopes, one pass of columns a constant."""
+        here = self.steps(d)
+        slopes = np.ones((here.size, len(self.names)))
+        for k, name in enumerate(self.names):
+            if name != COMMON:
+                there = d.copy()
+                there[k] += STEP
+                slopes[:, k] = (self.steps(there) - here) / STEP
+        return here, slopes
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """Answers of the simulator with one constant changed at a time, straight lines between them:
+    f(d) ~ f(0) + sum_k g_k(d_k). For populations of runs, which are asked thousands of times."""
+
+    start: Value
+    """f(0) [row]."""
+    gains: Value
+    """g_k at each node [row, constant, node]."""
+    nodes: Value
+    """d_k of each node [constant, node], ascending."""
+
+    @classmethod
+    def of(cls, exact: Simulated, spreads: Value) -> Tabulated:
+        """The table of some rows, with nodes at NODES times each constant's spread."""
+        nodes = NODES[None] * spreads[:, None]
+        start = exact.steps(np.zeros(spreads.size))
+        gains = np.zeros((start.size, spreads.size, NODES.size))
+        for k, name in enumerate(exact.names):
+            for j, value in enumerate(nodes[k]):
+                if name == COMMON:
+                    gains[:, k, j] = value
+                elif value:
+                    d = np.zeros(spreads.size)
+                    d[k] = value
+                    gains[:, k, j] = exact.steps(d) - start
+        return cls(start, gains, nodes)
+
+    def take(self, rows: Index) -> Tabulated:
+        """The chosen rows."""
+        return Tabulated(self.start[rows], self.gains[rows], self.nodes)
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        """f(d) [row] and its slopes; beyond the nodes the last lines go on."""
+        each = np.arange(d.size)
+        left = np.array([np.searchsorted(x, v) - 1 for x, v in zip(self.nodes, d, strict=True)])
+        left = np.clip(left, 0, self.nodes.shape[1] - 2)
+        width = self.nodes[each, left + 1] - self.nodes[each, left]
+        low = self.gains[:, each, left]
+        slopes = (self.gains[:, each, left + 1] - low) / width
+        moved: Value = self.start + (low + slopes * (d - self.nodes[each, left])).sum(axis=1)
+        return moved, slopes
