@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from .profile_file import (
     Profile,
     TableFile,
     checked,
+    neutral,
     profile_names,
     read_profile,
     shipped_tables,
-    without_origins,
 )
 from .profile_schema import LAYERS
 from .provenance import Provenance
@@ -146,13 +146,13 @@ class Cluster:
         memory: float | None = None,
         network_latency: float | None = None,
         latency_per_node: float | None = None,
-        without: Collection[str] = (),
+        learned: bool = True,
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         The other arguments replace numbers of the profile: SI units, bandwidths in one direction
-        for one GPU. The collectives follow intra_node_bandwidth in proportion. What was learned
-        from the runs of the origins `without` is left out (profile_file.without_origins).
+        for one GPU. The collectives follow intra_node_bandwidth in proportion. Not
+        `learned`: nothing that published runs taught (profile_file.neutral).
         """
         changes = {
             "accelerator.memory": memory,
@@ -162,7 +162,8 @@ class Cluster:
             "links.network.latency_per_node": latency_per_node,
         }
         given = {key: value for key, value in changes.items() if value is not None}
-        file = without_origins(read_profile(name_or_path), without)
+        file = read_profile(name_or_path)
+        file = file if learned else neutral(file)
         file, total = _resize(file, gpus, nodes, gpus_per_node)
         file = _override(file, given)
         return cls(

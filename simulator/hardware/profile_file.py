@@ -7,7 +7,7 @@ with `base = "h100-sxm"` says what differs (profile_base).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -72,20 +72,16 @@ class Profile:
         )
 
 
-def without_origins(profile: Profile, origins: Collection[str]) -> Profile:
-    """The profile of somebody who has not seen the runs of these origins: numbers learned from
-    them have their neutral value, tables are left out. InputError where a number has none."""
-
-    def learned(origin: Provenance) -> bool:
-        return not set(origins).isdisjoint(origin.origins)
-
+def neutral(profile: Profile) -> Profile:
+    """The profile of somebody who has seen no published run: numbers learned from runs have their
+    neutral value, tables are left out. InputError where a number has none."""
     numbers, provenance = dict(profile.numbers), dict(profile.provenance)
     for key, origin in profile.provenance.items():
-        if learned(origin):
+        if origin.origins:
             if origin.neutral is None:
                 raise problem(profile.name, f"{key}: no neutral value beside origins")
             numbers[key], provenance[key] = origin.neutral, origin.forgotten()
-    tables = {key: table for key, table in profile.tables.items() if not learned(table.provenance)}
+    tables = {key: table for key, table in profile.tables.items() if not table.provenance.origins}
     return replace(profile, numbers=numbers, provenance=provenance, tables=tables)
 
 

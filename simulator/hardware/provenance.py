@@ -28,7 +28,7 @@ class Provenance:
     origins: tuple[str, ...] = ()
     """Origins of published runs that the number was fitted to, or chosen by looking at."""
     neutral: float | None = None
-    """The value of somebody who has not looked at these runs, in SI units: counted, measured on
+    """The value of somebody who has seen none of these runs, in SI units: counted, measured on
     kernels, or the ideal."""
 
     def __post_init__(self) -> None:

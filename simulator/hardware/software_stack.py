@@ -10,7 +10,7 @@ A file gives every field of Software, or those that differ from its base:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ __all__ = [
     "QUANTITIES",
     "SOFTWARE",
     "Software",
+    "neutral",
     "register_software",
     "software_profile",
-    "without_origins",
 ]
 
 FOLDER = "software"
@@ -190,15 +190,13 @@ def _named(name: str, chain: tuple[str, ...]) -> Software:
     )
 
 
-def without_origins(stack: Software, origins: Collection[str]) -> Software:
-    """The stack of somebody who has not seen the runs of these origins: what was learned from them
-    has its neutral value, or else what the base has. InputError where neither is."""
-    learned = {
-        key: one for key, one in stack.provenance.items() if not set(origins).isdisjoint(one.origins)
-    }
+def neutral(stack: Software) -> Software:
+    """The stack of somebody who has seen no published run: what was learned from runs has its
+    neutral value, or else what the base has. InputError where neither is."""
+    learned = {key: one for key, one in stack.provenance.items() if one.origins}
     if not learned:
         return stack
-    base = without_origins(software_profile(stack.base), origins) if stack.base else None
+    base = neutral(software_profile(stack.base)) if stack.base else None
     values, provenance = {}, dict(stack.provenance)
     for key, one in learned.items():
         if one.neutral is not None:

@@ -181,12 +181,12 @@ def score(p: Prediction, rows: int) -> dict[str, Any]:
         "timed": int(timed.sum()),
         "step": metrics.errors(p.step[timed], measured[timed]),
         "regret": metrics.ranking(groups),
-        "memory": _memory_scores(p),
+        "memory": memory_scores(p),
         "interval80_coverage": metrics.coverage(p.low[timed], p.high[timed], measured[timed]),
     }
 
 
-def _memory_scores(p: Prediction) -> dict[str, Any]:
+def memory_scores(p: Prediction) -> dict[str, Any]:
     """Errors of stated peaks; verdicts, with 'fits' up to the edge, on rows of sources that also
     state what did not fit; and on all rows that ran, labelled so or not."""
     measured = p.measured_memory

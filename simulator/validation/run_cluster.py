@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from .published_runs import PublishedRun
 
 GBPS = 1.25e8
 """Bytes/s of a Gb/s."""
-
 
 
 class Learned(NamedTuple):
@@ -33,11 +31,11 @@ _EFA = {
 of the bandwidth (nccl-tests)."""
 
 
-def cluster_of(run: PublishedRun, without: Collection[str] = ()) -> Cluster:
-    """The cluster of a row, with nothing that was learned from the origins `without`; InputError
-    for a machine without a profile."""
+def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
+    """The cluster of a row, with what published runs taught or not; InputError for a machine
+    without a profile."""
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
-    options["without"] = without
+    options["learned"] = learned
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
     cluster = Cluster.profile(run["accelerator"], **options)
@@ -45,7 +43,7 @@ def cluster_of(run: PublishedRun, without: Collection[str] = ()) -> Cluster:
         bandwidth = run["node_gbps"] * GBPS / cluster.gpus_per_node
         cluster = Cluster.profile(run["accelerator"], **options, inter_node_bandwidth=bandwidth)
     if "EFA" in run.given("inter_node_network", ""):
-        known = {n: of.value for n, of in _EFA.items() if not set(of.origins) & set(without)}
+        known = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
         cluster = replace(cluster, network=replace(cluster.network, **known))
     used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.errors import InputError
 from ..base.units import GIB
-from ..hardware.software_stack import Software, software_profile, without_origins
+from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 
 
@@ -85,16 +85,17 @@ _FUSED_SOFTMAX = 9.0
 """Bytes moved per score by a fused softmax with mask and dropout."""
 
 
-def software_of(run: PublishedRun, without: Collection[str] = ()) -> Software:
-    """The software profile of a row with what the row states, and with nothing that was learned
-    from the origins `without`, nor from the row's source where there are any."""
+def software_of(run: PublishedRun, learned: bool = True) -> Software:
+    """The software profile of a row with what the row states, and with what published runs taught
+    or not."""
     stack = run.given("stack", "megatron-core")
     name = STACKS[stack].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
     if run.source == "vtrain24_single":
         name = "vtrain"
-    software = without_origins(software_profile(name), without)
+    software = software_profile(name)
+    software = software if learned else neutral(software)
     changes = {**_kernels(run, software), **_formats(run, software), **_recompute(run)}
-    if not without:
+    if learned:
         changes |= {**_looked_at(run), **OF_SOURCE.get(run.source, {})}
     return replace(software, **changes)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from ..base.errors import InputError
@@ -35,19 +34,14 @@ class Question:
     """The same at the length of the sample that sets the peak of memory."""
 
 
-Origins = Mapping[str, Collection[str]]
-"""By source, the origins of runs from which nothing may have been learned."""
-
-
-def questions(
-    runs: Iterable[PublishedRun], without: Origins = MappingProxyType({})
-) -> list[Question | str]:
-    """For each row its question, or the reason why it has none."""
-    builder = _Builder()
+def questions(runs: Iterable[PublishedRun], learned: bool = True) -> list[Question | str]:
+    """For each run its question, or the reason why it has none; with what published runs taught of
+    its stack and machine, or not."""
+    builder = _Builder(learned)
     out: list[Question | str] = []
     for run in runs:
         try:
-            out.append(builder.question(run, without.get(run.source, ())))
+            out.append(builder.question(run))
         except InputError as error:
             out.append(str(error))
     return out
@@ -56,27 +50,28 @@ def questions(
 class _Builder:
     """Builds once what rows share, so that rows of one task are predicted together."""
 
-    def __init__(self) -> None:
+    def __init__(self, learned: bool) -> None:
+        self.learned = learned
         self.models: dict[Model, Model] = {}
         self.clusters: dict[Any, Cluster] = {}
         self.tasks: dict[tuple[Any, ...], Task] = {}
 
-    def question(self, run: PublishedRun, without: Collection[str]) -> Question:
+    def question(self, run: PublishedRun) -> Question:
         """The question of a row; InputError with the reason where there is none."""
         _check(run)
-        task = self.task(run, run["sequence"], without)
+        task = self.task(run, run["sequence"])
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.given("peak_sequence", run["sequence"])
-        return Question(run, task, plan, self.task(run, longest, without))
+        return Question(run, task, plan, self.task(run, longest))
 
-    def task(self, run: PublishedRun, sequence: int, without: Collection[str]) -> Task:
+    def task(self, run: PublishedRun, sequence: int) -> Task:
         """The task of a row at a sequence length; the same object for equal ones."""
         model = model_of(run)
         model = self.models.setdefault(model, model)
-        cluster = self.cluster(run, without)
-        software = software_of(run, without)
+        cluster = self.cluster(run)
+        software = software_of(run, self.learned)
         key = (id(model), id(cluster), software, sequence, _batch(run))
         if key not in self.tasks:
             self.tasks[key] = Task(
@@ -88,14 +83,14 @@ class _Builder:
             )
         return self.tasks[key]
 
-    def cluster(self, run: PublishedRun, without: Collection[str]) -> Cluster:
+    def cluster(self, run: PublishedRun) -> Cluster:
         columns = (
             *("accelerator", "gpus", "gpus_per_node", "board_memory_gib", "node_gbps"),
             *("inter_node_network", "domain_gpus_used"),
         )
-        key = (*(run[column] for column in columns), *without)
+        key = tuple(run[column] for column in columns)
         if key not in self.clusters:
-            self.clusters[key] = cluster_of(run, without)
+            self.clusters[key] = cluster_of(run, self.learned)
         return self.clusters[key]
 
 

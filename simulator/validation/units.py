@@ -107,10 +107,15 @@ def class_of(run: PublishedRun) -> tuple[str, str, str, str]:
     )
 
 
-def population(p: Prediction, name: str) -> Mask:
-    """Which rows belong to the population of that name, whole units only."""
+def check_population(name: str) -> None:
+    """Raise InputError for a population that there is not."""
     if name not in POPULATIONS:
         raise InputError(f"unknown population {name!r}{did_you_mean(name, POPULATIONS)}")
+
+
+def population(p: Prediction, name: str) -> Mask:
+    """Which rows belong to the population of that name, whole units only."""
+    check_population(name)
     units = [unit_of(q.run) for q in p.asked]
     scored = p.timed & np.array([q.run.given("time_use", "score") in SCORED for q in p.asked], bool)
     if name == "core":

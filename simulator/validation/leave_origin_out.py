@@ -1,0 +1,277 @@
+"""Published runs predicted as those of a stack that nobody has timed, and after some of its steps.
+
+Nothing that published runs taught is used to predict them (hardware.profile_file.neutral,
+software_stack.neutral), but a prior of the constants (uncertainty.prior) that was learned from runs
+of all origins but the one that is scored. A unit counts once, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Index, Mask, Value
+from ..plan.plan import concat
+from ..step.costs import EDGE
+from ..uncertainty.constants import CONSTANTS
+from ..uncertainty.predictive import half_width
+from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
+from ..uncertainty.response import Simulated, Tabulated
+from . import metrics, units
+from .predict_runs import Prediction, batches, memory_scores, predict, ranking_groups
+from .published_runs import PublishedRun
+from .run_tasks import Question, questions
+from .units import Unit
+
+NAMES = tuple(CONSTANTS)
+MOST_ROWS = 40
+"""Rows of a unit that count: those of a large one, evenly spaced."""
+DRAWS = 8
+"""Ways to choose the steps of a unit that are known."""
+REGRET_DRAWS = 2
+"""Those for which layouts are ranked again."""
+LEVELS = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
+LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
+"""Errors of rows below 16 bits, and of 32 experts and more, over those of others; chosen by rule,
+before they were looked at."""
+
+
+def scale_of(run: PublishedRun) -> float:
+    """How much wider than usual the error of a row is, where few like it are published."""
+    low = LOW_PRECISION if run["dtype"] in ("fp8", "mxfp8", "nvfp4") else 1.0
+    return low * (MANY_EXPERTS if run["experts"] >= 32 else 1.0)
+
+
+def simulated(asked: Sequence[Question]) -> Simulated:
+    """The simulator as it answers some questions."""
+    parts = [
+        (asked[rows[0]].task, concat([asked[row].plan.table() for row in rows]), rows)
+        for rows in batches(asked)
+    ]
+    return Simulated(parts, NAMES)
+
+
+def sampled(rows: Sequence[int]) -> Index:
+    """At most MOST_ROWS of the rows, evenly spaced."""
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
+    return np.array(rows)[chosen]
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Runs predicted from neutral profiles, and the units that are scored or learned from."""
+
+    prediction: Prediction
+    rows: dict[Unit, Index]
+    """The rows of each unit that count, of the prediction."""
+
+    @classmethod
+    def of(cls, p: Prediction) -> Unseen:
+        """Every unit of a population: rows of the core where it is in it, all of its rows else."""
+        core, every = (units.population(p, name) for name in units.POPULATIONS)
+        rows = {}
+        for unit, mine in units.rows_by_unit(p).items():
+            inside = [row for row in mine if core[row]] or [row for row in mine if every[row]]
+            if inside:
+                rows[unit] = sampled(inside)
+        return cls(p, rows)
+
+    def origin(self, unit: Unit) -> str:
+        """Who published a unit."""
+        return self.prediction.asked[int(self.rows[unit][0])].run.origin
+
+    @cached_property
+    def table(self) -> dict[Unit, Rows]:
+        """Each unit's measured steps and how the simulator reacts."""
+        every = np.concatenate([*self.rows.values()])
+        asked = [self.prediction.asked[row] for row in every]
+        response = Tabulated.of(simulated(asked), spreads_of(NAMES))
+        measured = np.log(self.prediction.measured[every])
+        scale = np.array([scale_of(q.run) for q in asked])
+        out, start = {}, 0
+        for unit, rows in self.rows.items():
+            at = np.arange(start, start + rows.size)
+            out[unit] = Rows(measured[at], response.take(at), scale[at])
+            start += rows.size
+        return out
+
+    def prior(self, without: str = "") -> Prior:
+        """The prior learned from dense and MoE units in 16 bits, but from those of one origin."""
+        taught = [
+            rows
+            for unit, rows in self.table.items()
+            if self.origin(unit) != without
+            and unit.precision == "16-bit"
+            and unit.kind in ("dense", "moe")
+        ]
+        return fit(NAMES, taught)
+
+    @cached_property
+    def priors(self) -> dict[str, Prior]:
+        """By origin, what the others teach."""
+        return {name: self.prior(name) for name in sorted({*map(self.origin, self.rows)})}
+
+    def known(self, name: str) -> list[Unit]:
+        """The units of a population."""
+        inside = set(
+            units.rows_by_unit(self.prediction.take(units.population(self.prediction, name)))
+        )
+        return [unit for unit in self.rows if unit in inside]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Rows of one unit as they are predicted from what is known of it."""
+
+    error: Value
+    """log(measured / predicted) [row]."""
+    widths: dict[float, Value]
+    """Half-width of the interval [row] by level."""
+
+    @classmethod
+    def of(cls, rows: Rows, prior: Prior, posterior: Posterior) -> Scored:
+        values, slopes = rows.response.at(posterior.mean)
+        widths = {
+            level: half_width(prior, posterior.covariance, slopes, rows.scale, level)
+            for level in LEVELS.values()
+        }
+        return cls(rows.measured - values, widths)
+
+    def take(self, keep: Mask) -> Scored:
+        """The chosen rows."""
+        widths = {level: width[keep] for level, width in self.widths.items()}
+        return Scored(self.error[keep], widths)
+
+    @property
+    def record(self) -> dict[str, float]:
+        """Scores of these rows."""
+        signed = np.exp(-self.error) - 1
+        return {
+            "median_abs": float(np.median(np.abs(signed))),
+            "mean_abs": float(np.abs(signed).mean()),
+            "bias": float(np.median(signed)),
+            **{
+                name: float((np.abs(self.error) < self.widths[level]).mean())
+                for name, level in LEVELS.items()
+            },
+            "half_width80": float(self.widths[0.8].mean()),
+        }
+
+
+def _some(rows: Rows, at: Index) -> Rows:
+    return Rows(rows.measured[at], rows.response.take(at), rows.scale[at])  # type: ignore[attr-defined]
+
+
+def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior, Index]:
+    """What is known of a unit after some of its steps, chosen at random, and the other rows."""
+    rows, prior = unseen.table[unit], unseen.priors[unseen.origin(unit)]
+    if not steps:
+        return unconditioned(prior), np.arange(rows.measured.size)
+    order = np.random.default_rng([steps, draw, rows.measured.size]).permutation(rows.measured.size)
+    return solve(prior, _some(rows, order[:steps])), order[steps:]
+
+
+def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | None:
+    """The mean scores of a unit's other rows after some of its steps; None where none are left."""
+    rows, prior = unseen.table[unit], unseen.priors[unseen.origin(unit)]
+    if rows.measured.size <= steps:
+        return None
+    every = []
+    for draw in range(DRAWS if steps else 1):
+        posterior, others = after(unseen, unit, steps, draw)
+        every.append(Scored.of(_some(rows, others), prior, posterior).record)
+    out: dict[str, float] = metrics.mean_of(every)
+    return out
+
+
+def summary(scores: Iterable[dict[str, float] | None]) -> dict[str, Any]:
+    """Scores of units, averaged; their bias as the mean of its size."""
+    known = [score for score in scores if score is not None]
+    mean = metrics.mean_of(known) or {}
+    bias = [abs(score["bias"]) for score in known]
+    return {
+        "units": len(known),
+        **{name: mean.get(name) for name in ("median_abs", "mean_abs")},
+        "mean_abs_bias": float(np.mean(bias)) if known else None,
+        **{name: mean.get(name) for name in (*LEVELS, "half_width80")},
+    }
+
+
+def regret_fitting(unseen: Unseen, chosen: Sequence[Unit], steps: int) -> float | None:
+    """How much slower than the best measured layout is the one predicted best of those said to
+    fit: the mean over ranking groups of some units, after some of their steps."""
+    p, found = unseen.prediction, []
+    by_unit = units.rows_by_unit(p)
+    unit_of_row = {row: unit for unit in chosen for row in by_unit[unit]}
+    for group in ranking_groups(p):
+        unit = unit_of_row.get(int(group[0]))
+        fits = group[p.share[group] <= EDGE]
+        if unit is None or not fits.size or unseen.rows[unit].size <= steps:
+            continue
+        exact = simulated([p.asked[row] for row in fits])
+        for draw in range(REGRET_DRAWS if steps else 1):
+            posterior, _ = after(unseen, unit, steps, draw)
+            predicted = np.exp(exact.steps(posterior.mean))
+            found.append(metrics.regret(predicted, p.measured[fits]))
+    return float(np.mean(found)) if found else None
+
+
+def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
+    """Scores by class of training, with nothing known of the stack."""
+    found: dict[str, list[dict[str, float]]] = {}
+    rows: Counter[str] = Counter()
+    for unit in chosen:
+        asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
+        names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
+        prior = unseen.priors[unseen.origin(unit)]
+        scored = Scored.of(unseen.table[unit], prior, unconditioned(prior))
+        for name in sorted(set(names)):
+            found.setdefault(name, []).append(scored.take(names == name).record)
+            rows[name] += int((names == name).sum())
+    return {name: {"rows": rows[name], **summary(found[name])} for name in sorted(found)}
+
+
+def score(
+    runs: Sequence[PublishedRun],
+    population: str = "all",
+    steps: Sequence[int] = (0,),
+    progress: Callable[[str], None] = lambda what: None,
+) -> dict[str, Any]:
+    """All scores, in the form of the JSON contract. Raises InputError for an unknown population."""
+    units.check_population(population)
+    progress("reading settings")
+    answers = questions(runs, learned=False)
+    p = predict([answer for answer in answers if isinstance(answer, Question)])
+    unseen = Unseen.of(p)
+    chosen = unseen.known(population)
+    progress("asking the simulator about every constant")
+    few_shot = {}
+    for known in steps:
+        each = [score_unit(unseen, unit, known) for unit in chosen]
+        regret = regret_fitting(unseen, chosen, known)
+        few_shot[str(known)] = {**summary(each), "regret_fitting": regret}
+        progress(f"scored after {known} steps")
+    reasons = Counter(answer for answer in answers if isinstance(answer, str))
+    record = {str(unit): _unit_record(unseen, unit) for unit in chosen}
+    return {
+        "population": population,
+        "overall": {**summary(each["step"] for each in record.values())},
+        "units": dict(sorted(record.items(), key=lambda item: -item[1]["step"]["median_abs"])),
+        "classes": by_class(unseen, chosen),
+        "few_shot": few_shot,
+        "memory": memory_scores(p),
+        "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
+    }
+
+
+def _unit_record(unseen: Unseen, unit: Unit) -> dict[str, Any]:
+    return {
+        "origin": unseen.origin(unit),
+        "rows": int(unseen.rows[unit].size),
+        "step": score_unit(unseen, unit, 0),
+    }
