@@ -86,7 +86,7 @@ def _shipped() -> tuple[PublishedRun, ...]:
 
 
 def _read(path: Path, name: str) -> list[PublishedRun]:
-    lines = [line for line in _text(path, name).splitlines(keepends=True) if line[:1] != "#"]
+    lines = [line for line in text_of(path, name).splitlines(keepends=True) if line[:1] != "#"]
     rows = csv.DictReader(lines)
     header = list(rows.fieldnames or ())
     short = short_format.is_short(header)
@@ -111,7 +111,7 @@ def _check_header(name: str, header: list[str]) -> None:
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
 
 
-def _text(path: Path, name: str) -> str:
+def text_of(path: Path, name: str) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

@@ -191,6 +191,30 @@ OPTIONS = (
     Option(flag="--runs", value="FILE", completes="file", verbs=VALIDATE, help="CSV of own runs"),
     Option(flag="--source", value="NAME", verbs=VALIDATE, help="only the rows of this source"),
     Option(
+        flag="--leave-origin-out",
+        verbs=VALIDATE,
+        help="score runs as those of a stack nobody has timed: nothing learned from their origin",
+    ),
+    Option(
+        flag="--origins",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="CSV of source,origin: which sources of --runs have one origin",
+    ),
+    Option(
+        flag="--population",
+        value="NAME",
+        verbs=VALIDATE,
+        help="which units to score: core (dense, 16 bits, frozen) or all (default)",
+    ),
+    Option(
+        flag="--steps",
+        value="N1,N2",
+        verbs=VALIDATE,
+        help="score also after N random steps of each unit are known: 0,3,5",
+    ),
+    Option(
         flag="--cross-validate",
         verbs=VALIDATE,
         help="fit scalars of the profiles and predict the runs held out (minutes)",

@@ -75,6 +75,13 @@ ABOUT = """Predict published measured runs and say how far off the predictions a
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Predict a file of published runs and say how far off the predictions are."""
+    if args.leave_origin_out:
+        from . import leave_origin_out
+
+        return leave_origin_out.run(args, _runs(args))
+    for name in ("origins", "population", "steps"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} needs --leave-origin-out")
     if args.cross_validate:
         return _cross_validate(args)
     if args.csv is not None:

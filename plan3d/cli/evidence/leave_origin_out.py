@@ -1,0 +1,121 @@
+"""`validate --leave-origin-out`: the score of a stack that nobody has timed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.text_tables import Table
+
+from ..screen.output import Screen, print_json, warn
+
+NOTES = (
+    "nothing that published runs taught is used, but a prior of constants learned from the runs "
+    "of all other origins; a unit, one source on one accelerator, precision and kind, counts once",
+    "median, mean: |predicted / measured - 1| of a step; bias: the signed median, over units the "
+    "mean of its size; in 80 %: measured inside that interval; width: half of it, in log",
+    "regret: how much slower than the best measured layout is the one predicted best of those said "
+    "to fit; after n steps: n random rows of a unit are known, its others are scored",
+)
+MOST_STEPS = 100
+
+
+def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
+    """Score published runs as those of a stack that nobody has timed."""
+    for name in ("cross_validate", "csv", "plot"):
+        if getattr(args, name):
+            raise InputError(f"--{name.replace('_', '-')} does not go with --leave-origin-out")
+    steps = _steps(args.steps)
+    from plan3d.simulator.validation.leave_origin_out import score
+    from plan3d.simulator.validation.origins import read_origins, with_origins
+
+    from ..screen import views
+
+    if args.origins is not None:
+        runs = with_origins(runs, read_origins(args.origins))
+    talks = sys.stderr.isatty() and not args.quiet
+    record = score(
+        runs, args.population or "all", steps, (lambda what: warn(what, False)) if talks else _quiet
+    )
+    if args.json:
+        print_json({"plan3d": views.version(), **record})
+        return 0
+    screen = Screen()
+    screen.table(_few_shot(record["few_shot"]))
+    screen.table(_classes(record["classes"]))
+    screen.table(_units(record["units"]))
+    screen.table(_memory(record["memory"]))
+    reasons = [f"{part['rows']} rows: {part['reason']}" for part in record["unsupported"]]
+    screen.section("Not supported", reasons)
+    screen.section("Notes", list(NOTES))
+    return 0
+
+
+def _quiet(what: str) -> None:
+    pass
+
+
+def _steps(text: str | None) -> tuple[int, ...]:
+    """The numbers of steps that are known; 0 is among them."""
+    parts = (text or "0").split(",")
+    if not all(part.strip().isdigit() and int(part) <= MOST_STEPS for part in parts):
+        raise InputError(f"--steps {text!r}: must be whole numbers up to {MOST_STEPS}: 0,3,5")
+    return tuple(sorted({0, *map(int, parts)}))
+
+
+def _percent(share: float | None, digits: int = 1) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f}"
+
+
+def _row(r: Mapping[str, Any], bias: str) -> tuple[str, ...]:
+    width = r["half_width80"]
+    return (
+        *(_percent(r[name]) for name in ("median_abs", "mean_abs", bias)),
+        *(_percent(r[name], 0) for name in ("coverage50", "coverage80", "coverage95")),
+        "-" if width is None else f"{width:.2f}",
+    )
+
+
+ERRORS = ("median %", "mean %", "bias %", "in 50 %", "in 80 %", "in 95 %", "width")
+
+
+def _few_shot(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = [
+        (f"after {n}", str(r["units"]), *_row(r, "mean_abs_bias"), _percent(r["regret_fitting"]))
+        for n, r in scores.items()
+    ]
+    headers = ("known steps", "units", *ERRORS, "regret %")
+    return Table(title="a stack nobody has timed", headers=headers, rows=tuple(rows))
+
+
+def _classes(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = [
+        (name, str(r["units"]), str(r["rows"]), *_row(r, "mean_abs_bias"))
+        for name, r in scores.items()
+    ]
+    headers = ("class", "units", "rows", *ERRORS)
+    return Table(title="the same by class of training", headers=headers, rows=tuple(rows))
+
+
+def _units(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = [
+        (name, r["origin"], str(r["rows"]), *_row(r["step"], "bias")) for name, r in scores.items()
+    ]
+    headers = ("unit, worst first", "origin", "rows", *ERRORS)
+    words = frozenset({0, 1})
+    return Table(title="and by unit", headers=headers, rows=tuple(rows), words=words)
+
+
+def _memory(r: Mapping[str, Any]) -> Table:
+    row = (
+        str(r["rows"]),
+        *(_percent(r[name]) for name in ("median_abs", "mean_abs")),
+        str(r["labelled"]),
+        *(_percent(r[name]) for name in ("false_fits", "false_ooms", "ran_but_said_not")),
+    )
+    verdicts = ("labelled", "false fits %", "false OOM %", "ran, said not %")
+    headers = ("peaks", "median %", "mean %", *verdicts)
+    return Table(title="peak memory, and whether a run fits", headers=headers, rows=(row,))
