@@ -13,7 +13,7 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = """
     simulator.base simulator.hardware simulator.workload simulator.pipeline simulator.plan
     simulator.task simulator.operators simulator.layers simulator.rules simulator.step
-    simulator.analysis simulator.validation simulator.calibration simulator.reporting
+    simulator.uncertainty simulator.analysis simulator.validation simulator.calibration simulator.reporting
     search.result search.space search.stages search.exact search.stage_dp search.layer_ilp
     search.sampling
     search.systems search.find_plans search.whatif

@@ -22,7 +22,7 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.reporting.report import training_record
+from plan3d.simulator.reporting.report import bounds, training_record
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
@@ -118,7 +118,7 @@ def _search(point: Point) -> SearchResult:
 
 
 def _numbers(point: Point, costs: Costs) -> Row:
-    low, high = costs.interval
+    low, high = bounds(costs)
     out = {
         "step_seconds": costs.step_seconds,
         "step_seconds_low": low,

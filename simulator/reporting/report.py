@@ -14,6 +14,7 @@ from ..base.units import GIB
 from ..step.costs import Costs
 from ..step.costs_tables import number_format, plan_fields
 from ..step.evaluate import by_stage
+from ..uncertainty.interval import step_interval
 from .host_report import host_record
 from .why import assumptions, layers_per_rank
 
@@ -31,7 +32,7 @@ def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[
     return {
         "plan": fields,
         "step_seconds": costs.step_seconds,
-        "step_seconds_interval": list(costs.interval),
+        "step_seconds_interval": list(bounds(costs)),
         "seconds": costs.seconds,
         "compute_seconds": costs.compute_seconds,
         "memory_bytes": {
@@ -88,9 +89,9 @@ def stage_records(costs: Costs) -> list[dict[str, Any]]:
 
 
 def bounds(costs: Costs) -> tuple[float, float]:
-    """Seconds between which the step of one plan lies in about four of five published runs."""
-    low, high = costs.one().interval
-    return low, high
+    """Seconds between which the step of one plan lies in about four of five such runs."""
+    low, high = step_interval(costs.one())
+    return float(low[0]), float(high[0])
 
 
 def stage_table(costs: Costs) -> Table:

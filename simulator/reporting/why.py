@@ -23,10 +23,11 @@ from ..pipeline.schedules import model_copies, placement
 from ..pipeline.stage_placement import chunk_ranks
 from ..plan.plan import Plan
 from ..plan.values import spell
-from ..step.costs import Costs, interval_factors
+from ..step.costs import Costs
 from ..step.costs_tables import number_format
 from ..step.stage_layouts import chunk_sizes
 from ..task import Task
+from ..uncertainty.learned import is_known
 from ..workload.model import padded_vocabulary
 from .host_report import about_the_host, host_sentence
 
@@ -210,10 +211,8 @@ def provenance_line(cluster: Cluster) -> str:
 def assumptions(costs: Costs, row: int = 0) -> list[str]:
     """What the numbers of one plan rest on."""
     task, plan = costs.task, costs.plans.take(row)
-    low, high = interval_factors(task)
     out = [
-        f"uncalibrated: about four of five published runs took {low:g} to {high:g} times the "
-        "predicted step",
+        f"uncalibrated: the interval is that of four of five runs of a stack that {_timed(task)}",
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
@@ -224,6 +223,10 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     ]
     out += grid_traffic.sentences(costs, row)
     return out + sentences(costs, row) + _about_the_model(task, plan)
+
+
+def _timed(task: Task) -> str:
+    return "its profile was fitted to" if is_known(task.software) else "nobody has timed"
 
 
 def _about_layers(task: Task) -> list[str]:

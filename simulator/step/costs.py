@@ -21,11 +21,6 @@ EDGE = 0.85
 """Share of the capacity above which a run may or may not fit: between it and 1 lay as many
 out-of-memory runs as others among 340 labelled runs of LLaMA models on A100."""
 
-ONE_NODE, MANY_NODES = (0.90, 1.16), (0.92, 1.27)
-"""Measured step over predicted step, 10th and 90th percentile of published dense 16-bit runs at
-5 % MFU and more, with the shipped profiles and nothing measured on the user's machine
-(`plan3d validate --cross-validate`)."""
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -104,12 +99,6 @@ class Costs:
         share = np.maximum(self.memory_total / self.capacity, self.host_share)
         column = names[(share > EDGE).astype(int) + (share > 1)]
         return str(column[0]) if self.single else column
-
-    @property
-    def interval(self) -> tuple[Any, Any]:
-        """Bounds that hold for about 80 % of published runs, uncalibrated."""
-        low, high = interval_factors(self.task)
-        return low * self.step_seconds, high * self.step_seconds
 
     @property
     def seconds(self) -> dict[str, Any]:
@@ -232,11 +221,6 @@ class Costs:
 
     def __str__(self) -> str:
         return costs_tables.text(self)
-
-
-def interval_factors(task: Task) -> tuple[float, float]:
-    """What four of five runs' steps lie between, over the prediction: one node or more."""
-    return ONE_NODE if task.gpus <= task.cluster.fast.gpus else MANY_NODES
 
 
 def joined(parts: Sequence[Costs]) -> Costs:

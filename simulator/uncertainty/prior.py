@@ -107,29 +107,31 @@ def spreads_of(names: Sequence[str]) -> Value:
     return np.array([CONSTANTS[name].spread for name in names])
 
 
-def fit(names: Sequence[str], units: Sequence[Rows]) -> Prior:
-    """The prior that suits these units; that of the spreads alone where there are none."""
+def fit(names: Sequence[str], units: Sequence[Rows], off: bool = True) -> Prior:
+    """The prior that suits these units; that of the spreads alone where there are none. Their
+    constants may be `off` on the mean, or not where each has been fitted."""
     spreads = spreads_of(names)
     prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START)
     at: list[Value | None] = [None] * len(units)
     for _ in range(ROUNDS if units else 0):
         solved = [solve(prior, u, INNER, start) for u, start in zip(units, at, strict=True)]
         at = [one.mean for one in solved]
-        prior = _maximised(prior, units, solved)
+        prior = _maximised(prior, units, solved, off)
     return prior
 
 
-def _maximised(prior: Prior, units: Sequence[Rows], solved: Sequence[Posterior]) -> Prior:
+def _maximised(
+    prior: Prior, units: Sequence[Rows], solved: Sequence[Posterior], off: bool
+) -> Prior:
     spreads = spreads_of(prior.names)
     means = np.array([one.mean for one in solved])
-    firm = np.array(
-        [CONSTANTS[name].spread_of_mean or FIRM * CONSTANTS[name].spread for name in prior.names]
-    )
+    free = np.array([off * CONSTANTS[name].spread_of_mean for name in prior.names])
+    firm = np.where(free, free, FIRM * spreads)
     precision = np.linalg.inv(prior.covariance)
     pulled = len(units) * precision + np.diag(firm**-2)
     mean = np.linalg.solve(pulled, precision @ means.sum(axis=0))
-    off = means - mean
-    scatter = off.T @ off + np.sum([one.covariance for one in solved], axis=0)
+    around = means - mean
+    scatter = around.T @ around + np.sum([one.covariance for one in solved], axis=0)
     start = UNITS_OF_PRIOR * np.diag(spreads**2)
     covariance = (start + scatter) / (UNITS_OF_PRIOR + len(units))
     total, rows = ROWS_OF_PRIOR * START**2, ROWS_OF_PRIOR

@@ -19,6 +19,8 @@ from ..base.arrays import Index, Mask, Value
 from ..plan.plan import concat
 from ..step.costs import EDGE
 from ..uncertainty.constants import CONSTANTS
+from ..uncertainty.interval import scale_of
+from ..uncertainty.learned import KNOWN, UNKNOWN
 from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
 from ..uncertainty.response import Simulated, Tabulated
@@ -36,15 +38,6 @@ DRAWS = 8
 REGRET_DRAWS = 2
 """Those for which layouts are ranked again."""
 LEVELS = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
-LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
-"""Errors of rows below 16 bits, and of 32 experts and more, over those of others; chosen by rule,
-before they were looked at."""
-
-
-def scale_of(run: PublishedRun) -> float:
-    """How much wider than usual the error of a row is, where few like it are published."""
-    low = LOW_PRECISION if run["dtype"] in ("fp8", "mxfp8", "nvfp4") else 1.0
-    return low * (MANY_EXPERTS if run["experts"] >= 32 else 1.0)
 
 
 def simulated(asked: Sequence[Question]) -> Simulated:
@@ -92,7 +85,7 @@ class Unseen:
         asked = [self.prediction.asked[row] for row in every]
         response = Tabulated.of(simulated(asked), spreads_of(NAMES))
         measured = np.log(self.prediction.measured[every])
-        scale = np.array([scale_of(q.run) for q in asked])
+        scale = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
         out, start = {}, 0
         for unit, rows in self.rows.items():
             at = np.arange(start, start + rows.size)
@@ -122,6 +115,26 @@ class Unseen:
             units.rows_by_unit(self.prediction.take(units.population(self.prediction, name)))
         )
         return [unit for unit in self.rows if unit in inside]
+
+
+def knows_itself(q: Question) -> bool:
+    """Whether the row's stack was fitted to runs of its origin."""
+    every = q.task.software.provenance.values()
+    return any(one.kind == "fitted" and q.run.origin in one.origins for one in every)
+
+
+def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Prior]:
+    """What all origins teach: of stacks that were fitted to runs of them, and of others."""
+    neutral, fitted = (
+        Unseen.of(predict([a for a in questions(runs, learned) if isinstance(a, Question)]))
+        for learned in (False, True)
+    )
+    asked = fitted.prediction.asked
+    known = [u for u, rows in fitted.rows.items() if knows_itself(asked[int(rows[0])])]
+    return {
+        UNKNOWN: neutral.prior(),
+        KNOWN: fit(NAMES, [fitted.table[unit] for unit in known], off=False),
+    }
 
 
 @dataclass(frozen=True)

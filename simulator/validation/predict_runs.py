@@ -20,6 +20,7 @@ from ..plan.fields import AXES
 from ..plan.plan import concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
+from ..uncertainty.interval import half_widths
 from . import metrics
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions
@@ -33,6 +34,8 @@ SAME = (
 """Columns that rows share which differ in their layout only."""
 FEWEST_LAYOUTS = 4
 """Distinct layouts that make a group worth ranking."""
+ASKED = 20
+"""Rows of a source whose intervals are looked at."""
 LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
 """Points of the curve of wrong verdicts."""
 
@@ -44,8 +47,6 @@ class Prediction:
     asked: tuple[Question, ...]
     step: Value
     """Seconds of a step."""
-    low: Value
-    high: Value
     memory: Value
     """Bytes of the rank and of the kind that the source reports."""
     share: Value
@@ -85,7 +86,7 @@ class Prediction:
 
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
-        columns = (self.step, self.low, self.high, self.memory, self.share, self.flops)
+        columns = (self.step, self.memory, self.share, self.flops)
         asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
         return Prediction(asked, *(column[keep] for column in columns))
 
@@ -102,14 +103,13 @@ def batches(asked: Sequence[Question]) -> list[Index]:
 
 def predict(asked: Sequence[Question]) -> Prediction:
     """Predicts every question, those of one task together."""
-    columns = np.empty((6, len(asked)))
+    columns = np.empty((4, len(asked)))
     for rows in batches(asked):
         several = [asked[row] for row in rows]
         task, at_peak = several[0].task, several[0].at_peak
         plans = concat([q.plan.table() for q in several])
         costs = simulate(task, plans)
-        low, high = costs.interval
-        columns[0, rows], columns[1, rows], columns[2, rows] = costs.step, low, high
+        columns[0, rows] = costs.step
         rank = several[0].run["peak_rank"]
         if at_peak is not task or rank == "last":
             layout = every_rank if rank == "last" else stage_layout
@@ -118,10 +118,28 @@ def predict(asked: Sequence[Question]) -> Prediction:
             peak = costs
         meters = [q.run.given("peak_meter", "device") for q in several]
         memory = rank_memory(peak, rank)
-        columns[3, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
-        columns[4, rows] = peak.memory_total / peak.capacity
-        columns[5, rows] = costs.mfu * costs.step
+        columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
+        columns[2, rows] = peak.memory_total / peak.capacity
+        columns[3, rows] = costs.mfu * costs.step
     return Prediction(tuple(asked), *columns)
+
+
+def interval(p: Prediction) -> tuple[Value, Value]:
+    """Bounds of 80 % of the step of every row, of its stack's prior."""
+    width = np.empty(len(p))
+    for rows in batches(p.asked):
+        plans = concat([p.asked[row].plan.table() for row in rows])
+        width[rows] = half_widths(p.asked[rows[0]].task, plans)
+    return p.step * np.exp(-width), p.step * np.exp(width)
+
+
+def covered(p: Prediction) -> float | None:
+    """Share of measured steps inside their interval, of at most ASKED rows, evenly spaced."""
+    timed = np.flatnonzero(p.timed)
+    some = np.zeros(len(p), bool)
+    some[timed[:: max(1, timed.size // ASKED)]] = True
+    part = p.take(some)
+    return metrics.coverage(*interval(part), part.measured) if len(part) else None
 
 
 def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
@@ -182,7 +200,7 @@ def score(p: Prediction, rows: int) -> dict[str, Any]:
         "step": metrics.errors(p.step[timed], measured[timed]),
         "regret": metrics.ranking(groups),
         "memory": memory_scores(p),
-        "interval80_coverage": metrics.coverage(p.low[timed], p.high[timed], measured[timed]),
+        "interval80_coverage": covered(p),
     }
 
 

@@ -215,6 +215,13 @@ OPTIONS = (
         help="score also after N random steps of each unit are known: 0,3,5",
     ),
     Option(
+        flag="--prior-out",
+        value="FILE",
+        completes="file",
+        verbs=VALIDATE,
+        help="also write the priors that all origins teach (JSON), as the package ships them",
+    ),
+    Option(
         flag="--cross-validate",
         verbs=VALIDATE,
         help="fit scalars of the profiles and predict the runs held out (minutes)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 
-from ..screen.output import Screen, print_json, warn
+from ..screen.output import Screen, check_writable, print_json, warn, write_whole
 
 NOTES = (
     "nothing that published runs taught is used, but a prior of constants learned from the runs "
@@ -29,6 +30,8 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} does not go with --leave-origin-out")
     steps = _steps(args.steps)
+    if args.prior_out is not None:
+        check_writable(args.prior_out, "--prior-out")
     from plan3d.simulator.validation.leave_origin_out import score
     from plan3d.simulator.validation.origins import read_origins, with_origins
 
@@ -40,6 +43,12 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     record = score(
         runs, args.population or "all", steps, (lambda what: warn(what, False)) if talks else _quiet
     )
+    if args.prior_out is not None:
+        from plan3d.simulator.uncertainty.learned import as_record
+        from plan3d.simulator.validation.leave_origin_out import learned_priors
+
+        priors = {name: as_record(prior) for name, prior in learned_priors(runs).items()}
+        write_whole(args.prior_out, "--prior-out", json.dumps(priors, indent=1) + "\n")
     if args.json:
         print_json({"plan3d": views.version(), **record})
         return 0

@@ -79,9 +79,9 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         from . import leave_origin_out
 
         return leave_origin_out.run(args, _runs(args))
-    for name in ("origins", "population", "steps"):
+    for name in ("origins", "population", "steps", "prior_out"):
         if getattr(args, name) is not None:
-            raise InputError(f"--{name} needs --leave-origin-out")
+            raise InputError(f"--{name.replace('_', '-')} needs --leave-origin-out")
     if args.cross_validate:
         return _cross_validate(args)
     if args.csv is not None:
@@ -293,9 +293,12 @@ def _curve_table(sources: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def rows_csv(validation: Validation) -> str:
     """One line a run: what was measured, what is predicted, or why nothing is."""
+    from plan3d.simulator.validation.predict_runs import interval
+
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     p, at = validation.prediction, 0
+    low, high = interval(p)
     writer.writerow(ROW_HEADERS)
     mfu, memory = p.measured_mfu, p.measured_memory
     for run, answer in zip(validation.runs, validation.answers, strict=True):
@@ -304,7 +307,7 @@ def rows_csv(validation: Validation) -> str:
         if isinstance(answer, str):
             writer.writerow([*head, "", run.given("step_seconds", ""), *[""] * 7, answer])
             continue
-        seconds = (p.measured[at], p.step[at], p.low[at], p.high[at])
+        seconds = (p.measured[at], p.step[at], low[at], high[at])
         numbers = (*seconds, mfu[at], memory[at], p.memory[at], p.share[at])
         cells = ["" if number != number else f"{number:.6g}" for number in numbers]
         writer.writerow([*head, str(answer.plan), *cells, ""])
