@@ -13,7 +13,8 @@ FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d":
 ORDER = """
     simulator.base simulator.hardware simulator.workload simulator.pipeline simulator.plan
     simulator.task simulator.operators simulator.layers simulator.rules simulator.step
-    simulator.uncertainty simulator.analysis simulator.validation simulator.calibration simulator.reporting
+    simulator.uncertainty simulator.analysis simulator.validation simulator.calibration
+    simulator.reporting
     search.result search.space search.stages search.exact search.stage_dp search.layer_ilp
     search.sampling
     search.systems search.find_plans search.whatif
@@ -128,7 +129,7 @@ def test_pyproject_lists_every_file_that_is_read():
         place = ROOT / folders[top] / inside
         listed |= {path for pattern in patterns for path in place.glob(pattern)}
     every = {path for name in folders.values() for path in (ROOT / name).rglob("*.*")}
-    found = {path for path in every if path.suffix in (".toml", ".csv", ".typed")}
+    found = {path for path in every if path.suffix in (".toml", ".csv", ".json", ".typed")}
     assert found == listed
     stacks = [path for path in found if path.parent.name == "software"]
     assert len(stacks) == 9

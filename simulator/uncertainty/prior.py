@@ -29,6 +29,8 @@ START = 0.06
 """Start of sigma: what repeated runs of one layout and rounding leave."""
 FIRM = 1e-3
 """Standard deviation of the mean of a constant that has no direction, over its spread."""
+SHARE = 0.5
+"""Spread of a constant that was fitted to runs of its stack, over that of others: a start."""
 ROUNDS = 25
 INNER = 4
 """Rounds of EM, and of Gauss-Newton within each."""
@@ -109,8 +111,9 @@ def spreads_of(names: Sequence[str]) -> Value:
 
 def fit(names: Sequence[str], units: Sequence[Rows], off: bool = True) -> Prior:
     """The prior that suits these units; that of the spreads alone where there are none. Their
-    constants may be `off` on the mean, or not where each has been fitted."""
-    spreads = spreads_of(names)
+    constants may be `off` on the mean; where each has been fitted they are not, and their spreads
+    are SHARE of the others' before they are looked at."""
+    spreads = spreads_of(names) * (1.0 if off else SHARE)
     prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START)
     at: list[Value | None] = [None] * len(units)
     for _ in range(ROUNDS if units else 0):
@@ -123,7 +126,7 @@ def fit(names: Sequence[str], units: Sequence[Rows], off: bool = True) -> Prior:
 def _maximised(
     prior: Prior, units: Sequence[Rows], solved: Sequence[Posterior], off: bool
 ) -> Prior:
-    spreads = spreads_of(prior.names)
+    spreads = spreads_of(prior.names) * (1.0 if off else SHARE)
     means = np.array([one.mean for one in solved])
     free = np.array([off * CONSTANTS[name].spread_of_mean for name in prior.names])
     firm = np.where(free, free, FIRM * spreads)

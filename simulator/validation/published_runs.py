@@ -112,6 +112,7 @@ def _check_header(name: str, header: list[str]) -> None:
 
 
 def text_of(path: Path, name: str) -> str:
+    """The text of a file; InputError with its name where there is none."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:

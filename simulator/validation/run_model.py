@@ -105,7 +105,7 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
         experts = Experts(
             count=run["experts"],
             top_k=run["experts_per_token"],
-            ffn=run["expert_ffn"],
+            ffn=run.given("expert_ffn", run["ffn_hidden"]),
             gated=gated,
             bias=run["expert_biases"],
             shared_ffn=run["shared_expert_ffn"],

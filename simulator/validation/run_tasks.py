@@ -14,7 +14,7 @@ from ..task import Task
 from ..workload.model import Model
 from .published_runs import PublishedRun
 from .run_cluster import cluster_of
-from .run_model import model_of
+from .run_model import LISTED, model_of
 from .run_plan import plan_of
 from .run_stack import software_of
 
@@ -59,11 +59,12 @@ class _Builder:
     def question(self, run: PublishedRun) -> Question:
         """The question of a row; InputError with the reason where there is none."""
         _check(run)
-        task = self.task(run, run["sequence"])
+        sequence = run.given("sequence", 1)
+        task = self.task(run, sequence)
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
-        longest = run.given("peak_sequence", run["sequence"])
+        longest = run.given("peak_sequence", sequence)
         return Question(run, task, plan, self.task(run, longest))
 
     def task(self, run: PublishedRun, sequence: int) -> Task:
@@ -106,7 +107,8 @@ def _batch(run: PublishedRun) -> int:
 
 def _check(run: PublishedRun) -> None:
     """Raise InputError for what is no training that the simulator knows."""
-    absent = [column for column in NEEDED if run[column] is None]
+    listed = run["family"] in LISTED
+    absent = [c for c in NEEDED if run[c] is None and not (listed and c == "sequence")]
     if run["experts"] and not run.stated("ep"):
         absent.append("ep")
     if absent:

@@ -64,6 +64,7 @@ SOFTWARE = replace(
     flash_attention=True,
     wgrad_rate=1.0,
     layer_floor=0.0,
+    backward_floor_ratio=1.5,
     contention=0.0,
     fsdp_contention=0.0,
     boundary_buffers=0.0,

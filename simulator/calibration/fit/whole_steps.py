@@ -41,11 +41,11 @@ def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) ->
             costs.append(step_costs(sizes, cluster, counted))
         except InputError as error:
             raise CalibrationError(f"training: {row.get('line', 'a row')}: {error}") from None
-    memory = [rank_memory(one) for one in costs]
+    memory = [rank_memory(one, "max") for one in costs]
     return {
         "seconds": np.array([one.step_seconds for one in costs]),
-        "memory_bytes": np.array([one[False, False][0] for one in memory]),
-        "reserved_bytes": np.array([one[False, True][0] for one in memory]),
+        "memory_bytes": np.array([one["allocated"][0] for one in memory]),
+        "reserved_bytes": np.array([one["reserved"][0] for one in memory]),
     }
 
 

@@ -41,7 +41,7 @@ CHANGES = {
     "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
-    "offloads_gradients": (True, {}, replace(DENSE, zero=2, offload_optimizer=50)),
+    "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
     "bucket_memory": (2.0, {}, DENSE),

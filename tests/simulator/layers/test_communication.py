@@ -163,7 +163,7 @@ def test_llama_3_405b_at_131072_tokens():
     dense = 6 * long.model.parameters
     scores = 6 * long.model.layers * 2 * long.model.hidden * long.sequence
     causal = (dense + scores / 2) / (dense + scores)
-    assert causal * costs.model_flops_per_second == pytest.approx(380e12, rel=0.05)
+    assert causal * costs.model_flops_per_second == pytest.approx(380e12, rel=0.1)
     short = question("llama-3.1-405b", 16384, 8192, 2048)
     costs = evaluate(short, Plan.parse("tp=8 pp=16 virtual_stages=4 micro_batch=1"))
     assert costs.model_flops_per_second == pytest.approx(400e12, rel=0.12)

@@ -1,0 +1,88 @@
+"""The shipped priors, the default stack that has their means, and the intervals they give."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import SOFTWARE, neutral, software_profile
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty import learned
+from plan3d.simulator.uncertainty.constants import CONSTANTS
+from plan3d.simulator.uncertainty.interval import step_interval
+from plan3d.simulator.workload.model import Model
+
+
+def task(software="megatron-core", model="gpt3-13b", cluster="a100-80gb-sxm", gpus=64):
+    return Task(
+        Model.preset(model),
+        Cluster.profile(cluster, gpus=gpus),
+        sequence=2048,
+        global_batch=128,
+        software=software_profile(software),
+    )
+
+
+def test_the_default_stack_is_the_neutral_one_with_learned_means():
+    """Rates exp(-mean) and floors exp(mean) times the neutral ones, to three digits."""
+    text = resources.files("plan3d.simulator.uncertainty").joinpath(learned.FILE).read_text()
+    record = json.loads(text)[learned.UNKNOWN]
+    mean = dict(zip(record["names"], record["mean"], strict=True))
+    default = software_profile("megatron-core")
+    plain = neutral(default)
+    assert (plain.sustained, plain.layer_floor) == (1.0, 300e-6)
+    assert default.sustained == pytest.approx(np.exp(-mean["gemm"]), abs=6e-4)
+    assert default.layer_floor == pytest.approx(300e-6 * np.exp(mean["floor"]), rel=2e-3)
+    free = {name for name, constant in CONSTANTS.items() if constant.spread_of_mean}
+    assert {name for name, value in mean.items() if abs(value) > 1e-3} <= free == {"gemm", "floor"}
+
+
+def test_priors_read_back_as_they_were_written():
+    prior = learned.learned(learned.KNOWN)
+    again = learned.from_record(json.loads(json.dumps(learned.as_record(prior))))
+    assert again.names == prior.names == tuple(CONSTANTS)
+    assert again.covariance == pytest.approx(prior.covariance)
+    assert np.linalg.eigvalsh(prior.covariance).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("megatron-core", False), ("torch", False), ("nanotron", True), ("zero-bubble", True)],
+)
+def test_a_stack_is_known_where_it_was_fitted(name, known):
+    assert learned.is_known(software_profile(name)) is known
+
+
+def test_no_shipped_stack_without_a_neutral_one():
+    for name in SOFTWARE:
+        assert not any(one.origins for one in neutral(software_profile(name)).provenance.values())
+
+
+def width(question, text="tp=8 pp=2 micro_batch=1"):
+    costs = evaluate(question, Plan.parse(text))
+    (low,), (high,) = step_interval(costs)
+    assert low * high == pytest.approx(costs.step_seconds**2)
+    return np.log(high / low) / 2
+
+
+def test_intervals_are_wider_where_less_is_known():
+    """A stack nobody timed, fewer than 16 bits, many experts."""
+    plain = width(task())
+    assert 0.1 < plain < 0.35
+    assert width(task("zero-bubble")) < plain
+    hopper = task(cluster="h100-sxm")
+    assert width(hopper, "tp=8 pp=2 micro_batch=1 precision=fp8") > 1.2 * width(hopper)
+    experts = task(model="deepseek-v3", cluster="h800-sxm", gpus=256)
+    assert width(experts, "tp=1 pp=8 ep=32 micro_batch=1 recompute=full") > plain
+
+
+def test_levels_hold_each_other():
+    costs = evaluate(task(), Plan.parse("tp=8 pp=2 micro_batch=1"))
+    half, most, nearly = (step_interval(costs, level) for level in (0.5, 0.8, 0.95))
+    assert nearly[0] < most[0] < half[0] < costs.step_seconds < half[1] < most[1] < nearly[1]

@@ -1,0 +1,102 @@
+"""Posterior and prior of constants against values worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.uncertainty.predictive import expected_regret, half_width, probability_fastest
+from plan3d.simulator.uncertainty.prior import Prior, Rows, fit, solve, unconditioned
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A response that is a straight line: f(d) = slopes d."""
+
+    slopes: Value
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        return self.slopes @ d, self.slopes
+
+
+def rows(measured, slopes, scale=1.0):
+    measured = np.array(measured, float)
+    return Rows(measured, Straight(np.array(slopes, float)), np.full(measured.size, scale))
+
+
+def one(spread=0.1, sigma=0.05, freedom=1e9):
+    """A prior of the common factor; with so much freedom errors are normal."""
+    return Prior(("common",), np.zeros(1), np.array([[spread**2]]), sigma, freedom)
+
+
+def test_a_step_moves_the_common_factor_by_its_share_of_what_is_known():
+    """Normal prior N(0, .1^2), a step 12 % slower with an error of .05:
+    mean .12 (1/.05^2) / (1/.05^2 + 1/.1^2) = .12 x 400 / 500, variance 1/500."""
+    found = solve(one(), rows([0.12], [[1.0]]), rounds=60)
+    assert found.mean == pytest.approx([0.12 * 400 / 500], rel=1e-6)
+    assert found.covariance == pytest.approx(np.array([[1 / 500]]), rel=1e-6)
+
+
+def test_three_steps_weigh_three_times():
+    """3 x 400 of 1,300."""
+    found = solve(one(), rows([0.1, 0.12, 0.14], [[1.0]] * 3), rounds=60)
+    assert found.mean == pytest.approx([0.12 * 1200 / 1300], rel=1e-6)
+
+
+def test_a_wider_error_weighs_less():
+    """Twice the error: 100 of 200."""
+    found = solve(one(), rows([0.12], [[1.0]], scale=2.0), rounds=60)
+    assert found.mean == pytest.approx([0.06], rel=1e-6)
+
+
+def test_a_step_that_contradicts_the_others_is_named_by_its_weight():
+    found = solve(one(freedom=4.0), rows([0.1] * 6 + [1.5], [[1.0]] * 7), rounds=40)
+    assert found.weights[:6].min() > 0.9
+    assert found.weights[6] < 0.02
+    assert found.mean[0] == pytest.approx(0.1, abs=0.01)
+
+
+def test_two_constants_are_told_apart_by_rows_that_differ():
+    """Rows of the one, of the other and of both: y = d with little error."""
+    prior = Prior(("gemm", "floor"), np.zeros(2), np.eye(2), 0.001, 1e9)
+    found = solve(prior, rows([0.3, -0.2, 0.05], [[1, 0], [0, 1], [0.5, 0.5]]), rounds=60)
+    assert found.mean == pytest.approx([0.3, -0.2], abs=1e-5)
+
+
+def test_nothing_known_is_the_prior():
+    known = unconditioned(one())
+    assert known.mean == one().mean
+    assert known.covariance == one().covariance
+
+
+def test_means_are_learned_where_constants_may_be_off():
+    """Units whose matrix products take exp(.2) as long, which nothing but gemm explains."""
+    random = np.random.default_rng(1)
+    names = ("common", "gemm")
+    units = [rows(0.2 + 0.01 * random.standard_normal(8), [[0.0, 1.0]] * 8) for _ in range(30)]
+    learned = fit(names, units)
+    assert learned.mean[0] == pytest.approx(0, abs=1e-3)
+    assert learned.mean[1] == pytest.approx(0.2, abs=0.01)
+    assert fit(names, units, off=False).mean == pytest.approx([0, 0], abs=1e-3)
+    assert learned.covariance[1, 1] < 0.1**2
+
+
+def test_no_units_leave_the_spreads():
+    assert fit(("common", "floor"), []).covariance == pytest.approx(np.diag([0.1**2, 0.5**2]))
+
+
+def test_half_width_adds_constants_and_rows_in_squares():
+    """Normal 90th percentile 1.2816; Student's t with 4 degrees of freedom 1.5332."""
+    prior = one(freedom=4.0)
+    width = half_width(prior, prior.covariance, np.array([[1.0], [0.0]]), 1.0, 0.8)
+    assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
+
+
+def test_choices_are_counted_by_draws():
+    """Three draws: the first plan is the fastest in two, and a tenth slower in the third."""
+    seconds = np.log([[1.0, 1.1], [1.0, 1.2], [1.1, 1.0]])
+    assert probability_fastest(seconds) == pytest.approx([2 / 3, 1 / 3])
+    assert expected_regret(seconds) == pytest.approx([0.1 / 3, 0.3 / 3])

@@ -1,0 +1,87 @@
+"""The simulator as a function of its constants: tables agree with it where they were made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.constants import CONSTANTS, scaled
+from plan3d.simulator.uncertainty.prior import spreads_of
+from plan3d.simulator.uncertainty.response import NODES, Simulated, Tabulated
+from plan3d.simulator.workload.model import Model
+
+NAMES = tuple(CONSTANTS)
+TEXTS = (
+    "tp=8 pp=2 micro_batch=1",
+    "tp=2 pp=4 micro_batch=2 recompute=full",
+    "zero=3 micro_batch=1",
+)
+
+
+@pytest.fixture(scope="module")
+def exact() -> Simulated:
+    task = Task(
+        Model.preset("gpt3-13b"),
+        Cluster.profile("a100-80gb-sxm", gpus=32),
+        sequence=2048,
+        global_batch=64,
+    )
+    plans = [resolve(Plan.parse(text), task.gpus) for text in TEXTS]
+    return Simulated([(task, concat([plan.table() for plan in plans]), np.arange(3))], NAMES)
+
+
+def test_at_zero_it_is_the_simulator(exact):
+    task, plans, _ = exact.parts[0]
+    values, _ = exact.at(np.zeros(len(NAMES)))
+    each = [evaluate(task, plans.take(row)).step_seconds for row in range(3)]
+    assert values == pytest.approx(np.log(each), rel=1e-12)
+
+
+def test_the_common_factor_multiplies_every_step(exact):
+    d = np.zeros(len(NAMES))
+    d[NAMES.index("common")] = 0.25
+    assert exact.steps(d) - exact.steps(0 * d) == pytest.approx([0.25] * 3)
+    assert exact.at(d)[1][:, 0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_seconds_never_make_a_step_shorter(exact, name):
+    d = np.zeros(len(NAMES))
+    d[NAMES.index(name)] = CONSTANTS[name].spread
+    assert (exact.steps(d) >= exact.steps(0 * d) - 1e-12).all()
+
+
+def test_everything_that_is_timed_has_a_constant(exact):
+    """All seconds but the optimizer's follow them; the attention core both its rate and that of
+    matrix products."""
+    d = np.full(len(NAMES), np.log(2.0))
+    d[0] = 0.0
+    d[NAMES.index("contention")] = 0.0
+    task, plans, _ = exact.parts[0]
+    costs = evaluate(task, plans.take(0))
+    still = costs.seconds["optimizer"]
+    doubled = np.exp(exact.steps(d))[0]
+    core = costs.compute_seconds["attention"]
+    assert doubled == pytest.approx(2 * (costs.step_seconds - still) + still + 2 * core, rel=0.03)
+
+
+def test_a_table_agrees_at_its_nodes_and_between_them(exact):
+    spreads = spreads_of(NAMES)
+    table = Tabulated.of(exact, spreads)
+    for k in (1, 4):
+        for node in (NODES[0], NODES[4], NODES[-1]):
+            d = np.zeros(len(NAMES))
+            d[k] = node * spreads[k]
+            assert table.at(d)[0] == pytest.approx(exact.steps(d), abs=1e-12)
+    d = 0.7 * spreads
+    assert table.at(d)[0] == pytest.approx(exact.steps(d), abs=0.05)
+    assert table.take(np.array([2])).at(d)[0] == pytest.approx(table.at(d)[0][[2]])
+
+
+def test_a_task_without_changes_is_itself(exact):
+    task = exact.parts[0][0]
+    assert scaled(task, {"gemm": 0.0, "common": 0.3}) is task

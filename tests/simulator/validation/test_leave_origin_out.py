@@ -1,0 +1,149 @@
+"""Scores of stacks that nobody has timed: what they may not know, and what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d.cli.main import main
+from plan3d.simulator.validation import units
+from plan3d.simulator.validation.leave_origin_out import (
+    MOST_ROWS,
+    Scored,
+    Unseen,
+    sampled,
+    score,
+    summary,
+)
+from plan3d.simulator.validation.predict_runs import predict
+from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
+
+FEW = ("megatron_sc21", "llmfoundry", "zerobubble24", "bloom_prequel22")
+
+
+def unseen(runs):
+    answers = questions(runs, learned=False)
+    return Unseen.of(predict([a for a in answers if isinstance(a, Question)]))
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run for run in read_runs() if run.source in FEW]
+
+
+def test_no_task_holds_a_number_that_a_published_run_taught():
+    for question in questions(read_runs(), learned=False):
+        if isinstance(question, Question):
+            software, cluster = question.task.software, question.task.cluster
+            assert not any(one.origins for one in software.provenance.values())
+            assert not any(one.origins for one in cluster.provenance.values())
+            assert not cluster.accelerator.layer_tables
+
+
+def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
+    """Its steps take five times as long: its prior, and so its predictions, stay; others move."""
+    slower = [
+        replace(run, cells={**run.cells, "step_seconds": 5 * run["step_seconds"]})
+        if run.origin == "llmfoundry" and run.timed
+        else run
+        for run in runs
+    ]
+    before, after = unseen(runs), unseen(slower)
+    mine, others = before.priors["llmfoundry"], before.priors["zerobubble24"]
+    assert after.priors["llmfoundry"].mean.tolist() == mine.mean.tolist()
+    assert after.priors["llmfoundry"].covariance.tolist() == mine.covariance.tolist()
+    assert after.priors["zerobubble24"].mean.tolist() != others.mean.tolist()
+
+
+def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
+    assert sampled(range(7)).tolist() == list(range(7))
+    many = sampled(range(1000))
+    assert many.size == MOST_ROWS
+    assert (many[0], many[-1]) == (0, 999)
+    assert np.ptp(np.diff(many)) <= 1
+
+
+def test_scores_by_hand():
+    """Predicted 10 % too fast, right, and 20 % too slow; half-widths of .15, 80 %."""
+    widths = {0.5: np.full(3, 0.05), 0.8: np.full(3, 0.15), 0.95: np.full(3, 0.3)}
+    record = Scored(np.log([1 / 0.9, 1.0, 1 / 1.2]), widths).record
+    assert record["median_abs"] == pytest.approx(0.1)
+    assert record["mean_abs"] == pytest.approx(0.1)
+    assert record["bias"] == pytest.approx(0.0)
+    assert [record[f"coverage{n}"] for n in (50, 80, 95)] == pytest.approx([1 / 3, 2 / 3, 1])
+    both = summary([record, {**record, "bias": -0.2}, None])
+    assert both["units"] == 2
+    assert both["mean_abs_bias"] == pytest.approx(0.1)
+
+
+def test_the_frozen_core():
+    """Thirteen dense units in 16 bits; one of them is not shipped."""
+    assert len(units.CORE) == 13
+    assert {unit.precision for unit in units.CORE} == {"16-bit"}
+
+
+def test_a_record_of_few_sources(runs):
+    record = score(runs, "core", (0, 3))
+    assert record["population"] == "core"
+    assert set(record["few_shot"]) == {"0", "3"}
+    names = [name.split(" / ")[0] for name in record["units"]]
+    assert set(names) <= set(FEW)
+    medians = [unit["step"]["median_abs"] for unit in record["units"].values()]
+    assert medians == sorted(medians, reverse=True)
+    after = record["few_shot"]["3"]
+    assert after["half_width80"] < record["few_shot"]["0"]["half_width80"]
+    assert 0.5 < after["coverage80"] <= 1
+    assert sum(c["rows"] for c in record["classes"].values()) == sum(
+        unit["rows"] for unit in record["units"].values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--population", "corr"], "unknown population 'corr'; did you mean core"),
+        (["--steps", "3,x"], "--steps '3,x': must be whole numbers"),
+        (["--csv", "rows.csv"], "--csv does not go with --leave-origin-out"),
+        (["--origins", "ORIGINS"], "row 1: must be a source and its origin"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, said, tmp_path, capsys):
+    bad = tmp_path / "origins.csv"
+    bad.write_text("source,origin\nllmfoundry\n")
+    asked = [str(bad) if word == "ORIGINS" else word for word in arguments]
+    assert main(["validate", "--leave-origin-out", *asked]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("source\nx\n", "must have the columns source, origin"),
+        ("source,origin\nnobody,me\n", "no run is of the source nobody"),
+        ("source,origin\nllmfoundry,a\nllmfoundry,b\n", "llmfoundry has two origins"),
+    ],
+)
+def test_bad_origins_are_one_line(text, said, tmp_path, capsys):
+    path = tmp_path / "origins.csv"
+    path.write_text(text)
+    assert main(["validate", "--leave-origin-out", "--origins", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_flags_of_the_score_need_it(capsys):
+    assert main(["validate", "--steps", "3"]) == 2
+    assert "--steps needs --leave-origin-out" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    code = "import sys, plan3d.cli.evidence.leave_origin_out; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
