@@ -32,6 +32,12 @@ def test_there_are_enough_and_none_twice():
     assert Counter(m.audit for m in EVERY if m.audit) == {"survived": 6, "others": 9, "own": 5}
 
 
+def test_every_file_of_formulas_answers_for_a_folder():
+    answering = {name for folder in FOLDERS for name in folder.tests}
+    written = (mutants.ROOT / "tests/formulas").glob("test_*.py")
+    assert answering >= {path.relative_to(mutants.ROOT).as_posix() for path in written}
+
+
 def test_a_bug_that_cannot_be_planted_is_named():
     gone = mutants.Mutation(folder="step", name="gone", module="plan3d.x", old="a b", new="c")
     with pytest.raises(ValueError, match=r"step.toml, 'gone': plan3d.x has 'a b' 2 times"):

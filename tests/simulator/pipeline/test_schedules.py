@@ -1,8 +1,6 @@
 """The table of schedules: codes, names, registration, and nothing that follows from the order."""
 
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,22 +193,3 @@ def test_no_name_is_taken_twice(names):
     with pytest.raises(ValueError, match="is there already"):
         register_schedule(replace(MINE, **names))
     assert SCHEDULES.rows == BUILT_IN
-
-
-def test_an_installed_package_brings_its_schedule(tmp_path):
-    (tmp_path / "theirs.py").write_text(
-        "from dataclasses import replace\n"
-        "from plan3d.simulator.pipeline.gpipe import SCHEDULE\n"
-        "THEIRS = replace(SCHEDULE, name='theirs', frameworks={})\n"
-    )
-    info = tmp_path / "theirs-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[plan3d.schedules]\ntheirs = theirs:THEIRS\n")
-    words = "estimate --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --sequence 2048"
-    words += " --global-batch 64 --json --plan"
-    command = [sys.executable, "-m", "plan3d", *words.split(), "pp=4 schedule=theirs"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)}
-    )
-    assert '"schedule": "theirs"' in done.stdout
