@@ -1,4 +1,4 @@
-"""Bugs that tests/benchmarks/mutants.py plants: can each still be planted?"""
+"""Bugs that tests/benchmarks/mutants.py plants can still be planted."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""What is in a column of whole numbers? Values that repeat, and rows that are alike.
+"""Columns of whole numbers: values that repeat, and rows that are alike.
 
 Columns are one-dimensional int64 arrays of equal length, as those of a table of plans.
 """

@@ -1,4 +1,4 @@
-"""How long do ranks talk? All-reduce, all-gather, reduce-scatter, all-to-all and send.
+"""Seconds of collectives: all-reduce, all-gather, reduce-scatter, all-to-all and send.
 
 Legend: n ranks of a group, `stride` ranks between neighbours (1 innermost), D GPUs of a fast
 domain, r ranks of the group in one domain, k domains it spans, x bytes one rank sends.

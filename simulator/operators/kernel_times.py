@@ -1,4 +1,4 @@
-"""How long does work take on an accelerator? Seconds of GEMMs, attention and moved bytes.
+"""Seconds of work on an accelerator: GEMMs, attention and moved bytes.
 
 Each kind of work has one function. GEMMs come from the measured table of the accelerator where
 its profile names one (gemm_tables), else from a roofline; the constants come from the hardware

@@ -1,4 +1,4 @@
-"""Which grid of ranks multiplies matrices together, and how do they split them?
+"""Grids of tensor ranks, and how their ranks split the matrices that they multiply.
 
 tp ranks form rows x columns x depth, columns innermost. Four ways, each a split of the tokens,
 input and output features of y = x w over the axes of a mesh (see `mesh`); products of a layer

@@ -1,4 +1,4 @@
-"""What do the ranks of a mesh hold and send when named dimensions are split over its axes?
+"""What the ranks of a mesh hold and send when named dimensions are split over its axes.
 
 Ranks form a mesh with named axes; tensors have named dimensions; a *split* says over which axes
 a dimension is divided while a product is computed. Everything else follows:

@@ -1,4 +1,4 @@
-"""How many steps to an accuracy? Published rates of the ways to synchronise, as iterations.
+"""Steps to an accuracy: published rates of the ways to synchronise, as iterations.
 
 Accuracy e means a mean squared gradient norm of at most e, in units where the loss to go times
 the smoothness L (f(x0) - f*) L is 1; v is the variance of one worker's gradient in the same

@@ -1,4 +1,4 @@
-"""What does one synchronisation move, and how long does it take? A policy, and its exchange.
+"""One synchronisation of a policy: what it moves, and its seconds.
 
 A policy is what all rows of a group of plans share: how replicas are kept together, over which
 graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes

@@ -1,4 +1,4 @@
-"""Does it fit? Bytes on every pipeline rank by component; the worst rank counts.
+"""Memory of every pipeline rank by component; the worst rank counts.
 
     total = weights + gradients + optimizer + activations + logits + buffers + reserve
 

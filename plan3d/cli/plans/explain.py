@@ -1,4 +1,4 @@
-"""The verb `explain`: why is a plan as fast as it is, what binds it, what would one change do?"""
+"""The verb `explain`: where a plan's step goes, what binds it, and what one change would do."""
 
 from __future__ import annotations
 

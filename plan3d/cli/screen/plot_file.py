@@ -1,4 +1,4 @@
-"""Where is a picture or a page written, and in which format?"""
+"""Files of pictures and pages: their formats, and whether they can be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do training systems compare on one task? `compare --systems`."""
+"""The verb `compare --systems`: training systems beside each other on one task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do timed layers, and runs, become a table that a profile uses? On times the simulator made."""
+"""Timed layers, and runs, become a table that a profile uses; times the simulator made."""
 
 from __future__ import annotations
 
