@@ -27,7 +27,7 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _steady_sends(s: Sizes[Value]) -> Value:
     """2 (p-1) m / p - 2: the p micro-batches in flight each make a round trip of 2 (p-1) hops per p
-    of them, less the turn at the last rank."""
+    of them, less the turn at the last rank; as simulated with equal passes."""
     return np.maximum(2 * (s.p - 1) * s.m / s.p - 2, 0.0)
 
 

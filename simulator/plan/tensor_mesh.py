@@ -123,6 +123,7 @@ def weight_gradient(p: Product, sizes: Sizes, mesh: Mesh) -> list[MeshCollective
 
 
 def elements_sent(found: Iterable[MeshCollective], mesh: Mesh) -> Number:
-    """Elements that a rank sends by rings: (n-1)/n of a buffer, twice that to reduce it."""
+    """Elements that a rank sends by rings: (n-1)/n of a buffer, twice that to reduce it
+    (Patarasuk and Yuan 2009)."""
     times = {"all_reduce": 2}
     return sum(times.get(c.operation, 1) * (1 - 1 / mesh[c.axis]) * c.size for c in found)

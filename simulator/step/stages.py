@@ -195,7 +195,7 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
     """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
-    passes: 1/w of 1 + 1/d + 1/w, the rates of kernels.gradient_rates."""
+    passes: 1/w of 1 + 1/d + 1/w, the measured rates of kernel_times.gradient_rates."""
     dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
     return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
 
