@@ -112,8 +112,8 @@ def build(
     layout_of: LayoutOf,
     cost: CostsOf | None = None,
 ) -> Stages:
-    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank, `cost` what
-    makes the cost table of its layers when that is not the model's own."""
+    """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
+    what makes the cost table of its layers when that is not the model's own."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
