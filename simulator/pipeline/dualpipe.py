@@ -110,7 +110,6 @@ def _halves(s: Sizes[Any]) -> Any:
 
 SCHEDULE = Schedule(
     name="dualpipe",
-    title="Micro-batches from both ends through two copies of the model",
     source="DeepSeek-AI 2024, section 3.2.1",
     order=_order,
     in_flight=_in_flight,

@@ -48,7 +48,6 @@ def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="dualpipe-v",
-    title="DualPipe with two chunks a rank in a V and one copy of the model",
     source="DualPipe repository",
     order=_order,
     in_flight=_in_flight,

@@ -64,7 +64,6 @@ def _group_message(name: str, s: Sizes[int]) -> str:
 
 SCHEDULE = Schedule(
     name="interleaved",
-    title="1F1B with several chunks a rank",
     source="Narayanan et al. 2021, section 2.2.2",
     order=_order,
     in_flight=_in_flight,

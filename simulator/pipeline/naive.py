@@ -36,7 +36,6 @@ def _sends(s: Sizes[Value]) -> Value:
 
 SCHEDULE = Schedule(
     name="naive",
-    title="One micro-batch at a time",
     source="Huang et al. 2019, figure 2b",
     order=_order,
     in_flight=_in_flight,

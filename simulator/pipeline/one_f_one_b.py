@@ -33,7 +33,6 @@ def _steady_sends(s: Sizes[Value]) -> Value:
 
 SCHEDULE = Schedule(
     name="1f1b",
-    title="One forward and one backward pass in turn",
     source="Narayanan et al. 2021, section 2.2.1",
     order=_order,
     in_flight=_in_flight,

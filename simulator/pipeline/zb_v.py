@@ -80,7 +80,6 @@ def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="zb-v",
-    title="Zero bubble with two chunks a rank in a V",
     source="Qi et al. 2024 b",
     order=_order,
     in_flight=in_flight,

@@ -17,9 +17,10 @@ from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import schedules
+from ..plan.codes import through_servers
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
-from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
+from ..plan.sync_policy import SyncPolicy, policy_of
 from ..task import Task
 from . import convergence, data_parallel, gradient_exchange, memory, offload, stages
 from .ranks import Weights
@@ -84,7 +85,7 @@ class PlanGroup:
             how = (self.recipe, self.optimizer, policy.offload_optimizer / 100, update)
             self.update, self.copies = offload.host_update(task, *how, s)
         else:
-            self.update = update.max(axis=1) * (policy.sync not in SERVERS)
+            self.update = update.max(axis=1) * (not through_servers(policy.sync))
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
         self.sends = self._sends(skeletons)
 

@@ -6,16 +6,15 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
+from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.step.plan_timeline import PlanTimeline
 
-PICTURES = ("png", "svg", "pdf")
 ABOUT = """Simulate the pipeline of one plan, operation by operation.
 
   plan3d timeline --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
@@ -26,7 +25,7 @@ Open the trace at https://ui.perfetto.dev."""
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Simulate one plan and write what was asked for."""
-    form = _picture_format(args.gantt)
+    form = plot_file.form_of(args.gantt, "--gantt")
     if args.trace is not None:
         check_writable(args.trace, "--trace")
     from plan3d.simulator.step.plan_timeline import timeline_of
@@ -48,16 +47,6 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     else:
         _print(x)
     return 0
-
-
-def _picture_format(name: str | None) -> str:
-    if name is None:
-        return ""
-    check_writable(name, "--gantt")
-    form = name.rpartition(".")[2].lower()
-    if form not in PICTURES:
-        raise InputError(f"--gantt {name}: must end in .{', .'.join(PICTURES)}")
-    return form
 
 
 def record(x: PlanTimeline) -> dict[str, Any]:
