@@ -57,9 +57,7 @@ def record(x: PlanTimeline) -> dict[str, Any]:
 
     t = x.timeline
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(x.task),
-        "profile": views.profile_record(x.task),
+        **views.question_record(x.task),
         "plan": report.plan_record(x.costs, 0)["plan"],
         "step_seconds": x.step_seconds,
         "closed_form_step_seconds": x.closed_form,

@@ -96,9 +96,7 @@ def record(race: BackendBenchmark) -> dict[str, Any]:
         "seconds": race.optimum.seconds_searching,
     }
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(race.task),
-        "profile": views.profile_record(race.task),
+        **views.question_record(race.task),
         "memory_limit_bytes": float(race.optimum.limit),
         "space": race.space,
         "budget": race.budget,
