@@ -67,7 +67,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """The thing of that name; InputError with the nearest names, after the option it was given
         to, when it is unknown."""
         if self.knows(name):
-            return self[name]
+            return self[self.aliases.get(name, name)]
         before = f"{option} {name} is not known" if option else f"unknown {self.what} {name!r}"
         raise InputError(f"{before}{did_you_mean(name, self)}")
 
