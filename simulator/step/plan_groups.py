@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..base.arrays import Index, Value, codes_in, take_last
+from ..base.arrays import Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
@@ -132,7 +132,9 @@ class PlanGroup:
     def take(self, which: Index, rows: Index) -> PlanGroup:
         """The chosen ones of its rows, which stand at `rows` in another table."""
         out = copy(self)
-        used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
+        chosen = self.skeleton[which]
+        first, out.skeleton = first_of_each(chosen)
+        used = chosen[first]
         out.plans, out.rows = self.plans.take(which), rows
         out.stages = take_last(self.stages, used)
         for name in ("sync", "update", "copies", "worst", "sends"):
