@@ -10,7 +10,11 @@ from .cli.main import main as run
 
 
 def main() -> int:
-    """Run the command line on the arguments of the process."""
+    """Run the command line on the arguments of the process.
+
+    The matrices here are small: threads of numpy's BLAS would cost more to start than they save.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the shell: >&-

@@ -62,7 +62,7 @@ def find_plans(
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
     free. The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when
-    None) is what SAMPLERS draw from, which end after sampling.BUDGET plans unless told otherwise.
+    None) is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
     Raises InputError for an unknown backend, objective, system, field or value.
     """
     deadline = Deadline.after(time_limit)

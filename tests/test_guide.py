@@ -1,4 +1,4 @@
-"""Does every command and every line of Python that the user guide shows work?"""
+"""Every command and every line of Python that the user guide shows works."""
 
 from __future__ import annotations
 

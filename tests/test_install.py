@@ -1,4 +1,4 @@
-"""Is the package found however it was installed, and from whichever folder it is used?"""
+"""The package is found however it was installed, and from whichever folder it is used."""
 
 from __future__ import annotations
 

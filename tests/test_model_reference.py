@@ -1,4 +1,4 @@
-"""The model reference names rooms that exist, and everything that a plan can choose."""
+"""The pages name files that exist, and the model reference everything that a plan can choose."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from plan3d.simulator.plan.fields import FIELDS
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 ROOMS = sorted(set(re.findall(r"`(simulator/[\w/]+\.py):(\w+)`", PAGE)))
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FILE = r"`((?:simulator|search|plan3d|hardware_profiles|tests|docs|notebooks)/[\w./-]+)"
+LINK = r"\]\(([^)#:\s]+)"
 CHOICES = ("schedule", "sync", "compression", "topology", "cp_comm", "expert_dispatch")
 """Fields of a plan whose values are formulas."""
 
@@ -28,6 +31,14 @@ def public(path: Path) -> set[str]:
 def test_rooms_that_the_reference_names_exist(room):
     file, name = room
     assert name in public(ROOT / file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    text = page.read_text(encoding="utf-8")
+    named = [ROOT / name for name in re.findall(FILE, text) if "NAME" not in name]
+    linked = [page.parent / name for name in re.findall(LINK, text)]
+    assert [path for path in (*named, *linked) if not path.exists()] == []
 
 
 @pytest.mark.parametrize("field", CHOICES)

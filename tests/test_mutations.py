@@ -1,4 +1,4 @@
-"""Bugs that tests/benchmarks/mutants.py plants: can each still be planted?"""
+"""Bugs that tests/benchmarks/mutants.py plants can still be planted."""
 
 import ast
 import importlib.util
@@ -30,6 +30,12 @@ def test_there_are_enough_and_none_twice():
     assert len({m.name for m in EVERY}) == len(EVERY)
     assert len({(m.module, m.old, m.new) for m in EVERY}) == len(EVERY)
     assert Counter(m.audit for m in EVERY if m.audit) == {"survived": 6, "others": 9, "own": 5}
+
+
+def test_every_file_of_formulas_answers_for_a_folder():
+    answering = {name for folder in FOLDERS for name in folder.tests}
+    written = (mutants.ROOT / "tests/formulas").glob("test_*.py")
+    assert answering >= {path.relative_to(mutants.ROOT).as_posix() for path in written}
 
 
 def test_a_bug_that_cannot_be_planted_is_named():

@@ -1,4 +1,4 @@
-"""Do the notebooks run from a fresh kernel, and are they kept short and without outputs?"""
+"""The notebooks run from a fresh kernel, and are kept short and without outputs."""
 
 from __future__ import annotations
 

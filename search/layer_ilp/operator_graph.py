@@ -1,4 +1,4 @@
-"""What does it cost to split the operators of a graph over ranks, each in its own way?
+"""A graph of operators split over ranks, each in its own way, and what that costs.
 
 Operators are nodes of a networkx DAG, edges say whose output they read. A partition of an
 operator reads its inputs in one layout and leaves its output in another; between two operators

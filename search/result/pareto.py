@@ -1,4 +1,4 @@
-"""Which plans are beaten in time or in memory by no other?"""
+"""The Pareto frontier: plans that no other beats in both time and memory."""
 
 from __future__ import annotations
 

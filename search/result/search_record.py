@@ -93,9 +93,15 @@ class Frontier:
         new = new[feasible[new]]
         if not new.size:
             return
-        fresh = costs.take(new)
-        every = joined([self.costs, fresh]) if self.costs else fresh
-        self.costs = every.take(frontier(every.step, every.memory_total))
+        best = new[frontier(costs.step[new], costs.memory_total[new])]
+        self.costs = self._with(costs.take(best))
+
+    def _with(self, fresh: Costs) -> Costs:
+        """The frontier of what is known and of a new frontier."""
+        if self.costs is None:
+            return fresh
+        every = joined([self.costs, fresh])
+        return every.take(frontier(every.step, every.memory_total))
 
 
 class SearchRecord:

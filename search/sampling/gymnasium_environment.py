@@ -1,4 +1,4 @@
-"""How does an agent of one's own search? A problem as a Gymnasium environment.
+"""A search problem as a Gymnasium environment, for agents of one's own.
 
 One episode builds one plan: each step takes the index of the next variable's value, and the last
 one pays. The package is an optional extra, imported when an environment is made.

@@ -1,4 +1,4 @@
-"""Can a policy learn which plans are fast? REINFORCE over one decision after another.
+"""REINFORCE over one decision after another: a policy that learns which plans are fast.
 
 The policy is a product of categorical distributions, one a variable in the problem's order, masked
 to the values that can still become a legal plan: every sample is legal. The logits of a variable

@@ -1,4 +1,4 @@
-"""Which plan is best if all stages are alike, and which are good ones to change stage by stage?
+"""Two phases: the best plans whose stages are alike, then changes stage by stage.
 
 A staged problem has too many variables to begin with all of them. A share of the budget goes to
 its plans whose stages are alike; from the best of those the same backend goes on stage by stage.

@@ -1,4 +1,4 @@
-"""Which points to cost next, knowing only scores? Random, annealing, SPSA and CMA-ES.
+"""Samplers that know only scores: random search, annealing, SPSA and CMA-ES.
 
 Each class asks for points and is told their scores, which are logarithms (objective.guided):
 a difference of 0.01 is one percent. One setting serves all tasks; it was chosen on the tasks that
@@ -44,7 +44,7 @@ class RandomSearch:
 
 
 class Tired:
-    """Which of several walkers have found nothing better for a while, and should start again?"""
+    """Those of several walkers that found nothing better for a while, and should start again."""
 
     def __init__(self, walkers: int, patience: int) -> None:
         self.best, self.since = np.full(walkers, np.inf), np.zeros(walkers, int)

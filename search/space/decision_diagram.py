@@ -1,4 +1,4 @@
-"""Which values of the next axis can still become a legal plan, whatever was chosen before?
+"""A decision diagram: values of the next axis that can still become a legal plan.
 
 A decision diagram of the legal plans of a space: a node stands for all prefixes that agree in the
 fields which later rules read, an arc for one value of the next axis. Arcs into dead ends are cut,

@@ -1,4 +1,4 @@
-"""What does a sampling search choose? Discrete variables in a fixed order, legal by construction.
+"""A sampling problem: discrete variables in a fixed order, legal by construction.
 
 A point is a row of indices, one for each variable. A problem says which values of the next
 variable can still become a legal plan after a prefix; whoever chooses one variable after another
@@ -80,7 +80,7 @@ class Problem(Protocol):
 
 
 class Repeats:
-    """How many tables in a row held nothing but known points?"""
+    """Tables in a row that held nothing but known points."""
 
     def __init__(self) -> None:
         self.known: set[bytes] = set()

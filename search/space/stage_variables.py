@@ -1,4 +1,4 @@
-"""Where in a point is what of a staged plan, and what does a move change?
+"""The variables of a staged plan: their places in a point, and what a move changes.
 
 A point is the number of stages, of micro-batches, and for each stage, in this order: where it ends
 (layers from an even cut), tp, the ZeRO stage and how much of it recomputes.

@@ -1,4 +1,4 @@
-"""Which plans are a system's? Constraints of a search, and a plan with what its system holds."""
+"""Plans of a system: constraints of a search, and a plan with what its system holds."""
 
 from __future__ import annotations
 

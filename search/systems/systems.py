@@ -1,4 +1,4 @@
-"""What would a known training system do? The plan fields that each holds.
+"""Known training systems as the plan fields that each holds.
 
 A system is a way to parallelise, not a software stack: kernels are those of --software for all, so
 that two systems differ by what they exchange, keep and wait for. A field that a system holds may be

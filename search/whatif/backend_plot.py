@@ -1,4 +1,4 @@
-"""How does regret fall with the plans costed? One picture of a race, a colour for each backend."""
+"""A picture of a race: regret against plans costed, a colour for each backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why is a plan as fast as it is, what binds it, and what would one change do? One object.
+"""An explanation of a plan as one object: why it takes its time, what binds it, what to change.
 
 What the verb `explain` prints; numbers are seconds, bytes and shares.
 """

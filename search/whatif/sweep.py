@@ -1,4 +1,4 @@
-"""What if a number of the question were another? Many questions, answered one point each.
+"""Sweeps: one question asked over many values of its numbers, one point each.
 
 A point is a task with a plan, or with none where its best plan is asked for. Points are
 independent: they run in this process, in a pool of processes, or on a Dask cluster, and the rows

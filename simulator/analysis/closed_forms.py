@@ -1,4 +1,4 @@
-"""What do the closed forms of lectures and papers say, before any simulation?
+"""Closed forms of lectures and papers: what people compute before any simulation.
 
 Each function is one published estimate, kept beside the simulator so that its answers can be
 compared with what people compute by hand. Legend: N parameters, l layers, h hidden, s sequence,

@@ -1,4 +1,4 @@
-"""What does a layer on a grid of tensor ranks send along each axis, and where? For a few rows.
+"""Traffic of a layer on a grid of tensor ranks, by axis and link, for a few rows.
 
 Bytes are those a rank sends for one micro-batch, forward and backward, of a model's first layer;
 recompute sends what the forward pass sends again and is left out.

@@ -1,4 +1,4 @@
-"""Why not the other plan? Two plans of one task, term by term, in seconds and bytes."""
+"""Two plans of one task, term by term, in seconds and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How near do the model's matrix products come to the machine's limits? One point a GEMM.
+"""A roofline of the model's matrix products: one point a GEMM against the machine's limits.
 
 intensity = 2 m n k / (bytes of both operands and the result),  roof = min(peak, BW intensity)
 """

@@ -1,4 +1,4 @@
-"""Which hardware number matters most? The step's elasticity to each, for one plan.
+"""Elasticity of one plan's step to each number of the hardware.
 
     elasticity = d ln(step) / d ln(number)
 

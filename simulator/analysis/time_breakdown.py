@@ -1,4 +1,4 @@
-"""Where does a step go? Seconds from the model's arithmetic at peak to the predicted step.
+"""Where a step goes: seconds from the model's arithmetic at peak to the predicted step.
 
     step = ideal + causal + matmul + attention + memory_bound + uneven + recompute + ...
 

@@ -1,4 +1,4 @@
-"""What does one plan's data-parallel synchronisation send, and what is taken for granted?
+"""What one plan's data-parallel synchronisation sends, and what is taken for granted.
 
 Bytes and messages are those of the rank with most parameters, mean over the steps of a period.
 Legend: n replicas, S bytes of a rank's gradients or weights.
@@ -12,11 +12,11 @@ import numpy as np
 
 from ..base.units import format_bytes
 from ..operators.collectives import ProcessGroup as Ranks
-from ..plan.codes import Sync
+from ..plan.codes import Sync, gossips, through_servers
 from ..plan.compressors import METHODS, Compression, delta, omega
 from ..plan.gossip_graphs import Mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import GOSSIP, SERVERS, SyncPolicy, policy_of
+from ..plan.sync_policy import SyncPolicy, policy_of
 from ..plan.values import spell
 from ..step import gradient_exchange
 from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
@@ -63,12 +63,12 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     policy = group.policy
     mixing = (
         gradient_exchange.mixing_of(task, policy, plan.dp, plan.tp)
-        if policy.sync in GOSSIP
+        if gossips(policy.sync)
         else None
     )
     sent = float(_sent(group, policy, plan, mixing).max())
     server = 0.0
-    if policy.sync in SERVERS:
+    if through_servers(policy.sync):
         server = sent * task.gpus / gradient_exchange.servers(policy, task.cluster)
     neighbours = mixing.messages if mixing else 0.0
     messages = gradient_exchange.messages(policy, replicas, neighbours) / policy.period
@@ -85,7 +85,7 @@ def _sent(
     shares = ((weights.dense, weights.data_group), (weights.expert, weights.expert_group))
     out = np.zeros_like(weights.dense)
     for share, ranks in shares:
-        if policy.sync in SERVERS:
+        if through_servers(policy.sync):
             out = out + share * up
         elif mixing:
             out = out + share * full * _gossip_copies(policy, ranks, mixing)
@@ -146,7 +146,7 @@ def _of_policy(task: Task, found: Traffic) -> list[str]:
             f"{found.mixing.spectral_gap:.4g} over {found.mixing.period} steps; replicas numbered "
             "domain by domain; received weights are kept beside the own"
         )
-    if policy.sync in SERVERS:
+    if through_servers(policy.sync):
         count = gradient_exchange.servers(policy, task.cluster)
         out.append(
             f"{count} parameter server{'s' if count > 1 else ''} with a node's NICs, receiving "

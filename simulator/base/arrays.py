@@ -1,4 +1,4 @@
-"""What is in a column of whole numbers? Values that repeat, and rows that are alike.
+"""Columns of whole numbers: values that repeat, and rows that are alike.
 
 Columns are one-dimensional int64 arrays of equal length, as those of a table of plans.
 """
@@ -65,14 +65,25 @@ def distinct(columns: Sequence[Column]) -> tuple[Index, Index]:
             (key, span), (digit, width) = _ranked(key), _ranked(digit)
         key = key * width + digit
         span *= width
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return first, which
+    return first_of_each(key)
+
+
+def first_of_each(values: NDArray[Any]) -> tuple[Index, Index]:
+    """The first row of each distinct value, in ascending order, and the place that the value of
+    each row has among them: np.unique, which would load numpy's masked arrays for nothing."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.ones(values.size, bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    which = np.empty(values.size, np.intp)
+    which[order] = np.cumsum(starts) - 1
+    return order[starts], which
 
 
 def _ranked(column: Column) -> tuple[Column, int]:
     """Each value's place among the distinct ones, and how many those are."""
-    values, places = np.unique(column, return_inverse=True)
-    return places, values.size
+    first, places = first_of_each(column)
+    return places, first.size
 
 
 def take_last(record: Record, chosen: Index) -> Record:

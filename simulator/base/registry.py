@@ -6,7 +6,7 @@ name is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +28,8 @@ class Registry(Mapping[str, T], Generic[T]):
     ) -> None:
         self.what, self.group, self._load = what, group, load or _attribute
         self._known: dict[str, T | str] = dict(known)
+        self.aliases: dict[str, str] = {}
+        """Further names of things."""
         self._plugged = False
 
     def __getitem__(self, name: str) -> T:
@@ -45,23 +47,27 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._known)
 
-    def register(self, name: str, thing: T) -> None:
-        """Add a thing; ValueError where the name is taken by another."""
-        if self._known.get(name, thing) is not thing:
-            raise ValueError(f"{self.what} {name!r} is there already")
+    def register(self, name: str, thing: T, aliases: Sequence[str] = ()) -> None:
+        """Add a thing, by further names too; ValueError where one is taken by another thing."""
+        if self._known.get(name) is thing:
+            return
+        taken = [word for word in (name, *aliases) if word in self._known or word in self.aliases]
+        if taken:
+            raise ValueError(f"{self.what} {taken[0]!r} is there already")
         self._known[name] = thing
+        self.aliases |= dict.fromkeys(aliases, name)
 
     def knows(self, name: str) -> bool:
         """Whether there is such a thing, here or in what installed packages declare."""
-        if name not in self._known:
+        if name not in self._known and name not in self.aliases:
             self._plug_in()
-        return name in self._known
+        return name in self._known or name in self.aliases
 
     def named(self, name: str, option: str = "") -> T:
         """The thing of that name; InputError with the nearest names, after the option it was given
         to, when it is unknown."""
         if self.knows(name):
-            return self[name]
+            return self[self.aliases.get(name, name)]
         before = f"{option} {name} is not known" if option else f"unknown {self.what} {name!r}"
         raise InputError(f"{before}{did_you_mean(name, self)}")
 
@@ -84,7 +90,8 @@ def _attribute(text: str) -> Any:
 
 
 class Codes(Mapping[str, int]):
-    """Name -> code of what a registry holds: its place there, which never changes."""
+    """Name -> code of what a registry holds: its place there, which never changes. Aliases, which
+    have the code of their thing, come after the names."""
 
     def __init__(self, registry: Registry[T]) -> None:
         self._registry = registry
@@ -92,16 +99,17 @@ class Codes(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         if name not in self:
             raise KeyError(name)
-        return list(self._registry).index(name)
+        return list(self._registry).index(self._registry.aliases.get(name, name))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._registry.knows(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._registry)
+        yield from self._registry
+        yield from self._registry.aliases
 
     def __len__(self) -> int:
-        return len(self._registry)
+        return len(self._registry) + len(self._registry.aliases)
 
 
 class ByCode(Mapping[int, T], Generic[T]):

@@ -1,4 +1,4 @@
-"""What does a JSON or TOML object say? Values read by type; what is wrong is named by its path."""
+"""JSON and TOML objects read by type; what is wrong is named by its path."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class TrainingTime:
     accumulation, softmax over stored scores (STREAM triad: 0.83 to 0.89 on A100 and H100)."""
     loss_efficiency: float | None = None
     """Share of memory bandwidth at which cross-entropy moves the bytes that the cost model counts
-    (operators.LOSS_BYTES); None for that of other memory-bound kernels."""
+    (layer_work.LOSS_BYTES); None for that of other memory-bound kernels."""
     backward_bytes_ratio: float | None = None
     """Time of memory-bound kernels backward over forward; None for the stack's."""
     layer_floor: float = 0.0

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Value
+from ..base.arrays import Value, first_of_each
 from ..base.errors import InputError
 from .profile_file import MEASUREMENTS, PACKAGE
 
@@ -100,8 +100,8 @@ def read(text: str) -> tuple[Value, Value, Value, Value]:
     lines = [line for line in _lines(text) if line.partition(",")[0] not in _MACHINE]
     m = np.array(_numbers(lines[0].split(",")[2:]))
     rows = np.array([_numbers(line.split(",")) for line in lines[1:]])
-    n, i = np.unique(rows[:, 0], return_inverse=True)
-    k, j = np.unique(rows[:, 1], return_inverse=True)
+    (first_n, i), (first_k, j) = first_of_each(rows[:, 0]), first_of_each(rows[:, 1])
+    n, k = rows[first_n, 0], rows[first_k, 1]
     seconds = np.full((n.size, k.size, m.size), np.nan)
     seconds[i, j] = rows[:, 2:] * 1e-6
     return m, n, k, seconds

@@ -1,4 +1,4 @@
-"""How fast does a GPU reach the memory of its node, and how fast does the node compute there?
+"""The host of a node: how fast a GPU reaches its memory, and how fast it computes.
 
 GPUs of a node share its memory, and those behind one switch its link. Copies go both ways at once.
 Neglected: which socket a GPU hangs on, NICs on the same switch, pinning.

@@ -18,12 +18,14 @@ from .layer_kinds import LayerKind, Local
 def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
     """Exposed seconds of getting keys and values of the whole sequence, forward and backward."""
     forward, backward = np.zeros((2, local.s.cp.size))
-    for code in np.unique(local.s.cp_comm):
+    for code in ContextComm:
         mine = local.s.cp_comm == code
-        passes = _CONTEXT[ContextComm(int(code))](block, core, local)
-        forward, backward = (
-            np.where(mine, new, old) for new, old in zip(passes, (forward, backward), strict=True)
-        )
+        if some(mine):
+            passes = _CONTEXT[code](block, core, local)
+            forward, backward = (
+                np.where(mine, new, old)
+                for new, old in zip(passes, (forward, backward), strict=True)
+            )
     return forward, backward
 
 

@@ -1,4 +1,4 @@
-"""How long do the GEMMs of layers take? Kinds together, and strategies with equal GEMMs once.
+"""Seconds of the GEMMs of layers: all kinds together, strategies with equal GEMMs once.
 
 Columns are strategies.
 """

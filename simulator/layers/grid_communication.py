@@ -1,4 +1,4 @@
-"""How long do the products of a layer on a grid communicate, and how much of it shows?
+"""Communication of a layer on a grid of tensor ranks: seconds, and how much of them shows.
 
 Gathered weights, their gradients and sums of input gradients may hide behind the products of
 their pass (overlap_tp; the three overlaps of axonn-ai/axonn, intra_layer/fully_connected.py); what

@@ -1,4 +1,4 @@
-"""What does one layer cost under a local strategy? Seconds, parameters and activation bytes.
+"""Costs of one layer under a local strategy: seconds, parameters and activation bytes.
 
 `layer_costs` makes a table [strategy, layer kind, Cost] once for the distinct strategies of many
 plans; everything above gathers rows of it. Seconds are per micro-batch on one rank.

@@ -1,4 +1,4 @@
-"""What kinds of layers has a model, and what does a rank see of them?
+"""The kinds of layers of a model, and what a rank sees of them.
 
 Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1.
 """

@@ -1,4 +1,4 @@
-"""What does a layer of a listed network cost? Seconds from its FLOPs and bytes, and its memory.
+"""Costs of a layer of a listed network: seconds from its FLOPs and bytes, and its memory.
 
     forward = t0 + [(b F / (eta P))^q + (bytes / (beta BW))^q]^(1/q),  backward = 2 forward
     bytes = 2 b A + weights: activations are written and read once, weights read once

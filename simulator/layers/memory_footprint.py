@@ -1,4 +1,4 @@
-"""What does a layer keep on a rank? Parameters, and activations for the backward pass.
+"""What a layer keeps on a rank: parameters, and activations for the backward pass.
 
 Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1, e bytes of an
 element; columns are strategies.

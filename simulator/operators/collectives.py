@@ -1,4 +1,4 @@
-"""How long do ranks talk? All-reduce, all-gather, reduce-scatter, all-to-all and send.
+"""Seconds of collectives: all-reduce, all-gather, reduce-scatter, all-to-all and send.
 
 Legend: n ranks of a group, `stride` ranks between neighbours (1 innermost), D GPUs of a fast
 domain, r ranks of the group in one domain, k domains it spans, x bytes one rank sends.
@@ -58,7 +58,11 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Proc
 
 
 def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
-    """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own."""
+    """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own.
+
+    Source: fits to nccl-tests inside a fast domain; latency and bandwidth of Hockney 1994, a root
+    between them.
+    """
     out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
     out += sent / time.bandwidth
     if time.own_bandwidth < np.inf:
@@ -71,6 +75,7 @@ def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> V
     moved = g sqrt(x) / (1 + sqrt(x / x0)) + x / BW + own / BW_own.
 
     Sends to all peers start together, so starting them overlaps with the transfers.
+    Source: fits to nccl-tests inside a fast domain.
     """
     root = np.sqrt(sent)
     moved = time.root * root / (1 + root / np.sqrt(time.root_bytes))
@@ -80,7 +85,7 @@ def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> V
 
 
 def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:
-    """t = a_fabric + b_node hops + g sqrt(x) + x / BW."""
+    """t = a_fabric + b_node hops + g sqrt(x) + x / BW. Source: fits to nccl-tests of many nodes."""
     net = cluster.network
     out: Value = net.latency + hops * net.latency_per_node + net.root * np.sqrt(sent)
     out += sent / bandwidth
@@ -108,12 +113,18 @@ def _ring(
 
 
 def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
-    """Seconds until every rank has all `size` bytes: (n-1)/n size sent by each."""
+    """Seconds until every rank has all `size` bytes: (n-1)/n size sent by each.
+
+    Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
+    """
     return _ring(size, group, cluster, cluster.fast.all_gather)
 
 
 def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
-    """Seconds until every rank has its share of the sum of `size` bytes."""
+    """Seconds until every rank has its share of the sum of `size` bytes: an all-gather backwards.
+
+    Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
+    """
     return _ring(size, group, cluster, cluster.fast.reduce_scatter)
 
 
@@ -123,6 +134,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     In a domain the faster of ring and switch (NVLS); across, the faster of ring and tree. On
     exactly two domains a tree sends every byte through a NIC once, size / r for each of the r
     NICs: up to twice the ring's rate, and no more than the ring's where r = 1.
+    Source: Patarasuk and Yuan 2009 (ring); Sanders et al. 2009 (two trees).
     """
     steps, own = 2 * (group.ranks - 1), size / group.ranks
     sent = steps * own
@@ -149,6 +161,7 @@ def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     """Seconds to exchange `size` bytes a rank with every other: (n-1)/n of it is sent.
 
     Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
+    Source: nccl-tests, PERFORMANCE.md (the factor (n-1)/n).
     """
     n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
     own = size / n
@@ -191,7 +204,10 @@ def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> V
 
 
 def wire_bytes(operation: str, size: Value | float, ranks: Value | float) -> Value:
-    """Bytes one rank sends: all-reduce 2 (n-1)/n size, the others (n-1)/n size, send all."""
+    """Bytes one rank sends: all-reduce 2 (n-1)/n size, the others (n-1)/n size, send all.
+
+    Source: nccl-tests, PERFORMANCE.md.
+    """
     n = np.asarray(ranks, float)
     factors = {"all_reduce": 2 * (n - 1) / n, "send": np.ones(n.shape)}
     out: Value = factors.get(operation, (n - 1) / n) * np.asarray(size, float)
@@ -212,7 +228,10 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
 
 
 def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
-    """Seconds of a pair of binary trees: the bytes of a ring, latency O(log n)."""
+    """Seconds of a pair of binary trees: the bytes of a ring, latency O(log n).
+
+    Source: Sanders et al. 2009, Two-tree algorithms for full bandwidth broadcast.
+    """
     own = size / group.ranks
     sent = 2 * (group.ranks - 1) * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))

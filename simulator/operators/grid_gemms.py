@@ -1,4 +1,4 @@
-"""Which matrix products has a layer on a grid, and what does a rank compute, hold and send of them?
+"""Matrix products of a layer on a grid: what a rank computes, holds and sends of them.
 
 Products up a layer (queries, keys and values; the MLP's first; the head) and down it (attention
 output; the MLP's second; the embedding, a product with one-hot tokens) alternate, so each reads

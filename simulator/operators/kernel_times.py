@@ -1,4 +1,4 @@
-"""How long does work take on an accelerator? Seconds of GEMMs, attention and moved bytes.
+"""Seconds of work on an accelerator: GEMMs, attention and moved bytes.
 
 Each kind of work has one function. GEMMs come from the measured table of the accelerator where
 its profile names one (gemm_tables), else from a roofline; the constants come from the hardware
@@ -122,7 +122,9 @@ def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
 def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
     """Seconds from the profile's constants.
 
-    t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
+        t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)
+
+    Source: Williams et al. 2009 (roofline), its corner rounded; t0, eta, beta and q are fitted.
     """
     constants = accelerator.gemm[recipe.linear.width]
     peak = peak_flops(accelerator, recipe.linear.name)
@@ -154,7 +156,11 @@ def gemm_origins(
 
 
 def smooth_maximum(a: Value, b: Value | float, sharpness: float) -> Value:
-    """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows."""
+    """(a^q + b^q)^(1/q) with q = sharpness, scaled so that no power underflows.
+
+    The q-norm instead of the roofline's maximum (Williams et al. 2009): neither bound is reached
+    where both are near.
+    """
     high = np.maximum(np.maximum(a, b), 1e-300)
     ratio: Value = np.minimum(a, b) / high
     raised: Value = ratio**sharpness

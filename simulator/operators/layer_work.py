@@ -200,7 +200,11 @@ def _mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | f
 
 
 def expert_assignments(experts: Experts, s: Strategy, sequence: int) -> Value:
-    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t."""
+    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t.
+
+    Every token goes to top_k experts (Shazeer et al. 2017, section 2.1); a tensor rank of experts
+    works on those of all its etp ranks (Megatron-Core's folding).
+    """
     return s.tokens(sequence) * (experts.imbalance * experts.top_k) * s.etp / s.tp
 
 

@@ -17,7 +17,6 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
 
 SCHEDULE = Schedule(
     name="breadth-first",
-    title="All micro-batches through a chunk before the next chunk",
     source="Lamy-Poirier 2023",
     order=_order,
     in_flight=in_flight,

@@ -75,7 +75,6 @@ def _message(name: str, s: Sizes[int]) -> str:
 
 SCHEDULE = Schedule(
     name="chimera",
-    title="1F1B from both ends through two copies of the model",
     source="Li and Hoefler 2021, section 3.1",
     order=_order,
     in_flight=_in_flight,

@@ -69,7 +69,8 @@ def idle_stages(half: Value, others: Passes) -> Value:
 
 def held_stages(stages: Value, place: Value, a: Value, w: Value) -> Value:
     """Of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W, not on the ranks in the
-    middle, and (r+1) W + (P/2-1-r) A."""
+    middle, and (r+1) W + (P/2-1-r) A, the peaks of `phases` before and after weight gradients wait
+    (DualPipe's repository)."""
     filled = (stages - 1) * a + np.maximum(2 * a, w * (place < stages / 2 - 1))
     return np.maximum(filled, (place + 1) * w + (stages / 2 - 1 - place) * a)
 
@@ -109,7 +110,6 @@ def _halves(s: Sizes[Any]) -> Any:
 
 SCHEDULE = Schedule(
     name="dualpipe",
-    title="Micro-batches from both ends through two copies of the model",
     source="DeepSeek-AI 2024, section 3.2.1",
     order=_order,
     in_flight=_in_flight,

@@ -27,7 +27,7 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
 
 
 def _in_flight(s: Sizes[Value], r: Value) -> Value:
-    """min(m, p + 1/2): 2p + 1 stages of two a rank."""
+    """min(m, p + 1/2): 2p + 1 stages of two a rank (the DualPipe repository)."""
     return np.minimum(s.m, s.p + 0.5) + 0 * r
 
 
@@ -48,7 +48,6 @@ def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="dualpipe-v",
-    title="DualPipe with two chunks a rank in a V and one copy of the model",
     source="DualPipe repository",
     order=_order,
     in_flight=_in_flight,

@@ -27,7 +27,6 @@ def in_flight(s: Sizes[Value], r: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="gpipe",
-    title="All forward passes, then all backward passes",
     source="Huang et al. 2019, section 2.3",
     order=_order,
     in_flight=in_flight,

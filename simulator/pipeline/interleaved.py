@@ -35,7 +35,8 @@ def turns(s: Sizes[Value]) -> Value:
         2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
 
     A group of p micro-batches is back at the first rank just when that turns to its next chunk,
-    so each boundary on the way shows; a longer group comes back in time.
+    so each boundary on the way shows; a longer group comes back in time. As simulated with equal
+    passes, in the order of Narayanan et al. 2021, section 2.2.2.
     """
     last = np.where(s.m % s.g > 0, s.m % s.g, s.g)
     out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last <= s.p))
@@ -63,7 +64,6 @@ def _group_message(name: str, s: Sizes[int]) -> str:
 
 SCHEDULE = Schedule(
     name="interleaved",
-    title="1F1B with several chunks a rank",
     source="Narayanan et al. 2021, section 2.2.2",
     order=_order,
     in_flight=_in_flight,

@@ -25,7 +25,7 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """m (p-1)(f + i + w): every pass of all others."""
+    """m (p-1)(f + i + w): every pass of all others (Huang et al. 2019, figure 2b)."""
     return s.m * others.total
 
 
@@ -36,7 +36,6 @@ def _sends(s: Sizes[Value]) -> Value:
 
 SCHEDULE = Schedule(
     name="naive",
-    title="One micro-batch at a time",
     source="Huang et al. 2019, figure 2b",
     order=_order,
     in_flight=_in_flight,

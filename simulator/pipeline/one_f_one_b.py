@@ -27,13 +27,12 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _steady_sends(s: Sizes[Value]) -> Value:
     """2 (p-1) m / p - 2: the p micro-batches in flight each make a round trip of 2 (p-1) hops per p
-    of them, less the turn at the last rank."""
+    of them, less the turn at the last rank; as simulated with equal passes."""
     return np.maximum(2 * (s.p - 1) * s.m / s.p - 2, 0.0)
 
 
 SCHEDULE = Schedule(
     name="1f1b",
-    title="One forward and one backward pass in turn",
     source="Narayanan et al. 2021, section 2.2.1",
     order=_order,
     in_flight=_in_flight,

@@ -98,7 +98,6 @@ class Schedule:
     """
 
     name: str
-    title: str
     source: str
     """Paper, section and equation."""
     order: Callable[[Sizes[int], int, int], Operations]

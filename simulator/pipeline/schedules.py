@@ -6,14 +6,14 @@ whatever is asked is asked of the schedule's record. Arrays are [row] or [class,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from ..base.arrays import Column, Value, codes_in
-from ..base.registry import Registry
+from ..base.registry import Codes, Registry
 from . import (
     breadth_first,
     chimera,
@@ -56,23 +56,15 @@ class ScheduleTable(Registry[Schedule]):
         super().__init__("schedule", "plan3d.schedules", {})
         self.rows: tuple[Schedule, ...] = ()
         """Every schedule at the position that is its code."""
-        self.codes: dict[str, int] = {}
-        """Codes by name and alias."""
         for schedule in built_in:
             self.register(schedule.name, schedule)
 
-    def register(self, name: str, thing: Schedule) -> None:
+    def register(self, name: str, thing: Schedule, aliases: Sequence[str] = ()) -> None:
         """Add a schedule; ValueError where a name is not its own or is taken by another."""
-        if self._known.get(name) is thing:
-            return
         if name != thing.name:
             raise ValueError(f"schedule {thing.name!r} cannot be registered as {name!r}")
-        taken = [word for word in (name, *thing.aliases) if word in self.codes]
-        if taken:
-            raise ValueError(f"schedule {taken[0]!r} is there already")
-        super().register(name, thing)
-        self.codes |= dict.fromkeys((name, *thing.aliases), len(self.rows))
-        self.rows += (thing,)
+        super().register(name, thing, (*thing.aliases, *aliases))
+        self.rows = tuple(self.values())
 
 
 SCHEDULES = ScheduleTable(BUILT_IN)
@@ -83,31 +75,13 @@ def register_schedule(schedule: Schedule) -> None:
     SCHEDULES.register(schedule.name, schedule)
 
 
-class ScheduleNames(Mapping[str, int]):
-    """Codes by what people write: names as they were registered, then aliases."""
-
-    def __getitem__(self, name: str) -> int:
-        return SCHEDULES.codes[name]
-
-    def __contains__(self, name: object) -> bool:
-        if isinstance(name, str) and name not in SCHEDULES.codes:
-            SCHEDULES.knows(name)
-        return name in SCHEDULES.codes
-
-    def __iter__(self) -> Iterator[str]:
-        yield from SCHEDULES
-        yield from (name for name in SCHEDULES.codes if name not in SCHEDULES)
-
-    def __len__(self) -> int:
-        return len(SCHEDULES.codes)
-
-
-SCHEDULE_NAMES = ScheduleNames()
+SCHEDULE_NAMES = Codes(SCHEDULES)
+"""Codes by what people write: names as they were registered, then aliases."""
 
 
 def code(name: str) -> int:
     """The code of a schedule that is in the table."""
-    return SCHEDULES.codes[name]
+    return SCHEDULE_NAMES[name]
 
 
 def usual(virtual_stages: Any) -> Any:

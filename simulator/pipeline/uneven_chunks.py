@@ -90,7 +90,7 @@ def _waiting(layers: Column, counts: Value) -> Value:
 
 def _late(layers: Column, counts: Value) -> Value:
     """Path.LATE: with s and b layers of the smallest and largest chunk without an end,
-    s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward."""
+    s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward, as found in event simulations."""
     p = layers.shape[1]
     inner, size = counts.reshape(layers.size, -1), layers.ravel()
     small, big = inner[1:-1][size[1:-1].argmin()], inner[1:-1][size[1:-1].argmax()]

@@ -61,7 +61,6 @@ def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="zb-h1",
-    title="Weight gradients deferred within the memory of 1F1B",
     source="Qi et al. 2024, section 2.1",
     order=_order,
     in_flight=in_flight,

@@ -55,7 +55,6 @@ def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
 
 SCHEDULE = Schedule(
     name="zb-h2",
-    title="Weight gradients deferred until nothing idles; optimizers validated afterwards",
     source="Qi et al. 2024, section 2.2",
     order=_order,
     in_flight=_in_flight,
@@ -70,7 +69,6 @@ SCHEDULE = Schedule(
 SYNC = replace(
     SCHEDULE,
     name="zb-h2-sync",
-    title="ZB-H2 with one optimizer step for all ranks",
     source="Qi et al. 2024, section 4",
     aliases=(),
     idle=_idle_sync,

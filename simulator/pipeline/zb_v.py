@@ -66,19 +66,20 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
 
 def _sends(s: Sizes[Value]) -> Value:
-    """6 (p-1) - 2: down and up the V and back to the top, but for the turns on one rank."""
+    """6 (p-1) - 2: down and up the V and back to the top, but for the turns on one rank, as
+    simulated with equal passes."""
     return 3 * (2 * (s.p - 1)) - 2 + 0 * s.m
 
 
 def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
-    """The larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A."""
+    """The larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A: p A is Qi et al. 2024 b, V-ZB,
+    the rest follows from its order."""
     filled = s.p * a + np.maximum(w - a, 0.0) / 2
     return np.maximum(filled, (r + 0.5) * w + (s.p - r - 1) / 2 * a)
 
 
 SCHEDULE = Schedule(
     name="zb-v",
-    title="Zero bubble with two chunks a rank in a V",
     source="Qi et al. 2024 b",
     order=_order,
     in_flight=in_flight,

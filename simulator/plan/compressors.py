@@ -1,4 +1,4 @@
-"""What does compressing a gradient do? Compressors as functions, their error and their bytes.
+"""Compressors of gradients as functions, their error and their bytes.
 
 An unbiased compressor has E Q(x) = x and E |Q(x) - x|^2 <= omega |x|^2; a contractive one has
 |C(x) - x|^2 <= (1 - delta) |x|^2. No compression is omega = 0 and delta = 1.

@@ -1,4 +1,4 @@
-"""Who averages with whom? Graphs of decentralised training as numbers: messages and mixing.
+"""Graphs of decentralised training as numbers: messages of a step, and how fast they mix.
 
 One step of partial averaging replaces every rank's weights x by W x, where W = I - L / (1 + D),
 L the Laplacian of the graph and D its largest degree: doubly stochastic, 1 / (1 + degree) for

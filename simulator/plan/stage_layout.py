@@ -1,4 +1,4 @@
-"""How are the layers of every stage written? Counts, or the layout string of Megatron-LM.
+"""The layers of every stage as they are written: counts, or the layout string of Megatron-LM.
 
     11,12,12,11               layers of each stage
     Et*3|(tt|)*29|m|L         E embedding, t layer, m multi-token prediction, L loss, | next stage

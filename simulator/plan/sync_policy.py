@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .codes import Sync
+from .codes import Sync, gossips
 from .compressors import Compression
 from .fields import POLICY
 from .gossip_graphs import Topology
 from .plan import Plan
-
-GOSSIP = (Sync.GOSSIP, Sync.HIERARCHICAL_GOSSIP)
-SERVERS = (Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
 
 
 class SyncPolicy(NamedTuple):
@@ -35,7 +32,7 @@ class SyncPolicy(NamedTuple):
     @property
     def apart(self) -> bool:
         """Replicas differ between synchronisations: weights are averaged, not gradients."""
-        return self.sync in GOSSIP or self.period > 1
+        return bool(gossips(self.sync)) or self.period > 1
 
     @property
     def all_reduces(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which grid of ranks multiplies matrices together, and how do they split them?
+"""Grids of tensor ranks, and how their ranks split the matrices that they multiply.
 
 tp ranks form rows x columns x depth, columns innermost. Four ways, each a split of the tokens,
 input and output features of y = x w over the axes of a mesh (see `mesh`); products of a layer
@@ -161,9 +161,10 @@ def each(code: Any, tp: Any, of: Callable[[Grid], Any]) -> NDArray[np.int64]:
     """A number of every grid of a column in which kinds are mixed, such as `Grid.tokens`."""
     codes, sizes = np.broadcast_arrays(code, tp)
     kinds, out = kind_of(codes), np.empty(codes.shape, np.int64)
-    for kind in np.unique(kinds):
+    for kind in GridKind:
         mine = kinds == kind
-        out[mine] = of(grid_of(codes[mine], sizes[mine]))
+        if mine.any():
+            out[mine] = of(grid_of(codes[mine], sizes[mine]))
     return out
 
 

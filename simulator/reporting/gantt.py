@@ -1,4 +1,4 @@
-"""How does a timeline look? One row a pipeline rank: forward, backward, weight gradient, idle.
+"""Gantt charts: one row a pipeline rank with forward, backward, weight gradient and idle time.
 
 Where single operations would be narrower than a few pixels, a row shows instead how each short
 interval is shared among them, stacked from the bottom.

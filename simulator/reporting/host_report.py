@@ -1,4 +1,4 @@
-"""What is said about the host of plans that use it? A table, a record and sentences.
+"""The host of plans that use it: a table, a record and sentences.
 
 For a few rows, never the hot path.
 """

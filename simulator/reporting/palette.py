@@ -1,4 +1,4 @@
-"""Which colours do pictures share, and how is one written? Okabe and Ito's eight colours.
+"""The colours of every picture, and how one is written: Okabe and Ito's eight.
 
 People with any common colour blindness tell them apart. Source: Okabe and Ito 2008, Color
 Universal Design.

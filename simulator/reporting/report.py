@@ -1,4 +1,4 @@
-"""How are costs shown? Tables, text, HTML for notebooks, and records for JSON and CSV.
+"""Costs as tables, text, HTML for notebooks, and records for JSON and CSV.
 
 Knows nothing of the command line. Memory is in GiB (2^30 bytes) where people read it and in
 bytes in records. For a few rows, never the hot path.

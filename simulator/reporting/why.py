@@ -1,4 +1,4 @@
-"""Why is this plan as fast as it is, and what was assumed? Sentences with numbers.
+"""Sentences on why a plan is as fast as it is, and on what was assumed.
 
 A step is split into the seconds that the model's arithmetic would take at the datasheet peak and
 everything that keeps a GPU from it; the shares add up to one. For a few rows, never the hot path.

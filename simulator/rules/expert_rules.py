@@ -1,4 +1,4 @@
-"""Which plans may a mixture of experts have? Sizes, folding, dispatch and overlap of experts.
+"""Rules of a mixture of experts: sizes, folding, dispatch and overlap of experts.
 
 Source: argument checks of Megatron-LM.
 """

@@ -1,4 +1,4 @@
-"""When can the optimizer or activations be on the host? Named rules, with messages.
+"""Rules of an optimizer or of activations on the host, with messages.
 
 Whether they fit there is no rule but a property of costs, as memory of a GPU is.
 Source: argument checks of Megatron-Core 0.16 and DeepSpeed; what has no cost model is refused.

@@ -1,4 +1,4 @@
-"""What is a rule? A condition on plans that has a name, reads some fields and explains itself."""
+"""A rule: a condition on plans that has a name, reads some fields and explains itself."""
 
 from __future__ import annotations
 

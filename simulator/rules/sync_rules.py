@@ -1,4 +1,4 @@
-"""Which ways to synchronise go together? Rules of the policy of a plan, by name, with messages.
+"""Rules of the ways to synchronise: which settings go together, with messages.
 
 A replica that averages weights differs from the others in between, so nothing of it can be
 sharded over the others. What could be combined but has no cost model here is refused by name.

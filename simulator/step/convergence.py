@@ -1,4 +1,4 @@
-"""How many steps to an accuracy? Published rates of the ways to synchronise, as iterations.
+"""Steps to an accuracy: published rates of the ways to synchronise, as iterations.
 
 Accuracy e means a mean squared gradient norm of at most e, in units where the loss to go times
 the smoothness L (f(x0) - f*) L is 1; v is the variance of one worker's gradient in the same
@@ -90,7 +90,10 @@ COMPRESSED = {
 
 
 def averaged(workers: Column, variance: Column, accuracy: float) -> Terms:
-    """Iterations of parallel SGD: v / (n e^2) is the noise term, n times less for n workers."""
+    """Iterations of parallel SGD: v / (n e^2) is the noise term, n times less for n workers.
+
+    Source: Ghadimi and Lan 2013; Dekel et al. 2012 (AVERAGED).
+    """
     noise = variance / (workers * accuracy**2)
     return Terms(noise, 0.0 * noise, 1 / accuracy)
 
@@ -104,6 +107,7 @@ def cooperative(
 
     tau = 1 and s = 0 is parallel SGD; s = 0 local SGD; tau = 1 decentralised SGD. A graph that
     changes with period q counts as one that averages every tau q steps.
+    Source: Wang and Joshi 2021, theorem 1; Koloskova et al. 2020, theorem 2 (COOPERATIVE).
     """
     spread = (1 + second**2) / (1 - second**2) * tau - 1
     exact = averaged(workers, variance, accuracy)

@@ -1,4 +1,4 @@
-"""How are gradients and sharded weights synchronised, and how much of it shows?
+"""Synchronisation of gradients and sharded weights: seconds, and how much of them shows.
 
 Plain data parallelism (ZeRO 0) all-reduces gradients; ZeRO 1 reduce-scatters them and gathers
 the updated weights; ZeRO 2 reduce-scatters after every micro-batch so that whole gradients never

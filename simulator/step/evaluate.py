@@ -1,4 +1,4 @@
-"""How long is a step, and does it fit? The one function from a table of plans to costs.
+"""Evaluation: the one function from a table of plans to a table of costs.
 
     step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
 

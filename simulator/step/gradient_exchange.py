@@ -1,4 +1,4 @@
-"""What does one synchronisation move, and how long does it take? A policy, and its exchange.
+"""One synchronisation of a policy: what it moves, and its seconds.
 
 A policy is what all rows of a group of plans share: how replicas are kept together, over which
 graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes
@@ -18,12 +18,12 @@ from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup
 from ..operators.kernel_times import streaming_seconds
-from ..plan.codes import Sync
+from ..plan.codes import Sync, gossips, through_servers
 from ..plan.compressors import METHODS, bytes_of_entry
 from ..plan.gossip_graphs import Graph as GivenGraph
 from ..plan.gossip_graphs import Mixing, mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import GOSSIP, SERVERS, SyncPolicy
+from ..plan.sync_policy import SyncPolicy
 from ..task import Task
 
 
@@ -61,9 +61,9 @@ def seconds(
     again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam).
     """
     up, down = wire_bytes(element, policy)
-    if policy.sync in GOSSIP:
+    if gossips(policy.sync):
         return _gossip(element * size, policy, group, cluster, graph)
-    if policy.sync in SERVERS:
+    if through_servers(policy.sync):
         several = servers(policy, cluster)
         return collectives.through_servers(up * size, down * size, group, several, cluster)
     if policy.compression:
@@ -116,7 +116,7 @@ def averaging(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value
     """Steps until the way to average repeats, and the second singular value of what those steps
     do to the weights, of each row [row]."""
     period = np.full(plans.rows, float(policy.period))
-    if policy.sync not in GOSSIP:
+    if not gossips(policy.sync):
         return period, np.zeros(plans.rows)
     pairs = list(zip(plans.dp.tolist(), plans.tp.tolist(), strict=True))
     facts = {pair: mixing_of(task, policy, *pair) for pair in set(pairs)}
@@ -163,9 +163,9 @@ TENSORS_PER_LAYER = 12
 
 def messages(policy: SyncPolicy, replicas: int, neighbours: float) -> float:
     """Messages a rank sends in one synchronisation."""
-    if policy.sync in GOSSIP:
+    if gossips(policy.sync):
         return neighbours
-    if policy.sync in SERVERS:
+    if through_servers(policy.sync):
         return 1.0
     one_way = ceil(log2(replicas)) if policy.sync == Sync.TREE else replicas - 1
     return 2.0 * one_way

@@ -1,4 +1,4 @@
-"""Does it fit? Bytes on every pipeline rank by component; the worst rank counts.
+"""Memory of every pipeline rank by component; the worst rank counts.
 
     total = weights + gradients + optimizer + activations + logits + buffers + reserve
 
@@ -16,8 +16,9 @@ import numpy as np
 
 from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
+from ..plan.codes import gossips, through_servers
 from ..plan.compressors import METHODS
-from ..plan.sync_policy import GOSSIP, PLAIN, SERVERS, SyncPolicy
+from ..plan.sync_policy import PLAIN, SyncPolicy
 from ..task import Task
 from .ranks import Weights
 from .stages import Stages
@@ -114,10 +115,10 @@ def bytes_of_states(
     gradients = (software.gradient_memory or recipe.gradient) + memories * recipe.gradient
     away = policy.offload_optimizer / 100
     return {
-        "weights": float(recipe.weight) * (2 if policy.sync in GOSSIP else 1),
+        "weights": float(recipe.weight) * (2 if gossips(policy.sync) else 1),
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
-        "optimizer": 0.0 if policy.sync in SERVERS else (1 - away) * optimizer_bytes,
+        "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
     }
 
 

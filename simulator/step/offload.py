@@ -1,4 +1,4 @@
-"""What does an optimizer on the host cost? Its update there, and copies that do not hide.
+"""An optimizer on the host: seconds of its update there, and of copies that do not hide.
 
 A share of the parameters that a rank owns is updated by the CPUs of its node while the GPU updates
 the rest. Gradients go down, behind each backward pass where they leave as they are made and beside

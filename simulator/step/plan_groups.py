@@ -11,15 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, codes_in, take_last
+from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import schedules
+from ..plan.codes import through_servers
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
-from ..plan.sync_policy import SERVERS, SyncPolicy, policy_of
+from ..plan.sync_policy import SyncPolicy, policy_of
 from ..task import Task
 from . import convergence, data_parallel, gradient_exchange, memory, offload, stages
 from .ranks import Weights
@@ -86,7 +87,7 @@ class PlanGroup:
             how = (self.recipe, self.optimizer, policy.offload_optimizer / 100, update)
             self.update, self.copies = offload.host_update(task, *how, s)
         else:
-            self.update = update.max(axis=1) * (policy.sync not in SERVERS)
+            self.update = update.max(axis=1) * (not through_servers(policy.sync))
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
         self.sends = self._sends(skeletons)
 
@@ -134,7 +135,9 @@ class PlanGroup:
     def take(self, which: Index, rows: Index) -> PlanGroup:
         """The chosen ones of its rows, which stand at `rows` in another table."""
         out = copy(self)
-        used, out.skeleton = np.unique(self.skeleton[which], return_inverse=True)
+        chosen = self.skeleton[which]
+        first, out.skeleton = first_of_each(chosen)
+        used = chosen[first]
         out.plans, out.rows, out.zero = self.plans.take(which), rows, self.zero[which]
         out.stages = take_last(self.stages, used)
         for name in ("sync", "update", "copies", "worst", "sends"):

@@ -1,4 +1,4 @@
-"""What does one stage of a pipeline cost on its own? What a plan adds up, compares and sends.
+"""Costs of one stage of a pipeline on its own: what a plan adds up, compares and sends.
 
     step = (m - 1) max T + sum T + hops + max (R_i - sum_{j<i} b_j)+ + max (G_i - sum_{j<i} f_j)+
            + max O + tied

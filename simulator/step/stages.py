@@ -112,8 +112,8 @@ def build(
     layout_of: LayoutOf,
     cost: CostsOf | None = None,
 ) -> Stages:
-    """Stages of a table of skeletons; `layout_of` is schedules.layout or every_rank, `cost` what
-    makes the cost table of its layers when that is not the model's own."""
+    """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
+    what makes the cost table of its layers when that is not the model's own."""
     first, which = distinct([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
@@ -195,7 +195,7 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
     """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
-    passes: 1/w of 1 + 1/d + 1/w, the rates of kernels.gradient_rates."""
+    passes: 1/w of 1 + 1/d + 1/w, the measured rates of kernel_times.gradient_rates."""
     dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
     return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
 

@@ -1,4 +1,4 @@
-"""What does each Hugging Face model_type mean beyond the sizes that its config.json states?
+"""What each Hugging Face model_type means beyond the sizes that its config.json states.
 
 One record a model_type: biases, norms, which layers are experts or windowed, and what the file
 must state because only the model's code knows its default. Facts of the model classes of

@@ -1,4 +1,4 @@
-"""Which published models are known by name? Reads model_presets.toml and networks/*.csv."""
+"""Published models by name, from model_presets.toml and networks/*.csv."""
 
 from __future__ import annotations
 

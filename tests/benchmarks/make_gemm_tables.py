@@ -1,4 +1,4 @@
-"""How were the shipped GEMM tables made? Thins and smooths measured times into table files.
+"""Makes the shipped GEMM tables: thins and smooths measured times into table files.
 
     python tests/benchmarks/make_gemm_tables.py FILE.csv KERNELS GPU SOURCE PEAK BANDWIDTH OUT.csv
 

@@ -1,4 +1,4 @@
-"""How far off are peaks of BLOOM's prequel that the stack's communicators were not fitted to?
+"""Errors of peaks of BLOOM's prequel that the stack's communicators were not fitted to.
 
     python tests/benchmarks/memory_folds.py
 

@@ -1,4 +1,4 @@
-"""How far off are kernels and collectives? Prints a Markdown table of errors by GPU and kind.
+"""Errors of kernels and collectives by GPU and kind, as a table in Markdown.
 
     python tests/benchmarks/microbenchmarks.py
 

@@ -1,4 +1,4 @@
-"""Would the tests notice? One-line bugs planted in the core, each left to its own folder's tests.
+"""One-line bugs planted in the core, each left to its own folder's tests.
 
     python tests/benchmarks/mutants.py [--jobs 2] [--folder pipeline] [--only TEXT]
 

@@ -1,4 +1,4 @@
-"""How fast are search and evaluation? Prints the README's table of speed as Markdown.
+"""Speed of search and evaluation: prints the README's table as Markdown.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/search_speed.py
 

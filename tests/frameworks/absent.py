@@ -1,4 +1,4 @@
-"""How is a framework imported without the GPU libraries that its configuration does not use?
+"""Stands in for GPU libraries that a framework imports and its configuration does not use.
 
 Their modules are replaced by empty ones, whose every name is an empty class.
 """

@@ -1,4 +1,4 @@
-"""Do frameworks read the files that plan3d writes for them? Run where they are installed.
+"""Frameworks read the files that plan3d writes for them; to be run where they are installed.
 
     python tests/frameworks/check.py torchtitan --version 0.2
 

@@ -1,4 +1,4 @@
-"""Does DeepSpeed read the configuration that plan3d writes? DeepSpeedConfig, with its own checks.
+"""DeepSpeed reads the configuration that plan3d writes: DeepSpeedConfig, with its own checks.
 
 The flags of Megatron-DeepSpeed around it are not checked: it is no package.
 """

@@ -1,4 +1,4 @@
-"""Does Megatron-Bridge take the overrides that plan3d writes? Parsed, applied and validated by it.
+"""Megatron-Bridge parses, applies and validates the overrides that plan3d writes.
 
 The base is the common pre-training recipe with a bare provider: recipes of models ask the network
 for the model's configuration. GPU libraries are replaced by empty modules.

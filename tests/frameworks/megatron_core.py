@@ -1,4 +1,4 @@
-"""Does Megatron-Core take what Megatron-LM's flags say? Its configurations, with their checks.
+"""Megatron-Core takes what Megatron-LM's flags say: its configurations, with their checks.
 
 The parser of Megatron-LM is no package: here a flag is the field of its name, as
 core_transformer_config_from_args has it, and FIELDS are those that it renames. GPU libraries are

@@ -1,4 +1,4 @@
-"""What does Megatron-Core make of a configuration? The layers of every chunk, by its own count."""
+"""What Megatron-Core makes of a configuration: the layers of every chunk, by its own count."""
 
 from __future__ import annotations
 

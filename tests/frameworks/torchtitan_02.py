@@ -1,4 +1,4 @@
-"""Does torchtitan 0.2 read and build what plan3d writes? Its own parser, meshes, model and stages.
+"""torchtitan 0.2 reads and builds what plan3d writes: its own parser, meshes, model and stages.
 
 Ranks are those of torch's fake process group; the model has no storage (device meta).
 """

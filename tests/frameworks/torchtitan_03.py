@@ -1,4 +1,4 @@
-"""Does torchtitan 0.3 run the recipe that plan3d writes? The recipe, its meshes, model and stages.
+"""torchtitan 0.3 runs the recipe that plan3d writes: the recipe, its meshes, model and stages.
 
 Ranks are those of torch's fake process group; the model has no storage (device meta).
 """

@@ -1,4 +1,4 @@
-"""What did torchtitan make of a file? The facts that both of its versions have."""
+"""What torchtitan made of a file: the facts that both of its versions have."""
 
 from __future__ import annotations
 

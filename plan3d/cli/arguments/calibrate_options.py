@@ -1,4 +1,4 @@
-"""Which options do the sub-verbs of `plan3d calibrate` take?"""
+"""Options of the sub-verbs of `plan3d calibrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must training reach, and which replicas average? The options of one way or another."""
+"""What training must reach, and which replicas average: options of single ways to synchronise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which questions does a sweep ask? The values of --over to points: a task and a plan each."""
+"""The points of a sweep: the values of --over as tasks and plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plans are left when a system is named? The option --system of several verbs."""
+"""The option --system of several verbs: the plans that a named system leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options name a training system?"""
+"""Options that name a training system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the arguments ask? Parsed options to a Task, to constraints and to a plan."""
+"""Parsed options as a Task, as constraints of a search and as a plan."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 
 def asks_for_gpus(args: argparse.Namespace) -> bool:
-    """Whether the question is the inverse one: how many GPUs?"""
+    """Whether the inverse question is asked: the fewest GPUs."""
     return getattr(args, "days", None) is not None or getattr(args, "budget_usd", None) is not None
 
 

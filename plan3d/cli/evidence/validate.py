@@ -13,12 +13,12 @@ from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
 
+from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.validation.predict_runs import Validation
 
-PICTURES = ("png", "pdf", "svg")
 
 ERRORS = ("median_abs", "mean_abs", "p90_abs", "bias")
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         return _cross_validate(args)
     if args.csv is not None:
         check_writable(args.csv, "--csv")
-    form = _picture_format(args.plot)
+    form = plot_file.form_of(args.plot)
     from plan3d.simulator.validation.predict_runs import validate as score
 
     from ..screen import views
@@ -104,16 +104,6 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     else:
         _print(validation.record)
     return 0
-
-
-def _picture_format(name: str | None) -> str:
-    if name is None:
-        return ""
-    check_writable(name, "--plot")
-    form = name.rpartition(".")[2].lower()
-    if form not in PICTURES:
-        raise InputError(f"--plot {name}: must end in .{', .'.join(PICTURES)}")
-    return form
 
 
 def _runs(args: argparse.Namespace) -> list[Any]:

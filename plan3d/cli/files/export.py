@@ -58,9 +58,7 @@ def record(task: Task, plan: Plan, name: str, form: Form, text: str) -> dict[str
     from ..screen import views
 
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(task),
-        "profile": views.profile_record(task),
+        **views.question_record(task),
         "framework": name,
         "version": form.version,
         "plans": [{"rank": 1, "plan": resolve(plan, task.gpus).to_dict()}],

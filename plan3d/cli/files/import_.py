@@ -176,9 +176,7 @@ def record(found: Imported) -> dict[str, Any]:
 
     launch = found.launch
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(found.task),
-        "profile": views.profile_record(found.task),
+        **views.question_record(found.task),
         "file": launch.file,
         "framework": launch.framework,
         "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_dict()}],

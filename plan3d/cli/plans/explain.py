@@ -1,4 +1,4 @@
-"""The verb `explain`: why is a plan as fast as it is, what binds it, what would one change do?"""
+"""The verb `explain`: where a plan's step goes, what binds it, and what one change would do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 
-from ..screen.output import Progress, Screen, print_json
+from ..screen.output import Progress, Screen, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         from plan3d.simulator.reporting.plots import explanation
 
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
-        plot_file.write(args.plot, picture)
+        write_whole(args.plot, "--plot", picture)
     if args.json:
         print_json(record(found, args.against))
     else:

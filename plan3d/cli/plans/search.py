@@ -81,7 +81,7 @@ def _write_pages(
 
         form = plot_file.form_of(args.plot)
         picture = frontier_picture(result.frontier, result.costs, result.limit, form)
-        plot_file.write(args.plot, picture)
+        write_whole(args.plot, "--plot", picture)
     elif args.plot is not None:
         warn(f"--plot {args.plot}: not written, there is no plan to draw", args.quiet)
     if args.report is not None:

@@ -6,16 +6,15 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
+from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.step.plan_timeline import PlanTimeline
 
-PICTURES = ("png", "svg", "pdf")
 ABOUT = """Simulate the pipeline of one plan, operation by operation.
 
   plan3d timeline --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
@@ -26,7 +25,7 @@ Open the trace at https://ui.perfetto.dev."""
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Simulate one plan and write what was asked for."""
-    form = _picture_format(args.gantt)
+    form = plot_file.form_of(args.gantt, "--gantt")
     if args.trace is not None:
         check_writable(args.trace, "--trace")
     from plan3d.simulator.step.plan_timeline import timeline_of
@@ -50,16 +49,6 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     return 0
 
 
-def _picture_format(name: str | None) -> str:
-    if name is None:
-        return ""
-    check_writable(name, "--gantt")
-    form = name.rpartition(".")[2].lower()
-    if form not in PICTURES:
-        raise InputError(f"--gantt {name}: must end in .{', .'.join(PICTURES)}")
-    return form
-
-
 def record(x: PlanTimeline) -> dict[str, Any]:
     """The JSON object of a timeline; seconds and bytes."""
     from plan3d.simulator.reporting import report
@@ -68,9 +57,7 @@ def record(x: PlanTimeline) -> dict[str, Any]:
 
     t = x.timeline
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(x.task),
-        "profile": views.profile_record(x.task),
+        **views.question_record(x.task),
         "plan": report.plan_record(x.costs, 0)["plan"],
         "step_seconds": x.step_seconds,
         "closed_form_step_seconds": x.closed_form,

@@ -1,10 +1,10 @@
-"""Where is a picture or a page written, and in which format?"""
+"""Files of pictures and pages: their formats, and whether they can be written."""
 
 from __future__ import annotations
 
 from plan3d.simulator.base.errors import InputError
 
-from .output import check_writable, write_whole
+from .output import check_writable
 
 PICTURES = ("png", "svg", "pdf")
 
@@ -24,8 +24,3 @@ def form_of(name: str | None, option: str = "--plot") -> str:
         raise InputError(f"{option} {name}: must end in .{', .'.join(PICTURES)}")
     check_writable(name, option)
     return form
-
-
-def write(name: str, picture: bytes, option: str = "--plot") -> None:
-    """Write a picture, all or nothing."""
-    write_whole(name, option, picture)

@@ -1,4 +1,4 @@
-"""What does a search prove, and what do plans that are not uniform gain?"""
+"""What a search proves, and what plans that are not uniform gain."""
 
 from __future__ import annotations
 

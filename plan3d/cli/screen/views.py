@@ -65,6 +65,16 @@ def profile_record(task: Task) -> dict[str, Any]:
     }
 
 
+def question_record(task: Task, tokens: float | None = None) -> dict[str, Any]:
+    """How every answer about a task begins: version, question and profiles."""
+    trained = {} if tokens is None else {"tokens": tokens}
+    return {
+        "plan3d": version(),
+        "task": {**task_record(task), **trained},
+        "profile": profile_record(task),
+    }
+
+
 def header(task: Task, limit: float | None = None) -> list[str]:
     """What was asked, and the peak and profiles behind every number."""
     model, cluster = task.model, task.cluster
@@ -217,9 +227,7 @@ def search_record(
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds
     out = {
-        "plan3d": version(),
-        "task": {**task_record(result.task), **({"tokens": tokens} if tokens is not None else {})},
-        "profile": profile_record(result.task),
+        **question_record(result.task, tokens),
         "backend": result.backend,
         "objective": result.objective,
         "memory_limit_bytes": float(result.limit),
@@ -242,13 +250,12 @@ def search_record(
 
 def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dict[str, Any]:
     """The JSON object of a question that no number of GPUs answers."""
-    asked = {**task_record(task), "tokens": tokens}
+    asked = question_record(task)
+    asked["task"]["tokens"] = tokens
     for unknown in ("gpus", "nodes"):
-        asked.pop(unknown)
+        asked["task"].pop(unknown)
     return {
-        "plan3d": version(),
-        "task": asked,
-        "profile": profile_record(task),
+        **asked,
         "counts": {"candidates": 0, "evaluated": 0, "feasible": 0, "removed": {}},
         "seconds_searching": 0.0,
         "complete": True,
@@ -285,9 +292,7 @@ def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> 
     plan["shares"] = loss_shares(costs)
     plan["synchronisation"] = traffic(costs).record()
     return {
-        "plan3d": version(),
-        "task": {**task_record(costs.task), **({"tokens": tokens} if tokens is not None else {})},
-        "profile": profile_record(costs.task),
+        **question_record(costs.task, tokens),
         "counts": {"candidates": 1, "evaluated": 1, "feasible": int(costs.fits), "removed": {}},
         "seconds_searching": 0.0,
         "complete": True,

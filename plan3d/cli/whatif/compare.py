@@ -10,12 +10,12 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 
 from ..arguments import goal_arguments, task_arguments
+from ..screen import plot_file
 from ..screen.output import (
     INTERRUPTED,
     Progress,
     ProgressBar,
     Screen,
-    check_writable,
     print_json,
     warn,
     write_whole,
@@ -25,7 +25,6 @@ from . import compare_systems
 if TYPE_CHECKING:
     from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
 
-PICTURES = ("png", "svg", "pdf")
 ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
 with --space staged a dynamic program does, for a set that has all these plans and more. Or run
 training systems against one device.
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     task = task_arguments.task_of(args)
     task_arguments.check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))
-    form = _picture_format(args.plot)
+    form = plot_file.form_of(args.plot)
     options = _options(args)
     from plan3d.search.whatif.backend_benchmark import compare as run
 
@@ -84,16 +83,6 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _picture_format(name: str | None) -> str:
-    if name is None:
-        return ""
-    check_writable(name, "--plot")
-    form = name.rpartition(".")[2].lower()
-    if form not in PICTURES:
-        raise InputError(f"--plot {name}: must end in .{', .'.join(PICTURES)}")
-    return form
-
-
 def record(race: BackendBenchmark) -> dict[str, Any]:
     """The JSON object of a comparison; medians over the seeds, null where most found nothing."""
     from ..screen import views
@@ -107,9 +96,7 @@ def record(race: BackendBenchmark) -> dict[str, Any]:
         "seconds": race.optimum.seconds_searching,
     }
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(race.task),
-        "profile": views.profile_record(race.task),
+        **views.question_record(race.task),
         "memory_limit_bytes": float(race.optimum.limit),
         "space": race.space,
         "budget": race.budget,

@@ -1,4 +1,4 @@
-"""How do training systems compare on one task? `compare --systems`."""
+"""The verb `compare --systems`: training systems beside each other on one task."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def record(found: BySystem) -> dict[str, Any]:
     from ..screen import views
 
     return {
-        "plan3d": views.version(),
-        "task": views.task_record(found.task),
-        "profile": views.profile_record(found.task),
+        **views.question_record(found.task),
         "objective": found.objective,
         "memory_limit_bytes": float(found.limit),
         "complete": found.complete,

@@ -21,6 +21,7 @@ from ..screen.output import (
     check_writable,
     print_json,
     warn,
+    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         done = run_points(points, scheduler=args.scheduler, resume=args.csv, each=bar)
     rows = _scaled(done, axes)
     if args.plot is not None:
-        plot_file.write(args.plot, _picture(args, rows, axes, form))
+        write_whole(args.plot, "--plot", _picture(args, rows, axes, form))
     if args.json:
         print_json(_record(args, rows, axes, done))
     else:

@@ -13,8 +13,9 @@ from plan3d.simulator.task import Task
 from ..documents import Document, nested, with_kept
 from ..exporter import Exporter, Form, heading
 from ..launch_file import NOTHING, Given, Kept, Launch
-from ..megatron.launch import environment, keep
+from ..megatron.launch import environment
 from ..megatron.meaning import meant
+from ..megatron.reader import keep
 from ..numbers import fill, model_of, numbers_of
 from ..shell import fragment
 from ..shell.flags import Flags

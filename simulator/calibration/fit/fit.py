@@ -1,4 +1,4 @@
-"""What does a machine reach? Measurements to fitted constants, each with its errors and flags."""
+"""Measurements to the fitted constants of a machine, each with its errors and flags."""
 
 from __future__ import annotations
 

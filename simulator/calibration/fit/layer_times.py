@@ -207,9 +207,13 @@ def _is_dense(q: Question) -> bool:
 
 
 def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
-    """The questions of the runs on the machine of a profile, without its tables of layers."""
+    """The questions of the runs on the machine of a profile, without its tables of layers.
+
+    They keep the run as it was stated, so that its fold does not depend on the profile's path.
+    """
     moved = [PublishedRun({**run.cells, "accelerator": str(profile)}) for run in runs]
-    found = [q for q in questions(moved) if isinstance(q, Question)]
+    answers = zip(runs, questions(moved), strict=True)
+    found = [replace(q, run=run) for run, q in answers if isinstance(q, Question)]
     bare = {id(q.task): layer_fit.bare(q.task) for q in found}
     return [replace(q, task=bare[id(q.task)]) for q in found]
 

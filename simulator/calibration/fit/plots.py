@@ -1,4 +1,4 @@
-"""How good is a fit, seen? Measured against predicted seconds or bytes, one panel a subject."""
+"""Pictures of a fit: measured against predicted seconds or bytes, one panel a subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known before measuring? Centres and spreads of the constants, pooled over GPUs.
+"""Priors of the constants: centres and spreads before measuring, pooled over GPUs.
 
 A spread is the standard deviation of a constant's logarithm over the GPUs that were fitted, widened
 where they are few; a prior weighs as much as one measurement that far off. Sources: p-norm fits to

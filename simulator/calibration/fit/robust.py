@@ -1,4 +1,4 @@
-"""How are constants found? Robust maximum a posteriori in log time, with held-out error.
+"""Robust maximum a posteriori fits in log time, with held-out error.
 
     minimise  sum over rows of rho(log(predicted / measured) / SCALE)
             + sum over constants of ((log v - log centre) / spread)^2

@@ -1,4 +1,4 @@
-"""Which share of its kernels' rate does a training step keep? One scalar from one measured step."""
+"""The share of its kernels' rate that a training step keeps: one scalar from one measured step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Constants that kernel rows determine: GEMM, attention and memory-bound kernels.
 
-The forms are those of kernels.py and hardware.py. Legend: P peak FLOP/s, BW memory bandwidth.
+The forms are those of kernel_times.py and accelerator.py. Legend: P peak FLOP/s, BW memory
+bandwidth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which constants do collective rows determine? Inside a fast domain, and across the network.
+"""Constants that collective rows determine, inside a fast domain and across the network.
 
 Predictions are those of collectives.py on a cluster with the trial constants: there is one cost
 model. Held out are GPU counts between the smallest and largest where there are three, else sizes.

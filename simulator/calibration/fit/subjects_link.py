@@ -1,4 +1,4 @@
-"""Which bandwidth of a link do large messages show? For a base whose link is another machine's.
+"""The bandwidth of a link from large messages, for a base whose link is another machine's.
 
 The collectives of a link keep the base's shares of its bandwidth, so one number moves them all;
 those that were measured are fitted on top. Messages are large from LARGE on: below, latencies and

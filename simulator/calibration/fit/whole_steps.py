@@ -1,4 +1,4 @@
-"""What does the cost model say of measured training steps? Seconds and peak bytes of every row."""
+"""Measured training steps as the cost model predicts them: seconds and peak bytes of every row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is one measurement? A case: sizes, and how to time them."""
+"""A case of a measurement: sizes, and how to time them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast do ranks talk? NCCL collectives and send/recv through torch.distributed.
+"""Cases of communication: NCCL collectives and send/recv through torch.distributed.
 
 Run under torchrun; every rank takes part in every case and rank 0 writes the rows. `bytes` is
 the size as nccl-tests has it; `seconds` the slowest rank's median.

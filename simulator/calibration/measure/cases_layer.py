@@ -1,4 +1,4 @@
-"""Which parts of a transformer are timed whole? Attention, a rank's share of a layer, launches."""
+"""Parts of a transformer timed whole: attention, a rank's share of a layer, launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which matrix products are timed? GEMMs of common layers and their gradients, fp8, experts.
+"""Matrix products to time: GEMMs of common layers and their gradients, fp8, experts.
 
 Legend: Y[m, n] = X[m, k] W[k, n]; W is stored as [n, k], as torch.nn.Linear has it.
 """

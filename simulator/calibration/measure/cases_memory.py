@@ -1,4 +1,4 @@
-"""Which memory-bound work is timed? Norms, activations, loss, optimizer and host copies.
+"""Memory-bound work to time: norms, activations, loss, optimizer and host copies.
 
 `bytes` counts each tensor that a fused kernel must read or write, once.
 """

@@ -1,4 +1,4 @@
-"""What does a whole training step take on one GPU? Small Llama-like models, with peak memory.
+"""Whole training steps on one GPU: small Llama-like models, with their peak memory.
 
 bf16 weights and activations. A gradient is added to its fp32 buffer as soon as autograd has made
 it, and freed; fused AdamW updates fp32 copies of the weights, which are then rounded into the

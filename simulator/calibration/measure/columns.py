@@ -1,4 +1,4 @@
-"""What is in a row of measurements? One wide CSV for every kind; a field that does not apply is
+"""The columns of measurements: one wide CSV for every kind; a field that does not apply is
 empty. SI units: seconds, bytes, hertz, watts. Standard library only: `measure` runs where plan3d
 is not installed.
 

@@ -1,4 +1,4 @@
-"""How are collectives measured? Every rank walks the same list; rank 0 decides and writes."""
+"""Collectives measured by ranks that walk the same list; rank 0 decides and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do results go, and what is said about their origin?"""
+"""Files of results, and what they say about their origin."""
 
 from __future__ import annotations
 

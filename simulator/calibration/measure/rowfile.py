@@ -1,4 +1,4 @@
-"""How do measurements survive an interruption? Rows are appended one by one; old ones are kept."""
+"""Rows that survive an interruption: appended one by one, old ones kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured? Every suite by name."""
+"""Every suite of measurements by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long does a call take on a device? Medians over batches of calls; clocks and power beside.
+"""Time of a call on a device: medians over batches of calls, with clocks and power beside.
 
 On a GPU a batch is enough calls to hide the launches, timed by events; small kernels are
 replayed from a CUDA graph, so that the CPU does not set the pace.

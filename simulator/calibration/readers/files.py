@@ -1,4 +1,4 @@
-"""Which tool wrote this file? Any known output becomes rows of measurements."""
+"""Any known tool's output as rows of measurements; the tool is told by what the file holds."""
 
 from __future__ import annotations
 

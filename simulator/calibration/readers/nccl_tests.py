@@ -1,4 +1,4 @@
-"""What did nccl-tests measure? Its text (also with -S and -I columns) and JSON to rows.
+"""Output of nccl-tests as rows: its text (also with -S and -I columns) and its JSON.
 
 The out-of-place time is kept. `size` is the larger buffer, as in columns.py. Forms of the output:
 NVIDIA/nccl-tests src/util.cu (header line names the columns; one '#  Rank' line for each GPU).

@@ -1,4 +1,4 @@
-"""Where did a traced step spend its GPU time? torch profiler (Chrome) traces to kernel classes.
+"""GPU time of a traced step by class of kernel: Chrome traces of the torch profiler.
 
 Each class is one row: `seconds` is the sum of its kernels, `repeats` their number, both for one
 step where the trace marks steps. Overlapping kernels are summed, not merged.

@@ -1,4 +1,4 @@
-"""How long was a training step? Logs of Megatron, torchtitan, DeepSpeed and nanotron to one row.
+"""Logs of Megatron, torchtitan, DeepSpeed and nanotron as one row: the time of a step.
 
 The first iterations are dropped and the median is taken. Memory is the peak of any rank that
 the log names: Megatron prints MB of 2^20 bytes, DeepSpeed GB of 2^30, torchtitan GiB reserved,

@@ -85,6 +85,21 @@ def test_importing_the_package_imports_no_numpy() -> None:
     assert done.stdout.strip()[0].isdigit()
 
 
+@pytest.mark.parametrize(("given", "used"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_a_command_starts_no_threads_of_blas_unless_told_to(
+    given: dict[str, str], used: str
+) -> None:
+    code = (
+        "import os, sys; from plan3d.__main__ import main; sys.argv = ['plan3d', '--version']; "
+        "main(); assert 'numpy' not in sys.modules; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    kept = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-1] == used
+
+
 def test_every_public_name_is_there() -> None:
     import plan3d
 

@@ -1,4 +1,4 @@
-"""Does `plan3d explain` print, draw and refuse what it says?"""
+"""`plan3d explain` prints, draws and refuses what it says."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does the command line take what is on the host, show it, and refuse what no host can hold?"""
+"""The command line takes what is on the host, shows it, and refuses what no host can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a browser show the report of a search whole, and without a network?
+"""A browser shows the report of a search whole, and without a network.
 
 Skipped where no Chromium is installed. The page is shown in a frame of a page with a script,
 because its own policy allows none.

@@ -1,4 +1,4 @@
-"""Does `plan3d sweep` print, write, continue and refuse what it says?"""
+"""`plan3d sweep` prints, writes, continues and refuses what it says."""
 
 import json
 import signal

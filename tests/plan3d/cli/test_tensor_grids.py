@@ -1,4 +1,4 @@
-"""Is a grid of tensor ranks understood, or refused in one line, wherever a plan is taken?"""
+"""A grid of tensor ranks is understood, or refused in one line, wherever a plan is taken."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does `plan3d timeline` print, write and refuse what it says?"""
+"""`plan3d timeline` prints, writes and refuses what it says."""
 
 import json
 

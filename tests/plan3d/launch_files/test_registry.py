@@ -1,5 +1,7 @@
-"""Frameworks from outside the package: registered, or declared by entry points; none is loaded
-that is not asked for."""
+"""Frameworks from outside the package are registered; none is loaded that is not asked for.
+
+Those that entry points declare are in tests/test_extensions.py.
+"""
 
 import subprocess
 import sys
@@ -71,25 +73,6 @@ def test_an_exporter_of_ones_own_writes_and_reads(mine, capsys, tmp_path):
     assert "(mine-zero)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="is there already"):
         registry.register_exporter(Exporter("megatron", MINE.forms))
-
-
-def test_an_exporter_may_be_declared_by_an_installed_package(tmp_path):
-    """Entry points are those of packages on the path, found when a name is not known."""
-    info = tmp_path / "mine-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[plan3d.exporters]\nmine = mine_exporter:MINE\n")
-    (tmp_path / "mine_exporter.py").write_text(
-        "from plan3d.launch_files.exporter import Exporter, Form\n"
-        "def write(task, plan, kept=()):\n    return f'tp {plan.tp}\\n'\n"
-        "MINE = Exporter('mine', (Form('1', 'mine 1', (), write),))\n"
-    )
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from plan3d.cli.main import main\n"
-    words = ["export", "tp=2", *TASK, "--to", "mine"]
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}sys.exit(main({words!r}))"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "tp 2\n", "")
 
 
 def test_a_field_of_a_plan_is_a_flag_of_a_framework():

@@ -1,4 +1,4 @@
-"""Is the integer program's partition the cheapest, and is it Megatron's for a transformer layer?"""
+"""The integer program's partition is the cheapest, and Megatron's for a transformer layer."""
 
 from itertools import product
 

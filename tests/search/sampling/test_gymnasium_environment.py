@@ -1,4 +1,4 @@
-"""Does Gymnasium accept a problem as an environment, and does an episode pay its plan's cost?"""
+"""Gymnasium accepts a problem as an environment, and an episode pays its plan's cost."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Does a staged search begin with stages that are alike, and go on from the best of them?"""
+"""A staged search begins with stages that are alike, and goes on from the best of them."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Does every plan of a named system do what the system does, and only that?"""
+"""Every plan of a named system does what the system does, and only that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a comparison report what its runs did, and does its picture show every backend?"""
+"""A comparison reports what its runs did, and its picture shows every backend."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Does an explanation hold what it says, and refuse what it must?"""
+"""An explanation holds what it says, and refuses what it must."""
 
 import json
 

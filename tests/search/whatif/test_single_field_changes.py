@@ -1,4 +1,4 @@
-"""Are single edits legal, do they change one field, and is the best of them found?"""
+"""Single edits are legal and change one field, and the best of them is found."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Are the rows of a sweep the same wherever they run, and does nothing get lost?"""
+"""The rows of a sweep are the same wherever they run, and nothing gets lost."""
 
 import csv
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Does a sweep in Python ask what it says, point by point?"""
+"""A sweep in Python asks what it says, point by point."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does the waterfall add up, and does a step scale with its machine?"""
+"""The waterfall adds up, and a step scales with its machine."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does a fit find constants that made the data, say honestly how well, and refuse the rest?"""
+"""A fit finds constants that made the data, says honestly how well, and refuses the rest."""
 
 from __future__ import annotations
 

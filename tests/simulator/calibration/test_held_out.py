@@ -1,4 +1,4 @@
-"""How far off are the forms on public measurements that the fit did not see?
+"""Errors of the forms on public measurements that the fit did not see.
 
 The bars are the medians of the calibration study with a quarter of slack: GEMM 7 %, collectives
 inside a node 7 %, attention 9 %, the four GEMMs of a layer together 5.5 %.

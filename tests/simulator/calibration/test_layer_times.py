@@ -1,4 +1,4 @@
-"""Do timed layers, and runs, become a table that a profile uses? On times the simulator made."""
+"""Timed layers, and runs, become a table that a profile uses; times the simulator made."""
 
 from __future__ import annotations
 
@@ -97,6 +97,19 @@ def test_runs_become_a_table_for_their_stack(tmp_path: Path) -> None:
     assert not layers.timed_alone
     assert layers.held_out.median < 0.6 * layers.without.median
     assert "held for its constants" in result.notes[0]
+
+
+def test_the_error_held_out_does_not_depend_on_where_the_profile_lies(tmp_path: Path) -> None:
+    runs = [run for run in read_runs() if run.source == "vtrain24_single"]
+    alike = [run for run in runs if run["layers"] == 12 and run["global_batch"] in (4, 8)]
+    explain = fit(NONE, "a100-80gb-sxm", runs=alike).layers
+    assert explain is not None
+    found = set()
+    for name in ("one", "two"):
+        profile = tmp_path / f"{name}.toml"
+        profile.write_text('base = "a100-80gb-sxm"\n')
+        found.add(explain(profile).held_out)
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("held_out", "refused"), [(0.04, False), (0.06, True)])

@@ -1,4 +1,4 @@
-"""Does measuring write rows one by one, skip what is there, and survive what does not run?"""
+"""Measuring writes rows one by one, skips what is there, and survives what does not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a fit writes a profile that the rest of the package can use?"""
+"""What a fit writes is a profile that the rest of the package can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the outputs of other tools read in their documented forms and units?"""
+"""The outputs of other tools are read in their documented forms and units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the bytes that the cost model counts for plain PyTorch agree with torch's own autograd?
+"""The bytes that the cost model counts for plain PyTorch agree with torch's own autograd.
 
 Tensors are fake: torch follows shapes, storages and lifetimes without computing, so that shapes
 meant for a GPU can be followed on any machine. The CPU's flash attention keeps what CUDA's keeps:

@@ -1,4 +1,4 @@
-"""Do rows of a training step's other kernels give back known constants, and do those act?"""
+"""Rows of a training step's other kernels give back known constants, and those act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are measured training steps compared with what the public cost model says of the same plan?"""
+"""Measured training steps are compared with what the public cost model says of the same plan."""
 
 from __future__ import annotations
 

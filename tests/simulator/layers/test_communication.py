@@ -1,4 +1,4 @@
-"""Do context and expert parallelism exchange what their algorithms say, and hide what they may?"""
+"""Context and expert parallelism exchange what their algorithms say, and hide what they may."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What do the terms of a collective inside a fast domain add?"""
+"""The terms of a collective inside a fast domain, one by one."""
 
 from __future__ import annotations
 

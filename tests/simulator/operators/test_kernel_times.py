@@ -1,4 +1,4 @@
-"""How long does work take? Tables and rooflines, groups, attention, and what times rest on."""
+"""Seconds of work: tables and rooflines, groups, attention, and what times rest on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the critical paths of uneven chunks give what the event simulation finds?"""
+"""The critical paths of uneven chunks give what the event simulation finds."""
 
 import numpy as np
 import pytest

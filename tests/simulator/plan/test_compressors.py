@@ -1,4 +1,4 @@
-"""Do the compressors keep their promises: unbiased or contractive, and as small as stated?"""
+"""Compressors keep their promises: unbiased or contractive, and as small as stated."""
 
 from __future__ import annotations
 

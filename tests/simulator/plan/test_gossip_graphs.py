@@ -1,4 +1,4 @@
-"""Are the graphs of decentralised training what networkx and linear algebra say they are?"""
+"""The graphs of decentralised training are what networkx and linear algebra say they are."""
 
 from __future__ import annotations
 

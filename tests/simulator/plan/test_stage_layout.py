@@ -1,4 +1,4 @@
-"""Are both ways to write a layout read, and is what cannot be read refused in one line?"""
+"""Both ways to write a layout are read, and what cannot be read is refused in one line."""
 
 import pytest
 

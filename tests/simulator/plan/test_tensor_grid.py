@@ -1,4 +1,4 @@
-"""Are grids what they are written as, and is a layer on one the same layer?"""
+"""Grids are what they are written as, and a layer on one is the same layer."""
 
 from dataclasses import replace
 from functools import cache

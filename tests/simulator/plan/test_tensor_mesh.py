@@ -1,4 +1,4 @@
-"""Do splits of named dimensions give the right product, and the volumes that papers state?"""
+"""Splits of named dimensions give the right product, and the volumes that papers state."""
 
 from itertools import product as combinations
 

@@ -1,4 +1,4 @@
-"""Does every rule refuse what it names, say why in one line, and agree with the table?"""
+"""Every rule refuses what it names, says why in one line, and agrees with the table."""
 
 from dataclasses import replace
 from functools import cache, partial

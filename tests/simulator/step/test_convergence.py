@@ -1,4 +1,4 @@
-"""Do iterations follow their published rates, and meet where one method becomes another?"""
+"""Iterations follow their published rates, and meet where one method becomes another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the cost model keep its identities? What must hold for every plan, model and machine."""
+"""Identities of the cost model: what must hold for every plan, model and machine."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Does what is on the host leave the GPU, cost what its copies cost, and nothing where unused?"""
+"""What is on the host leaves the GPU, costs what its copies cost, and nothing where unused."""
 
 from dataclasses import replace
 from functools import cache

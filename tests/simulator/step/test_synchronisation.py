@@ -1,4 +1,4 @@
-"""Do the ways to keep replicas together cost what they move, alone and in one table?"""
+"""The ways to keep replicas together cost what they move, alone and in one table."""
 
 from __future__ import annotations
 

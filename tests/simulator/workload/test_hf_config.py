@@ -1,4 +1,4 @@
-"""Does a config.json give the published model to the last parameter, or one clear line?"""
+"""A config.json gives the published model to the last parameter, or one clear line."""
 
 import csv
 import json

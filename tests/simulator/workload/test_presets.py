@@ -1,4 +1,4 @@
-"""Are the published models the ones that were published?"""
+"""The published models are the ones that were published."""
 
 from pathlib import Path
 
