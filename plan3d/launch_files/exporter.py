@@ -7,8 +7,8 @@ written and read again is the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
@@ -55,6 +55,10 @@ class Exporter:
     name: str
     forms: tuple[Form, ...]
     """By version; the first is the default."""
+    software: str = ""
+    """The software profile of its training stack; empty where none is shipped."""
+    tries: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values by plan field that a search of its plans tries instead of the usual ones."""
 
     def form(self, version: str = "") -> Form:
         """The format of a version: '0.3' finds 0.3.0. Raises InputError for an unknown one."""
@@ -138,7 +142,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
         return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
-        for rule in (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+        for rule in form_rules(form)
         if not np.all(rule.ok(plan, task))
     ]
 
@@ -170,6 +174,11 @@ ONE_DIMENSIONAL = only(
 """The rule of every framework about tensor ranks."""
 
 
+def form_rules(form: Form) -> tuple[Rule, ...]:
+    """Everything that a version of a framework refuses."""
+    return (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+
+
 def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
     """The rule that a model has no feature besides those that a framework has."""
     table = frozenset(known)
@@ -180,7 +189,7 @@ def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
     return Rule(
         name,
         (),
-        lambda p, t: (p.tp > 0) & (not lacking(t)),
+        lambda p, t: not lacking(t),
         lambda p, t: f"{framework} cannot express {' or '.join(lacking(t))} of {t.model.name}",
     )
 

@@ -9,6 +9,7 @@ Source: argument checks of Megatron-LM and torchtitan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES
+from ..operators.collectives import place
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
@@ -198,6 +200,21 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(
+        "tp-overlap-inside-domain",
+        ("overlap_tp", "tp", "tp_grid"),
+        lambda p, t: (
+            (p.overlap_tp == 0)
+            | (p.tp_grid != 0)
+            | t.software.tp_overlap_across_domains
+            | (place(p.tp, 1, t.cluster).domains == 1)
+        ),
+        lambda p, t: (
+            f"overlap_tp: {t.software.name} overlaps tensor-parallel communication inside a fast "
+            f"domain of {t.cluster.fast.gpus} GPUs only, and tp={p.tp} spans several; nearest: "
+            f"overlap_tp=0, or tp={gcd(int(p.tp), t.cluster.fast.gpus)}"
+        ),
+    ),
+    Rule(
         "context-exchange-needs-cp",
         ("cp_comm", "cp"),
         lambda p, t: (p.cp_comm == 0) | (p.cp > 1),
@@ -282,18 +299,47 @@ _OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 
-def _own_rules(plans: Plan) -> tuple[Rule, ...]:
+ONE_STRATEGY = Rule(
+    "one-strategy",
+    (),
+    lambda p, t: not p.segments,
+    lambda p, t: (
+        f"segments: {t.framework.title if t.framework else 'a framework'} trains all stages alike; "
+        "nearest: layers_per_stage"
+    ),
+)
+"""The rule of every framework about plans of several strategies."""
+
+
+def _required(task: Task) -> tuple[Rule, ...]:
+    """What the framework refuses that a task's plans must be launched by."""
+    return task.framework.rules if task.framework and task.framework.required else ()
+
+
+def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
+    required = _required(task)
     if not plans.segments:
-        return RULES
-    return tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+        return (*RULES, *required)
+    own = tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+    return (*own, ONE_STRATEGY) if required else own
+
+
+def launched(plans: Plan, task: Task) -> Mask:
+    """Which rows of a table the framework of the task launches; all of them where it has none."""
+    keep = np.ones(plans.rows, bool)
+    if task.framework is None:
+        return keep
+    for rule in (ONE_STRATEGY,) if plans.segments else task.framework.rules:
+        keep &= rule.ok(plans, task)
+    return keep
 
 
 def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
     """Names of the rules one plan breaks, each with its message; empty when it is legal."""
     broken = [
         (rule.name, rule.message(plan, task))
-        for rule in _own_rules(plan)
+        for rule in _own_rules(plan, task)
         if not np.all(rule.ok(plan, task))
     ]
     if not plan.segments:
@@ -312,7 +358,7 @@ def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
 def legal(plans: Plan, task: Task) -> Mask:
     """Which rows of a table break no rule."""
     keep = np.ones(plans.rows, bool)
-    for rule in _own_rules(plans):
+    for rule in _own_rules(plans, task):
         keep &= rule.ok(plans, task)
     if plans.segments:
         for segment_rule in SEGMENT_RULES:
@@ -335,7 +381,8 @@ def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
     if plans.scalar and not plans.segments:
         plain = all(getattr(plans, name) == value for name, value in _PLAIN)
-        if all(rule.ok(plans, task) for rule in (_PLAIN_RULES if plain else RULES)):
+        rules = (*(_PLAIN_RULES if plain else RULES), *_required(task))
+        if all(rule.ok(plans, task) for rule in rules):
             return
     keep = legal(plans, task)
     if not keep.all():

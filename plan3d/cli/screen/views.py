@@ -62,7 +62,13 @@ def profile_record(task: Task) -> dict[str, Any]:
         "hardware": task.cluster.name,
         **provenance_counts(task.cluster),
         "software": task.software.name,
+        **({"framework": task.framework.name} if launcher(task) else {}),
     }
+
+
+def launcher(task: Task) -> str:
+    """The framework that plans must be launched by, with its version; '' where there is none."""
+    return task.framework.title if task.framework and task.framework.required else ""
 
 
 def header(task: Task, limit: float | None = None) -> list[str]:
@@ -80,7 +86,8 @@ def header(task: Task, limit: float | None = None) -> list[str]:
         f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
         f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
         "a step",
-        f"{provenance_line(cluster)}; software {task.software.name}; {memory}",
+        f"{provenance_line(cluster)}; software {task.software.name}; {memory}"
+        + (f"; plans that {launcher(task)} launches" if launcher(task) else ""),
     ]
 
 

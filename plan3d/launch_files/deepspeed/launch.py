@@ -141,4 +141,9 @@ def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
     return read_too
 
 
-EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),))
+EXPORTER = Exporter(
+    "deepspeed",
+    (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),),
+    software="deepspeed",
+    tries={"overlap_param_gather": (0, 1), "cp_comm": ("p2p", "a2a")},
+)

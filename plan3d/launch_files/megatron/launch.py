@@ -103,5 +103,7 @@ def keep(flags: Flags, found: Script, launch: Launch, follow: Collection[str]) -
 
 
 EXPORTER = Exporter(
-    "megatron", (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),)
+    "megatron",
+    (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),),
+    software="megatron-core",
 )

@@ -64,4 +64,9 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     return launch
 
 
-EXPORTER = Exporter("nanotron", (Form(VERSION, TITLE, RULES, write, table=TABLE),))
+EXPORTER = Exporter(
+    "nanotron",
+    (Form(VERSION, TITLE, RULES, write, table=TABLE),),
+    software="nanotron",
+    tries={"overlap_param_gather": (0,)},
+)

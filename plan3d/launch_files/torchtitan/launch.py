@@ -62,4 +62,5 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
 EXPORTER = Exporter(
     "torchtitan",
     (Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_2), write, table=TABLE), recipe.FORM),
+    software="torchtitan",
 )

@@ -31,7 +31,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
         Rule(
             "torchtitan-model",
             (),
-            lambda p, t: (p.tp > 0) & (not missing(t.model)),
+            lambda p, t: not missing(t.model),
             lambda p, t: (
                 f"{title} has no model with {' or '.join(missing(t.model))} like {t.model.name}"
             ),
@@ -239,7 +239,7 @@ RULES_0_3 = (
     Rule(
         "torchtitan-flavor",
         (),
-        lambda p, t: (p.tp > 0) & is_flavor(t.model),
+        lambda p, t: is_flavor(t.model),
         lambda p, t: (
             f"0.3 builds shapes in code and ships none like {t.model.name}; nearest: --version "
             f"0.2, or a flavor: {', '.join(f'{name} {flavor}' for name, flavor in FLAVORS)}"
