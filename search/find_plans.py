@@ -86,7 +86,7 @@ def find_plans(
         deadline=deadline,
         progress=progress,
     )
-    wanted = _launchable(task, space, backend, system, choose or {})
+    wanted = _launchable(task, space, backend, system, values or {})
     found = search(_subject(wanted, space, backend, values), options, **drawn)
     if choose and not found.counts.evaluated and is_usual(wanted):
         # What was asked for by name has an answer, if none that can be launched.
@@ -100,8 +100,9 @@ def _launchable(
 ) -> Task:
     """The task with the rules of its framework that a search keeps."""
     if backend in UNEQUAL or space == "staged":
-        return uniform_only(task, f"--backend {backend}" if backend in UNEQUAL else "--space staged")
-    other = system is not None and task.framework is not None and system != task.framework.name
+        return uniform_only(task, "--space staged" if space == "staged" else f"--backend {backend}")
+    name = task.framework.name if task.framework else None
+    other = system not in (None, name) or task.software.framework != name
     return relaxed(unrestricted(task) if other else task, choose)
 
 

@@ -110,7 +110,10 @@ WAYS = {name: usual for name, usual in PLAIN.items() if name not in OWN_WAYS}
 
 
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in WAYS.items()])
+    out: Any = True
+    for name, usual in WAYS.items():
+        out = out & (getattr(p, name) == usual)
+    return out
 
 
 def _other_ways(p: Plan) -> list[str]:

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.software import Software
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, Software
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
 from plan3d.simulator.task import Framework, Task
 
 from .exporter import form_rules
 from .registry import EXPORTERS, exporter
 
+if TYPE_CHECKING:
+    from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.sweep import Sweep
 
-def framework(name: str, required: bool = True, option: str = "--framework") -> Framework:
-    """What the default version of a framework launches; InputError with the nearest names."""
-    found = exporter(name, option)
-    form = found.form()
+
+def framework(name: str, required: bool = True, version: str = "") -> Framework:
+    """What a version of a framework launches, its first where none is named; InputError with the
+    nearest names."""
+    found = exporter(name, "--framework")
+    form = found.form(version)
     return Framework(
         name=name,
         title=form.title,
         required=required,
         rules=form_rules(form),
         tries=found.tries,
-        again=partial(framework, name, required, option),
+        again=partial(framework, name, required, version),
     )
 
 
-def for_framework(task: Task, name: str) -> Task:
-    """The task of a framework, whose plans alone are legal, on the stack that the task has.
+def for_framework(task: Task, name: str, version: str = "") -> Task:
+    """The task of a framework, whose plans alone are legal, on its own stack where the task has the
+    default one.
 
     Raises InputError for an unknown framework and for a stack that is another framework's.
     """
-    wanted = framework(name)
-    check_stack(task.software, name)
-    return replace(task, framework=wanted)
+    wanted, own = framework(name, version=version), stack_of(name)
+    stack = software_profile(own) if own and task.software.name == DEFAULT_SOFTWARE else None
+    check_stack(stack or task.software, name)
+    return replace(task, framework=wanted, software=stack or task.software)
 
 
 def with_usual(task: Task) -> Task:
@@ -51,22 +60,51 @@ def stack_of(name: str) -> str:
     return exporter(name, "--framework").software
 
 
-def stacks_of(name: str) -> list[str]:
-    """Names of the stacks that a framework may be."""
-    own = stack_of(name)
-    kind = software_profile(own).framework if own else name
-    return [stack for stack in SOFTWARE if SOFTWARE[stack].framework == kind]
-
-
 def check_stack(stack: Software, name: str) -> None:
     """Raise InputError where a stack is none of a framework's."""
     own = stack_of(name)
     kind = software_profile(own).framework if own else name
-    if stack.framework == kind:
+    known = [other for other in SOFTWARE if SOFTWARE[other].framework == kind]
+    if stack.framework == kind or not known:
         return
-    known = stacks_of(name)
-    nearest = f"; nearest: --software {own or known[0]}" if known else ""
     what = f"is {stack.framework}" if stack.framework else "is of no framework that is launched"
     raise InputError(
-        f"--software {stack.name} contradicts --framework {name}: it {what}{nearest}"
+        f"--software {stack.name} contradicts --framework {name}: it {what}; nearest: "
+        f"--software {own or known[0]}"
     )
+
+
+def _asked(task: Task, name: str | None) -> Task:
+    return with_usual(task) if name is None else for_framework(task, name)
+
+
+def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
+    """search.find_plans.find_plans, whose `options` it takes, of plans that can be launched.
+
+    With `framework` they are those that it launches; otherwise those of the framework of the
+    task's stack, which yields to values of `choose` and to `system`. Raises InputError for an
+    unknown framework and where the task's software is another framework's.
+    """
+    from plan3d.search.find_plans import find_plans as searched
+
+    return searched(_asked(task, framework), **options)
+
+
+def smallest_cluster(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
+    """search.whatif.cluster_size.smallest_cluster of plans that can be launched, as find_plans."""
+    from plan3d.search.whatif.cluster_size import smallest_cluster as smallest
+
+    return smallest(_asked(task, framework), **options)
+
+
+def sweep(
+    task: Task,
+    over: Mapping[str, Sequence[Any] | Mapping[str, Any]],
+    *,
+    framework: str | None = None,
+    **options: Any,
+) -> Sweep:
+    """search.whatif.variation.sweep of plans that can be launched, as find_plans."""
+    from plan3d.search.whatif.variation import sweep as swept
+
+    return swept(_asked(task, framework), over, **options)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import AUTO, code
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
+
+from .space import Space
 
 
 def is_usual(task: Task) -> bool:
@@ -42,28 +41,30 @@ def uniform_only(task: Task, what: str) -> Task:
 
 
 def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
-    """The task whose usual framework lacks the rules that forbid a value of `choose` by itself."""
+    """The task whose usual framework lacks the rules that no plan with some value of `choose` meets;
+    without the framework where that has no such model."""
     framework = task.framework
     if framework is None or framework.required:
         return task
-    asked = {name: codes(name, values) for name, values in choose.items() if name in AXES}
-    kept = tuple(rule for rule in framework.rules if not _contradicts(rule, asked, task))
+    if not all(rule.ok(Plan(), task) for rule in framework.rules if not rule.fields):
+        return replace(task, framework=None)
+    axes, asked = Space.of(task, choose).axes, choose.keys()
+    kept = tuple(
+        rule
+        for rule in framework.rules
+        if all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
+    )
     return replace(task, framework=replace(framework, rules=kept))
 
 
-def codes(name: str, values: Sequence[Any]) -> list[int]:
-    """The values of a field as plans hold them."""
-    return [code(name, value) for value in values]
-
-
-def _contradicts(rule: Rule, asked: Mapping[str, list[int]], task: Task) -> bool:
-    """Whether a rule about nothing but the fields that are asked for forbids some of their
-    values."""
-    if not rule.fields or not asked.keys() >= set(rule.fields):
-        return False
-    for values in product(*(asked[name] for name in rule.fields)):
-        if AUTO not in values:
-            plan = resolve(Plan(**dict(zip(rule.fields, values, strict=True))), task.gpus)
-            if not np.all(rule.ok(plan, task)):
-                return True
-    return False
+def _met(rule: Rule, name: str, axes: Mapping[str, Sequence[int]], task: Task) -> bool:
+    """Whether every value of a field meets a rule with some values of the rule's other fields."""
+    sizes = [len(axes[field]) for field in rule.fields]
+    at = np.indices(sizes).reshape(len(sizes), -1)
+    columns: dict[str, Any] = {
+        field: np.array(axes[field])[rows] for field, rows in zip(rule.fields, at, strict=True)
+    }
+    ok = np.broadcast_to(rule.ok(resolve(Plan(**columns), task.gpus), task), at.shape[1:])
+    met = np.zeros(len(axes[name]), bool)
+    np.logical_or.at(met, at[rule.fields.index(name)], ok)
+    return bool(met.all())

@@ -46,12 +46,13 @@ def gains(result: SearchResult, chosen: Collection[str]) -> list[Gain]:
     edits = single_edits(best, kept.difference(chosen, FIXED, ON_HOST))
     if edits.costs is None:
         return []
-    kept_out = ~launched(edits.costs.plans, result.task) & launched(best.plans, result.task)
+    open_to = launched(edits.costs.plans, result.task) | ~launched(best.plans, result.task)
+    open_to &= edits.costs.memory_total <= result.limit
     out: dict[str, Gain] = {}
     for row, name in enumerate(edits.fields):
         seconds = float(edits.costs.step[row])
         change = seconds / best.step_seconds - 1
-        if kept_out[row] or name in out or change > -WORTH or edits.costs.memory_total[row] > result.limit:
+        if name in out or change > -WORTH or not open_to[row]:
             continue
         was, now = (_spelled(name, v) for v in (getattr(best.plans, name)[0], edits.values[row]))
         out[name] = Gain(name, now, was, seconds, change)

@@ -13,16 +13,6 @@ def framework_of(args: argparse.Namespace) -> str | None:
     return name
 
 
-def stack_of(args: argparse.Namespace) -> str | None:
-    """The software profile: that of --software, or the one of --framework."""
-    name, software = framework_of(args), args.software
-    if software is not None or name is None:
-        return None if software is None else str(software)
-    from ...launch_files import frameworks
-
-    return frameworks.stack_of(name) or None
-
-
 def launched(args: argparse.Namespace, task: Task) -> Task:
     """The task of --framework; InputError where --software contradicts it."""
     name = framework_of(args)
@@ -30,6 +20,8 @@ def launched(args: argparse.Namespace, task: Task) -> Task:
         return task
     from ...launch_files import frameworks
 
+    if args.software is not None:
+        frameworks.check_stack(task.software, name)
     return frameworks.for_framework(task, name)
 
 
@@ -37,6 +29,6 @@ def usual(args: argparse.Namespace, task: Task) -> Task:
     """The task with the framework of its stack, where --system names nothing else."""
     from ...launch_files import frameworks
 
-    found = frameworks.with_usual(task)
-    other = args.system is not None and found.framework and args.system != found.framework.name
+    found, system = frameworks.with_usual(task), getattr(args, "system", None)
+    other = system is not None and found.framework and system != found.framework.name
     return task if other else found

@@ -90,10 +90,8 @@ def task_of(args: argparse.Namespace) -> Task:
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
     batch = _batch(args, model, sequence)
-    asked = framework_arguments.launched(
-        args,
-        question(model, cluster_of(args), sequence, batch, framework_arguments.stack_of(args)),
-    )
+    asked = question(model, cluster_of(args), sequence, batch, args.software)
+    asked = framework_arguments.launched(args, asked)
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
 
 

@@ -91,7 +91,9 @@ def refusal_line(result: SearchResult) -> list[str]:
     if framework is None or framework.required or result.system not in (None, framework.name):
         return []
     form = exporter(framework.name).form()
-    refused = {row: why for row in range(plans.rows) if (why := refusals(task, plans.take(row), form))}
+    refused = {
+        row: why for row in range(plans.rows) if (why := refusals(task, plans.take(row), form))
+    }
     if not refused:
         return []
     reasons = refused[min(refused)]

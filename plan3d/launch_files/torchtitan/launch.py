@@ -63,4 +63,5 @@ EXPORTER = Exporter(
     "torchtitan",
     (Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_2), write, table=TABLE), recipe.FORM),
     software="torchtitan",
+    tries={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
 )

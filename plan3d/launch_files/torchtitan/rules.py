@@ -1,7 +1,7 @@
 """What torchtitan refuses: rules of 0.2, rules of 0.3, and those that they share.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
-distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py.
+distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py; torch.distributed.pipelining.schedules.
 """
 
 from __future__ import annotations
@@ -53,6 +53,19 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
                 "overlap_tp need; nearest: schedule=interleaved"
+            ),
+        ),
+        Rule(
+            "torchtitan-micro-batches",
+            ("schedule", "pp", "dp", "micro_batch"),
+            lambda p, t: (
+                (p.schedule != code("1f1b"))
+                | (p.pp == 1)
+                | (t.global_batch // (p.dp * p.micro_batch) >= p.pp)
+            ),
+            lambda p, t: (
+                f"{t.global_batch // (p.dp * p.micro_batch)} micro-batches: Schedule1F1B needs at "
+                f"least pp = {p.pp}; nearest: a smaller micro_batch, or schedule=gpipe"
             ),
         ),
         Rule(

@@ -374,6 +374,7 @@ REFUSED = [
         for version in ("", "0.3")
         for field in ("precision=fp8", "tp=2 overlap_tp=1")
     ),
+    ("torchtitan-micro-batches", "torchtitan", "", "pp=4 zero=2 micro_batch=8", {}),
     ("torchtitan-precision", "torchtitan", "", "zero=2 precision=fp16", {}),
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
     ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
