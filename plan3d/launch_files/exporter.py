@@ -22,9 +22,10 @@ from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 from .launch_file import Kept
-from .shape import blocks, features
+from .shape import EXPERTS, ROTARY, blocks, features
 from .tables import Table
 
 Write = Callable[[Task, Plan, Sequence[Kept]], str]
@@ -240,3 +241,15 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
         f"# {model} on {task.gpus} x {machine} ({cluster.nodes} x {cluster.gpus_per_node})",
         f"# plan: {plan}",
     ]
+
+
+def unsaid(model: Model, positions: str, router: str = "") -> list[str]:
+    """A comment that names the settings of a model that plan3d does not know, as they change
+    neither time nor memory: those of its rotary positions and of its router."""
+    known = features(model)
+    left_out = [positions] if ROTARY in known else []
+    left_out += [router] if EXPERTS in known and router else []
+    if not left_out:
+        return []
+    return ["# Left out, to be set as the model was published (they change no time): "
+            f"{'; '.join(left_out)}"]  # fmt: skip

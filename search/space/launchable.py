@@ -13,11 +13,16 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.fields import CHOICES
 from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
 from .space import Space
+
+SOME = {"overlap_ep": (0, 1), "expert_dispatch": tuple(CHOICES["expert_dispatch"].names.values())}
+"""Values of the fields that only a search derives: no plan has them open."""
 
 
 def is_usual(task: Task) -> bool:
@@ -41,7 +46,7 @@ def uniform_only(task: Task, what: str) -> Task:
 
 
 def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
-    """The task whose usual framework lacks the rules that no plan with some value of `choose` meets;
+    """The task whose usual framework lacks the rules that some value of `choose` cannot meet;
     without the framework where that has no such model."""
     framework = task.framework
     if framework is None or framework.required:
@@ -49,6 +54,7 @@ def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
     if not all(rule.ok(Plan(), task) for rule in framework.rules if not rule.fields):
         return replace(task, framework=None)
     axes, asked = Space.of(task, choose).axes, choose.keys()
+    axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}
     kept = tuple(
         rule
         for rule in framework.rules

@@ -1,7 +1,8 @@
 """What torchtitan refuses: rules of 0.2, rules of 0.3, and those that they share.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
-distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py; torch.distributed.pipelining.schedules.
+distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py; torch,
+distributed/pipelining/schedules.py.
 """
 
 from __future__ import annotations

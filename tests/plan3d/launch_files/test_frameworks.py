@@ -157,6 +157,14 @@ def test_values_asked_for_have_an_answer_without_a_framework(choose):
     assert found.task == with_usual(task())
 
 
+def test_axes_that_are_asked_for_keep_the_rules_that_they_can_meet():
+    experts = with_usual(task("mixtral-8x7b"))
+    for choose in ({"pp": [1, 2]}, {"ep": [8]}, {"recompute": ["none"]}, {"overlap_ep": [0, 1]}):
+        found = find_plans(experts, choose=choose)
+        form = EXPORTERS["megatron"].form()
+        assert not any(refusals(experts, found.costs.plans.take(i), form) for i in range(10))
+
+
 def test_values_asked_for_are_left_out_with_a_framework():
     asked = for_framework(task(), "megatron")
     assert not find_plans(asked, choose={"schedule": ["zb-h1"]}).plans
