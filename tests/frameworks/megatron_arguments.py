@@ -17,7 +17,8 @@ from megatron.training.arguments import parse_args, validate_args
 CONNECTIONS = re.compile(r"^export CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", re.M)
 UNSTATED = ("--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer")
 """What a script of Megatron-LM needs besides model, plan and batch."""
-arguments.get_device_arch_version = lambda: 9
+BLACKWELL = re.compile(r"^# .* x .*\bG?B[23]00\b", re.M)
+"""In the comment at the top: an accelerator without the limit on device connections."""
 arguments._print_args = lambda *title: None
 torch.cuda.get_device_capability = lambda device=None: (9, 0)
 
@@ -26,6 +27,8 @@ def check(script: str, flags: dict[str, list[str]], gpus: int) -> None:
     """Raise what Megatron-LM raises, or AssertionError where it trains on another number of
     micro-batches than the flags say."""
     words = [w for name, rest in flags.items() for w in (f"--{name.replace('_', '-')}", *rest)]
+    major = 10 if BLACKWELL.search(script) else 9
+    arguments.get_device_arch_version = lambda: major
     connections = CONNECTIONS.search(script)
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     if connections:
