@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
-from plan3d.simulator.rules.validity import launched
+from plan3d.simulator.rules.framework_rules import launched
 
 from ..result.search_result import SearchResult
 from ..space.space import Space

@@ -26,6 +26,7 @@ from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES
+from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
 from .offload_rules import OFFLOAD_RULES
@@ -299,40 +300,13 @@ _OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 
-ONE_STRATEGY = Rule(
-    "one-strategy",
-    (),
-    lambda p, t: not p.segments,
-    lambda p, t: (
-        f"segments: {t.framework.title if t.framework else 'a framework'} trains all stages alike; "
-        "nearest: layers_per_stage"
-    ),
-)
-"""The rule of every framework about plans of several strategies."""
-
-
-def _required(task: Task) -> tuple[Rule, ...]:
-    """What the framework refuses that a task's plans must be launched by."""
-    return task.framework.rules if task.framework and task.framework.required else ()
-
-
 def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
-    required = _required(task)
+    framework = required(task)
     if not plans.segments:
-        return (*RULES, *required)
+        return (*RULES, *framework)
     own = tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
-    return (*own, ONE_STRATEGY) if required else own
-
-
-def launched(plans: Plan, task: Task) -> Mask:
-    """Which rows of a table the framework of the task launches; all of them where it has none."""
-    keep = np.ones(plans.rows, bool)
-    if task.framework is None:
-        return keep
-    for rule in (ONE_STRATEGY,) if plans.segments else task.framework.rules:
-        keep &= rule.ok(plans, task)
-    return keep
+    return (*own, ONE_STRATEGY) if framework else own
 
 
 def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
@@ -381,7 +355,7 @@ def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
     if plans.scalar and not plans.segments:
         plain = all(getattr(plans, name) == value for name, value in _PLAIN)
-        rules = (*(_PLAIN_RULES if plain else RULES), *_required(task))
+        rules = (*(_PLAIN_RULES if plain else RULES), *required(task))
         if all(rule.ok(plans, task) for rule in rules):
             return
     keep = legal(plans, task)

@@ -57,12 +57,13 @@ def task_record(task: Task) -> dict[str, Any]:
 
 
 def profile_record(task: Task) -> dict[str, Any]:
-    """Which numbers the answer rests on."""
+    """Which numbers the answer rests on, and the framework that was asked for."""
+    framework = task.framework
     return {
         "hardware": task.cluster.name,
         **provenance_counts(task.cluster),
         "software": task.software.name,
-        **({"framework": task.framework.name} if launcher(task) else {}),
+        **({"framework": framework.name} if framework and framework.required else {}),
     }
 
 

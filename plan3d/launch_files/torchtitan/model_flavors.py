@@ -14,7 +14,6 @@ from plan3d.simulator.base.toml_text import text
 from plan3d.simulator.workload.model import Model
 
 from .. import shape
-from ..exporter import unsaid
 from ..shape import features, same_shape, shape_of
 
 FLAVORS = {
@@ -70,7 +69,6 @@ def registration(model: Model) -> list[str]:
     usual = 8 * model.hidden // 3
     factor = f", ffn_dim_multiplier={mlp.ffn / usual!r}" if mlp.ffn < usual else ""
     return [
-        *unsaid(model, "rope_theta (10000 unless set), rope_scaling_args"),
         "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
         f"#     {text(one_line(model.name))}: TransformerModelArgs(",
         f"#         dim={model.hidden}, n_layers={model.layers}, n_heads={a.heads}, "
