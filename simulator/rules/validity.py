@@ -18,7 +18,7 @@ from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES
-from ..operators.collectives import place
+from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
@@ -207,7 +207,7 @@ RULES: tuple[Rule, ...] = (
             (p.overlap_tp == 0)
             | (p.tp_grid != 0)
             | t.software.tp_overlap_across_domains
-            | (place(p.tp, 1, t.cluster).domains == 1)
+            | inside_domain(p.tp, t.cluster)
         ),
         lambda p, t: (
             f"overlap_tp: {t.software.name} overlaps tensor-parallel communication inside a fast "
