@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Value, every, some
+from ..base.arrays import Mask, Value, every, some
 from ..hardware.cluster import Cluster, CollectiveTime
 
 NVLS_RANKS = 4
@@ -35,10 +35,10 @@ class ProcessGroup(NamedTuple):
     """Fast domains the group spans; 1 when it never leaves one."""
 
 
-def inside_domain(length: Value | float, cluster: Cluster) -> Value | bool:
+def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
     """Whether groups of `length` neighbouring ranks never leave a fast domain: they are no longer,
     and their length divides it where there are several."""
-    inside: Value | bool = length <= cluster.fast.gpus
+    inside: Mask = np.asarray(length <= cluster.fast.gpus)
     if cluster.gpus > cluster.fast.gpus:
         inside = inside & (cluster.fast.gpus % length == 0)
     return inside
@@ -53,7 +53,7 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Proc
     size = cluster.fast.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
-    longer, inside = length > size, np.asarray(inside_domain(length, cluster))
+    longer, inside = length > size, inside_domain(length, cluster)
     common: Value | float = size
     if not every(longer | inside):
         common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
