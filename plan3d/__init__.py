@@ -10,12 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plan3d.search.find_plans import find_plans
+    from plan3d.launch_files.frameworks import find_plans, for_framework, smallest_cluster, sweep
     from plan3d.search.result.search_result import SearchResult
-    from plan3d.search.whatif.cluster_size import smallest_cluster
     from plan3d.search.whatif.explanation import Explanation, explain
     from plan3d.search.whatif.sweep import Sweep
-    from plan3d.search.whatif.variation import sweep
     from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
     from plan3d.simulator.hardware.cluster import Accelerator, Cluster, profile_names
     from plan3d.simulator.hardware.software_stack import Software, software_profile
@@ -55,12 +53,13 @@ _HOME = {
     "by_stage": "simulator.step.evaluate",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
-    "find_plans": "search.find_plans",
+    "find_plans": "launch_files.frameworks",
+    "for_framework": "launch_files.frameworks",
     "preset_names": "simulator.workload.presets",
     "profile_names": "simulator.hardware.cluster",
-    "smallest_cluster": "search.whatif.cluster_size",
+    "smallest_cluster": "launch_files.frameworks",
     "software_profile": "simulator.hardware.software_stack",
-    "sweep": "search.whatif.variation",
+    "sweep": "launch_files.frameworks",
     "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""
@@ -86,6 +85,7 @@ __all__ = [
     "evaluate",
     "explain",
     "find_plans",
+    "for_framework",
     "preset_names",
     "profile_names",
     "smallest_cluster",

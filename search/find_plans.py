@@ -15,6 +15,7 @@ from .result.objective import check_goal
 from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
 from .result.search_result import SearchResult
+from .space.launchable import is_usual, relaxed, uniform_only, unrestricted
 from .space.space import Space
 from .systems.system_plans import constraints
 from .systems.systems import system as system_named
@@ -34,6 +35,8 @@ BACKENDS: Registry[Callable[..., SearchResult]] = Registry(
     },
 )
 """Searches that take a space; those of sampling.samplers.SAMPLERS draw plans from it."""
+UNEQUAL = ("dynamic-programming", "integer-programming")
+"""Backends whose plans may have stages that differ."""
 SPACES = ("uniform", "staged")
 """Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
@@ -63,6 +66,8 @@ def find_plans(
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
     free. The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when
     None) is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    Where the task has a framework, plans that it cannot launch are left out; one that is not
+    required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
     """
     deadline = Deadline.after(time_limit)
@@ -81,8 +86,24 @@ def find_plans(
         deadline=deadline,
         progress=progress,
     )
-    found = search(_subject(task, space, backend, values), options, **drawn)
-    return replace(found, system=system)
+    wanted = _launchable(task, space, backend, system, values or {})
+    found = search(_subject(wanted, space, backend, values), options, **drawn)
+    if choose and not found.counts.evaluated and is_usual(wanted):
+        # What was asked for by name has an answer, if none that can be launched.
+        wanted = unrestricted(wanted)
+        found = search(_subject(wanted, space, backend, values), options, **drawn)
+    return replace(found, task=task, system=system)
+
+
+def _launchable(
+    task: Task, space: str, backend: str, system: str | None, choose: Mapping[str, Sequence[Any]]
+) -> Task:
+    """The task with the rules of its framework that a search keeps."""
+    if backend in UNEQUAL or space == "staged":
+        return uniform_only(task, "--space staged" if space == "staged" else f"--backend {backend}")
+    name = task.framework.name if task.framework else None
+    other = system not in (None, name) or task.software.framework != name
+    return relaxed(unrestricted(task) if other else task, choose)
 
 
 def _subject(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .base.errors import InputError
 from .hardware.cluster import Cluster
@@ -33,6 +34,27 @@ def _stack(value: object) -> Software:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Framework:
+    """The training framework that is to launch the plans of a task; its rules decide with those of
+    rules.validity which plans there are."""
+
+    name: str
+    title: str
+    """Its name and version, for messages."""
+    required: bool
+    """Plans that it refuses are illegal; otherwise a search leaves them out where it can."""
+    rules: tuple[Any, ...] = field(compare=False, repr=False)
+    """What it refuses (rules.rule.Rule)."""
+    tries: Mapping[str, Sequence[Any]] = field(compare=False, repr=False)
+    """Values by plan field that a search of its plans tries instead of the usual ones."""
+    again: Callable[[], Framework] = field(compare=False, repr=False)
+    """Makes it anew: rules are functions, which another process cannot be sent."""
+
+    def __reduce__(self) -> tuple[Callable[[], Framework], tuple[()]]:
+        return self.again, ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Question:
     sequence: int
     """Tokens in one sequence."""
@@ -44,6 +66,8 @@ class _Question:
     """The replicas that average with each other under topology=given."""
     goal: Goal | None = None
     """What training must reach, where time to accuracy is asked."""
+    framework: Framework | None = None
+    """What launches the plans, where that matters."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ written and read again is the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
@@ -22,9 +22,10 @@ from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 from .launch_file import Kept
-from .shape import blocks, features
+from .shape import EXPERTS, ROTARY, blocks, features
 from .tables import Table
 
 Write = Callable[[Task, Plan, Sequence[Kept]], str]
@@ -55,6 +56,10 @@ class Exporter:
     name: str
     forms: tuple[Form, ...]
     """By version; the first is the default."""
+    software: str = ""
+    """The software profile of its training stack; empty where none is shipped."""
+    tries: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values by plan field that a search of its plans tries instead of the usual ones."""
 
     def form(self, version: str = "") -> Form:
         """The format of a version: '0.3' finds 0.3.0. Raises InputError for an unknown one."""
@@ -106,7 +111,10 @@ WAYS = {name: usual for name, usual in PLAIN.items() if name not in OWN_WAYS}
 
 
 def _plainly_reduced(p: Any, task: Task) -> Any:
-    return np.logical_and.reduce([getattr(p, name) == usual for name, usual in WAYS.items()])
+    out: Any = True
+    for name, usual in WAYS.items():
+        out = out & (getattr(p, name) == usual)
+    return out
 
 
 def _other_ways(p: Plan) -> list[str]:
@@ -138,7 +146,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
         return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
-        for rule in (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+        for rule in form_rules(form)
         if not np.all(rule.ok(plan, task))
     ]
 
@@ -170,6 +178,11 @@ ONE_DIMENSIONAL = only(
 """The rule of every framework about tensor ranks."""
 
 
+def form_rules(form: Form) -> tuple[Rule, ...]:
+    """Everything that a version of a framework refuses."""
+    return (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+
+
 def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
     """The rule that a model has no feature besides those that a framework has."""
     table = frozenset(known)
@@ -180,7 +193,7 @@ def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
     return Rule(
         name,
         (),
-        lambda p, t: (p.tp > 0) & (not lacking(t)),
+        lambda p, t: not lacking(t),
         lambda p, t: f"{framework} cannot express {' or '.join(lacking(t))} of {t.model.name}",
     )
 
@@ -228,3 +241,15 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
         f"# {model} on {task.gpus} x {machine} ({cluster.nodes} x {cluster.gpus_per_node})",
         f"# plan: {plan}",
     ]
+
+
+def unsaid(model: Model, positions: str, router: str = "") -> list[str]:
+    """A comment that names the settings of a model that plan3d does not know, as they change
+    neither time nor memory: those of its rotary positions and of its router."""
+    known = features(model)
+    left_out = [positions] if ROTARY in known else []
+    left_out += [router] if EXPERTS in known and router else []
+    if not left_out:
+        return []
+    return ["# Left out, to be set as the model was published (they change no time): "
+            f"{'; '.join(left_out)}"]  # fmt: skip

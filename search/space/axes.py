@@ -58,12 +58,14 @@ DERIVED = {
         lambda p, task: (
             (np.asarray(p.ep) > 1)
             & (p.recompute != Recompute.FULL)
+            & ((p.pp > 1) | (task.model.mtp_layers == 0))
             & overlaps_experts(p.pp, p.virtual_stages, p.schedule)
         ),
     ),
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
-do where it is legal (Megatron-Core overlaps no experts under full recompute)."""
+do where it is legal (Megatron-Core overlaps no experts under full recompute, nor beside multi-token
+prediction without stages)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -54,6 +54,9 @@ class Space:
     def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
         """The default space with some axes replaced; InputError for an unknown field or value."""
         axes = default_axes(task)
+        if task.framework:
+            tried = task.framework.tries.items()
+            axes |= {name: tuple(code(name, v) for v in values) for name, values in tried}
         layout: tuple[int, ...] = ()
         if 0 not in supported_precisions(task):
             axes["precision"] = tuple(sorted(supported_precisions(task)))[:1]
@@ -184,6 +187,8 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     waiting = [rule for rule in RULES if not (plain and PLAIN.keys() & set(rule.fields))]
     if space.axes["tp_grid"] == (0,):
         waiting = [rule for rule in waiting if rule not in GRID_RULES]
+    if space.task.framework:
+        waiting += space.task.framework.rules
     walk = []
     for i, name in enumerate(names):
         known.add(name)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
+from plan3d.simulator.rules.framework_rules import launched
 
 from ..result.search_result import SearchResult
 from ..space.space import Space
@@ -35,7 +36,8 @@ class Gain(NamedTuple):
 
 def gains(result: SearchResult, chosen: Collection[str]) -> list[Gain]:
     """The fastest legal value that fits of each field with one value in the space, of those that
-    save WORTH of a step and that the user has not `chosen`; fastest first."""
+    save WORTH of a step, that the framework of the plan launches and that the user has not
+    `chosen`; fastest first."""
     best = result.best
     if best is None or result.objective != "step-time" or best.plans.segments:
         return []
@@ -44,11 +46,13 @@ def gains(result: SearchResult, chosen: Collection[str]) -> list[Gain]:
     edits = single_edits(best, kept.difference(chosen, FIXED, ON_HOST))
     if edits.costs is None:
         return []
+    open_to = launched(edits.costs.plans, result.task) | ~launched(best.plans, result.task)
+    open_to &= edits.costs.memory_total <= result.limit
     out: dict[str, Gain] = {}
     for row, name in enumerate(edits.fields):
         seconds = float(edits.costs.step[row])
         change = seconds / best.step_seconds - 1
-        if name in out or change > -WORTH or edits.costs.memory_total[row] > result.limit:
+        if name in out or change > -WORTH or not open_to[row]:
             continue
         was, now = (_spelled(name, v) for v in (getattr(best.plans, name)[0], edits.values[row]))
         out[name] = Gain(name, now, was, seconds, change)

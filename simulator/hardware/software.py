@@ -61,6 +61,8 @@ class Software:
 
     tp_overlap_share: float
     """Share of tensor-parallel communication that overlap_tp hides."""
+    tp_overlap_across_domains: bool
+    """overlap_tp works also where a tensor-parallel group spans fast domains (NVLink nodes)."""
     contention: float
     """Share of communication across nodes that still shows when overlapped, because it slows the
     kernels it hides behind (0.04 to 0.18 measured on A100); 0 none, 1 no gain at all."""

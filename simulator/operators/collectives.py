@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Value, every, some
+from ..base.arrays import Mask, Value, every, some
 from ..hardware.cluster import Cluster, CollectiveTime
 
 NVLS_RANKS = 4
@@ -35,6 +35,15 @@ class ProcessGroup(NamedTuple):
     """Fast domains the group spans; 1 when it never leaves one."""
 
 
+def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
+    """Whether groups of `length` neighbouring ranks never leave a fast domain: they are no longer,
+    and their length divides it where there are several."""
+    inside: Mask = np.asarray(length <= cluster.fast.gpus)
+    if cluster.gpus > cluster.fast.gpus:
+        inside = inside & (cluster.fast.gpus % length == 0)
+    return inside
+
+
 def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
     """The group of `ranks` ranks, `stride` apart, ranks filling one domain after another.
 
@@ -44,13 +53,10 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Proc
     size = cluster.fast.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
-    longer = length > size
-    inside = ~longer
+    longer, inside = length > size, inside_domain(length, cluster)
     common: Value | float = size
-    if cluster.gpus > size:
-        inside &= size % length == 0
-        if not every(longer | inside):
-            common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
+    if not every(longer | inside):
+        common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
     if every(inside):
         return ProcessGroup(n, n, np.ones(n.shape))
     together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))

@@ -9,6 +9,7 @@ Source: argument checks of Megatron-LM and torchtitan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES
+from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
@@ -24,6 +26,7 @@ from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES
+from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
 from .offload_rules import OFFLOAD_RULES
@@ -198,6 +201,21 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(
+        "tp-overlap-inside-domain",
+        ("overlap_tp", "tp", "tp_grid"),
+        lambda p, t: (
+            (p.overlap_tp == 0)
+            | (p.tp_grid != 0)
+            | t.software.tp_overlap_across_domains
+            | inside_domain(p.tp, t.cluster)
+        ),
+        lambda p, t: (
+            f"overlap_tp: {t.software.name} overlaps tensor-parallel communication inside a fast "
+            f"domain of {t.cluster.fast.gpus} GPUs only, and tp={p.tp} spans several; nearest: "
+            f"overlap_tp=0, or tp={gcd(int(p.tp), t.cluster.fast.gpus)}"
+        ),
+    ),
+    Rule(
         "context-exchange-needs-cp",
         ("cp_comm", "cp"),
         lambda p, t: (p.cp_comm == 0) | (p.cp > 1),
@@ -282,18 +300,20 @@ _OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 
-def _own_rules(plans: Plan) -> tuple[Rule, ...]:
+def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
+    framework = required(task)
     if not plans.segments:
-        return RULES
-    return tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+        return (*RULES, *framework)
+    own = tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
+    return (*own, ONE_STRATEGY) if framework else own
 
 
 def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
     """Names of the rules one plan breaks, each with its message; empty when it is legal."""
     broken = [
         (rule.name, rule.message(plan, task))
-        for rule in _own_rules(plan)
+        for rule in _own_rules(plan, task)
         if not np.all(rule.ok(plan, task))
     ]
     if not plan.segments:
@@ -312,7 +332,7 @@ def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
 def legal(plans: Plan, task: Task) -> Mask:
     """Which rows of a table break no rule."""
     keep = np.ones(plans.rows, bool)
-    for rule in _own_rules(plans):
+    for rule in _own_rules(plans, task):
         keep &= rule.ok(plans, task)
     if plans.segments:
         for segment_rule in SEGMENT_RULES:
@@ -335,7 +355,8 @@ def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
     if plans.scalar and not plans.segments:
         plain = all(getattr(plans, name) == value for name, value in _PLAIN)
-        if all(rule.ok(plans, task) for rule in (_PLAIN_RULES if plain else RULES)):
+        rules = (*(_PLAIN_RULES if plain else RULES), *required(task))
+        if all(rule.ok(plans, task) for rule in rules):
             return
     keep = legal(plans, task)
     if not keep.all():

@@ -11,6 +11,7 @@ import ast
 import subprocess
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from importlib.util import find_spec
 from typing import Any
 
 import megatron_layers
@@ -66,6 +67,10 @@ OWN = {
 def read(text: str, gpus: int) -> dict[str, Any]:
     """What Megatron-Core makes of the flags."""
     flags = flags_of(text)
+    if find_spec("megatron.training") is not None:
+        import megatron_arguments
+
+        megatron_arguments.check(text, flags, gpus)
     values: dict[str, Any] = {"overlap_p2p_comm": None, **DEFAULTS}
     for name, words in flags.items():
         values |= (

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from plan3d.launch_files.exporter import refusals
+from plan3d.launch_files.frameworks import for_framework
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
+from plan3d.search.find_plans import find_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedule import Placement
@@ -68,6 +70,50 @@ NAMED = {
     "megatron-bridge": MEGATRON,
 }
 """Model, GPUs and plan by framework."""
+
+
+CLUSTERS = (
+    ("a100-80gb-sxm", 1),
+    ("h100-sxm", 2),
+    ("h800-sxm", 4),
+    ("gb200", 8),
+    ("mi300x", 16),
+)
+"""Profiles, and how many times the fewest GPUs of a model they have."""
+FIRST = {
+    "gpt3-1.3b": (8, 2048, 512),
+    "gpt3-6.7b": (16, 2048, 1024),
+    "gpt3-175b": (512, 2048, 1536),
+    "megatron-529.6b": (1024, 2048, 1920),
+    "llama-7b": (16, 2048, 2048),
+    "llama-2-70b": (64, 4096, 1024),
+    "llama-3.1-8b": (8, 8192, 512),
+    "llama-3.1-70b": (128, 8192, 1024),
+    "llama-3.1-405b": (1024, 8192, 2048),
+    "mixtral-8x7b": (32, 4096, 1024),
+    "qwen3-235b-a22b": (256, 4096, 4096),
+    "deepseek-v3": (512, 4096, 8192),
+}
+"""Models, dense and of experts: the fewest GPUs, tokens of a sequence, sequences of a batch."""
+
+
+def first_plans(framework: str, version: str) -> list[Case]:
+    """The first plans of searches for this framework: of 12 models on 5 clusters, on 8 to 16,384
+    GPUs; those of the models that it has."""
+    out: list[Case] = []
+    for model, (fewest, sequence, batch) in FIRST.items():
+        for cluster, times in CLUSTERS:
+            asked = Task(
+                Model.preset(model),
+                Cluster.profile(cluster, gpus=fewest * times),
+                sequence=sequence,
+                global_batch=batch,
+            )
+            task = for_framework(asked, framework, version)
+            best = find_plans(task, top=1).best
+            if best is not None:
+                out.append((task, best.plans.take(0)))
+    return out
 
 
 def task_of(model: str, gpus: int) -> Task:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base import units
 
+from .framework_options import FRAMEWORK_OPTIONS
 from .launch_options import LAUNCH_OPTIONS
 from .parser import Option, positive, seconds, training_tokens, whole, words
 from .sweep_options import SWEEP_OPTIONS
@@ -240,6 +241,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *FRAMEWORK_OPTIONS,
     *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
     *LAUNCH_OPTIONS,

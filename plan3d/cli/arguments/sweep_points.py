@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 OF_TASK = (
     *("model", "cluster", "gpus", "nodes", "gpus_per_node", "sequence", "global_batch"),
-    *("global_batch_tokens", "software", "inter_node_bandwidth", "intra_node_bandwidth"),
-    *("network_latency", "latency_per_node", "memory", "expert_imbalance"),
+    *("global_batch_tokens", "software", "framework", "inter_node_bandwidth"),
+    *("intra_node_bandwidth", "network_latency", "latency_per_node", "memory"),
+    "expert_imbalance",
 )
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")
@@ -97,7 +98,7 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     """One combination of values; `base` receives the GPUs that the given batch belongs to."""
     from plan3d.search.whatif import sweep
 
-    from . import task_arguments
+    from . import framework_arguments, task_arguments
 
     own = argparse.Namespace(**vars(args))
     settings, fields = _settings(own, varied)
@@ -115,6 +116,7 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     }
     if args.plan is not None:
         return sweep.Point(**common, plan=_plan_at(own, task, fields))
+    common["task"] = framework_arguments.usual(own, task)
     return sweep.Point(**common, **_search_options(own, task, fields))
 
 

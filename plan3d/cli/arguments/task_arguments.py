@@ -16,7 +16,7 @@ from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import preset_names
 
-from . import goal_arguments
+from . import framework_arguments, goal_arguments
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
@@ -91,6 +91,7 @@ def task_of(args: argparse.Namespace) -> Task:
         raise InputError(f"--sequence {sequence} must be at least 1")
     batch = _batch(args, model, sequence)
     asked = question(model, cluster_of(args), sequence, batch, args.software)
+    asked = framework_arguments.launched(args, asked)
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
 
 
@@ -223,6 +224,7 @@ def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
             fixed[name] = usual
     plan = Plan(**fixed)
     known = {name for name in fixed if getattr(plan, name) != AUTO}
-    for rule in RULES:
+    required = task.framework.rules if task.framework and task.framework.required else ()
+    for rule in (*RULES, *required):
         if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
             raise InputError(rule.message(plan, task))

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
 from ..screen.output import Progress, check_writable, print_json, warn, write_whole
 
@@ -78,20 +79,28 @@ def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
 
 
 def refusal_line(result: SearchResult) -> list[str]:
-    """Why Megatron-LM cannot run the best plan, where neither a system nor a stack was asked for
-    that is launched with something else."""
+    """Which of the plans the usual framework of their stack cannot launch, and why the first; there
+    are some where a value was asked for by name that it lacks."""
     from ...launch_files.exporter import refusals
     from ...launch_files.registry import exporter
 
     assert result.costs is not None
-    if result.task.software.framework != "megatron" or result.system not in (None, "megatron"):
+    task, plans, framework = result.task, result.costs.plans, result.task.framework
+    if framework is None or framework.required or result.system not in (None, framework.name):
         return []
-    form = exporter("megatron").form()
-    refused = refusals(result.task, result.costs.plans.take(0), form)
+    form = exporter(framework.name).form()
+    refused = {
+        row: why for row in range(plans.rows) if (why := refusals(task, plans.take(row), form))
+    }
     if not refused:
         return []
-    more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return [f"plan 1 cannot be launched by Megatron-LM {form.version}: {refused[0]}{more}"]
+    reasons = refused[min(refused)]
+    more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    rows = [row + 1 for row in refused]
+    several = rows[-1] - rows[0] == len(rows) - 1 > 0
+    which = f"{rows[0]} to {rows[-1]}" if several else ", ".join(map(str, rows))
+    plural = "s" if len(rows) > 1 else ""
+    return [f"plan{plural} {which} cannot be launched by {framework.title}: {reasons[0]}{more}"]
 
 
 def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
@@ -101,13 +110,15 @@ def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
 
     assert result.costs is not None
     plan, task = result.costs.plans.take(0), result.task
-    fits = (e.name for e in EXPORTERS.values() if not refusals(task, plan, e.forms[0]))
-    name = next(fits, None)
+    first = [task.framework.name] if task.framework else []
+    names = dict.fromkeys((*first, *EXPORTERS))
+    name = next((n for n in names if not refusals(task, plan, EXPORTERS[n].form())), None)
     if name is None:
         return []
     words = ["plan3d", "export", str(plan), "--to", name, "--model", args.model]
     words += ["--cluster", args.cluster, "--gpus", str(task.gpus)]
     words += ["--gpus-per-node", str(args.gpus_per_node)] if args.gpus_per_node else []
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
-    words += ["--software", args.software] if args.software else []
+    named = args.software or (args.framework and task.software.name != DEFAULT_SOFTWARE)
+    words += ["--software", task.software.name] if named else []
     return [f"Launch it: {shlex.join(words)}"]

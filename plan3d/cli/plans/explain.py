@@ -26,11 +26,12 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Explain one plan; one that does not fit is still a valid question."""
     from plan3d.search.whatif.explanation import explain as explained
 
-    from ..arguments import plan_arguments, task_arguments
+    from ..arguments import framework_arguments, plan_arguments, task_arguments
     from ..screen import plot_file
 
     form = plot_file.form_of(args.plot)
-    task, plan = task_arguments.task_of(args), plan_arguments.plan_of(args)
+    task = framework_arguments.usual(args, task_arguments.task_of(args))
+    plan = plan_arguments.plan_of(args)
     found = explained(task, plan, None if args.against is None else _other(args))
     if args.plot is not None:
         from plan3d.simulator.reporting.plots import explanation

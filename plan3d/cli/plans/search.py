@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from ..arguments import goal_arguments, system_arguments, task_arguments
+from ..arguments import (
+    framework_arguments,
+    goal_arguments,
+    system_arguments,
+    task_arguments,
+)
 from ..files import export
 from ..screen import plot_file
 from ..screen.output import (
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
     own = task_arguments.choices_of(args)
     options = {"choose": own, **_options(args)}
-    task = task_arguments.task_of(args)
+    task = framework_arguments.usual(args, task_arguments.task_of(args))
     choose = system_arguments.narrowed(args, task, own)
     tokens = task_arguments.tokens_of(args, task.model)
     if not task_arguments.asks_for_gpus(args):

@@ -57,11 +57,13 @@ def task_record(task: Task) -> dict[str, Any]:
 
 
 def profile_record(task: Task) -> dict[str, Any]:
-    """Which numbers the answer rests on."""
+    """Which numbers the answer rests on, and the framework that was asked for."""
+    framework = task.framework
     return {
         "hardware": task.cluster.name,
         **provenance_counts(task.cluster),
         "software": task.software.name,
+        **({"framework": framework.name} if framework and framework.required else {}),
     }
 
 
@@ -73,6 +75,11 @@ def question_record(task: Task, tokens: float | None = None) -> dict[str, Any]:
         "task": {**task_record(task), **trained},
         "profile": profile_record(task),
     }
+
+
+def launcher(task: Task) -> str:
+    """The framework that plans must be launched by, with its version; '' where there is none."""
+    return task.framework.title if task.framework and task.framework.required else ""
 
 
 def header(task: Task, limit: float | None = None) -> list[str]:
@@ -90,7 +97,8 @@ def header(task: Task, limit: float | None = None) -> list[str]:
         f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
         f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
         "a step",
-        f"{provenance_line(cluster)}; software {task.software.name}; {memory}",
+        f"{provenance_line(cluster)}; software {task.software.name}; {memory}"
+        + (f"; plans that {launcher(task)} launches" if launcher(task) else ""),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 
-from ..arguments import goal_arguments, task_arguments
+from ..arguments import framework_arguments, goal_arguments, task_arguments
 from ..screen import plot_file
 from ..screen.output import (
     INTERRUPTED,
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} has no effect on backends; it goes with --systems")
     choose = task_arguments.choices_of(args)
-    task = task_arguments.task_of(args)
+    task = framework_arguments.usual(args, task_arguments.task_of(args))
     task_arguments.check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))
     form = plot_file.form_of(args.plot)

@@ -10,7 +10,7 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
-from ..arguments import goal_arguments, task_arguments
+from ..arguments import framework_arguments, goal_arguments, task_arguments
 from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
         if getattr(args, name) is not None:
             raise InputError(f"--{name} has no effect with --systems: no backends are compared")
     choose = task_arguments.choices_of(args)
-    task = task_arguments.task_of(args)
+    task = framework_arguments.usual(args, task_arguments.task_of(args))
     goal_arguments.check_graph(args, choose.get("topology", []))
     systems = _systems(args.systems)
     from plan3d.search.whatif import compare_systems

@@ -11,7 +11,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from ..documents import Document, nested, with_kept
-from ..exporter import Exporter, Form, heading
+from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..megatron.launch import environment
 from ..megatron.meaning import meant
@@ -56,6 +56,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
+    top += unsaid(task.model, "--rotary-position-embeddings-theta (10000 unless set)")
     top += [*environment(task, plan, False), *fragment.needed(kept)]
     top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
     command = f"deepspeed --num_nodes {nodes} --num_gpus {each} pretrain_gpt.py"
@@ -142,4 +143,9 @@ def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
     return read_too
 
 
-EXPORTER = Exporter("deepspeed", (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),))
+EXPORTER = Exporter(
+    "deepspeed",
+    (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),),
+    software="deepspeed",
+    tries={"overlap_param_gather": (0, 1), "cp_comm": ("p2p", "a2a")},
+)

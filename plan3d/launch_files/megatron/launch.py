@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..exporter import Exporter, Form, heading
+from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import Kept
 from ..numbers import numbers_of
 from ..shell.fragment import lines, needed, script, with_kept
@@ -22,13 +22,24 @@ ARRAYS = {"MODEL_ARGS": MODEL, "PARALLEL_ARGS": (*AXES, *SHARDING), "TRAINING_AR
 TABLE: Table = (*MODEL, *AXES, *SHARDING, *TRAINING)
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
+ROTATION = "--rotary-base (10000 unless set), --use-rope-scaling"
+ROUTER = (
+    "--moe-router-score-function (softmax unless set), --moe-router-enable-expert-bias, "
+    "--moe-router-topk-scaling-factor, --moe-router-load-balancing-type"
+)
+"""Settings of a model that change neither time nor memory, and that plan3d does not know."""
 
 
 def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The flags as bash arrays, to be sourced by a launch script."""
     n = spelled(numbers_of(task, plan), task)
     groups = {name: lines(stated(table, n)) for name, table in ARRAYS.items()}
-    top = [*heading(task, plan, TITLE), *environment(task, plan, n.fsdp), *needed(kept)]
+    top = [
+        *heading(task, plan, TITLE),
+        *unsaid(task.model, ROTATION, ROUTER),
+        *environment(task, plan, n.fsdp),
+        *needed(kept),
+    ]
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     command = f"torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py"
     return script(top, with_kept(groups, kept, places(TABLE, n)), command)
@@ -39,7 +50,13 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
     if fsdp:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP needs more than one"]
     name = task.cluster.accelerator.name.lower()
-    if any(chip in name for chip in BLACKWELL) or (plan.tp == 1 and plan.cp == 1):
+    if any(chip in name for chip in BLACKWELL):
+        return []
+    if plan.overlap_ep:
+        return [
+            "export CUDA_DEVICE_MAX_CONNECTIONS=32  # overlap of expert exchanges before Blackwell"
+        ]
+    if plan.tp == 1 and plan.cp == 1:
         return []
     return [
         "export CUDA_DEVICE_MAX_CONNECTIONS=1  # tensor or context parallelism before Blackwell"
@@ -47,5 +64,7 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 
 
 EXPORTER = Exporter(
-    "megatron", (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),)
+    "megatron",
+    (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),),
+    software="megatron-core",
 )

@@ -60,5 +60,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
 
 
 EXPORTER = Exporter(
-    "megatron-bridge", (Form(VERSION, TITLE, RULES, write, keeps=False, table=TABLE),)
+    "megatron-bridge",
+    (Form(VERSION, TITLE, RULES, write, keeps=False, table=TABLE),),
+    software="megatron-core",
 )

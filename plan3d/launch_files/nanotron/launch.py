@@ -9,7 +9,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from ..documents import Document, nested, with_kept
-from ..exporter import Exporter, Form, heading
+from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of, numbers_of
 from ..tables import Numbers, places, read_implied, stated
@@ -28,6 +28,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     top = [
         *heading(task, plan, TITLE),
+        *unsaid(task.model, "model.model_config.rope_theta (10000 unless set), rope_scaling"),
         "# Add general, tokenizer, data_stages, checkpoints, model.init_method, tokens.train_steps",
         "# and what else the optimizer needs (optimizer_factory, weight_decay, clip_grad,",
         "# learning_rate_scheduler), then:",
@@ -64,4 +65,9 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     return launch
 
 
-EXPORTER = Exporter("nanotron", (Form(VERSION, TITLE, RULES, write, table=TABLE),))
+EXPORTER = Exporter(
+    "nanotron",
+    (Form(VERSION, TITLE, RULES, write, table=TABLE),),
+    software="nanotron",
+    tries={"overlap_param_gather": (0,)},
+)

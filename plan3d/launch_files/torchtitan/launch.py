@@ -15,26 +15,28 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from ..documents import Document, nested, with_kept
-from ..exporter import Exporter, Form, heading
+from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, numbers_of
 from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from . import recipe
 from .keys import MATTERS, TABLE
-from .model_flavors import flavor_model, registration
+from .model_flavors import flavor_model, is_flavor, registration
 from .rules import RULES_0_2, common_rules
 from .spelling import meant, spelled
 
 VERSION = "0.2.2"
 TITLE = f"torchtitan {VERSION}"
+ROTATION = "rope_theta (10000 unless set), rope_scaling_args"
 
 
 def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The TOML file."""
     n = spelled(numbers_of(task, plan), task, "output")
     content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
-    top = "\n".join([*heading(task, plan, TITLE), *registration(task.model), ""])
+    own = [] if is_flavor(task.model) else unsaid(task.model, ROTATION)
+    top = "\n".join([*heading(task, plan, TITLE), *own, *registration(task.model), ""])
     return f"{top}\n{toml_text.emit(content)}\n"
 
 
@@ -62,4 +64,6 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
 EXPORTER = Exporter(
     "torchtitan",
     (Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_2), write, table=TABLE), recipe.FORM),
+    software="torchtitan",
+    tries={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
 )

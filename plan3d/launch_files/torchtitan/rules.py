@@ -1,7 +1,8 @@
 """What torchtitan refuses: rules of 0.2, rules of 0.3, and those that they share.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
-distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py.
+distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py; torch,
+distributed/pipelining/schedules.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
         Rule(
             "torchtitan-model",
             (),
-            lambda p, t: (p.tp > 0) & (not missing(t.model)),
+            lambda p, t: not missing(t.model),
             lambda p, t: (
                 f"{title} has no model with {' or '.join(missing(t.model))} like {t.model.name}"
             ),
@@ -53,6 +54,19 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
                 "overlap_tp need; nearest: schedule=interleaved"
+            ),
+        ),
+        Rule(
+            "torchtitan-micro-batches",
+            ("schedule", "pp", "dp", "micro_batch"),
+            lambda p, t: (
+                (p.schedule != code("1f1b"))
+                | (p.pp == 1)
+                | (t.global_batch // (p.dp * p.micro_batch) >= p.pp)
+            ),
+            lambda p, t: (
+                f"{t.global_batch // (p.dp * p.micro_batch)} micro-batches: Schedule1F1B needs at "
+                f"least pp = {p.pp}; nearest: a smaller micro_batch, or schedule=gpipe"
             ),
         ),
         Rule(
@@ -239,7 +253,7 @@ RULES_0_3 = (
     Rule(
         "torchtitan-flavor",
         (),
-        lambda p, t: (p.tp > 0) & is_flavor(t.model),
+        lambda p, t: is_flavor(t.model),
         lambda p, t: (
             f"0.3 builds shapes in code and ships none like {t.model.name}; nearest: --version "
             f"0.2, or a flavor: {', '.join(f'{name} {flavor}' for name, flavor in FLAVORS)}"

@@ -374,6 +374,7 @@ REFUSED = [
         for version in ("", "0.3")
         for field in ("precision=fp8", "tp=2 overlap_tp=1")
     ),
+    ("torchtitan-micro-batches", "torchtitan", "", "pp=4 zero=2 micro_batch=8", {}),
     ("torchtitan-precision", "torchtitan", "", "zero=2 precision=fp16", {}),
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
     ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
@@ -483,6 +484,34 @@ def test_what_a_framework_cannot_run_is_refused_by_name(rule, framework, version
     assert f"({rule})" in message
     assert message.startswith(EXPORTERS[framework].form(version).title)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "said"),
+    [
+        ("megatron", "llama-3.1-8b", ("--rotary-base (10000 unless set), --use-rope-scaling",)),
+        ("megatron", "mixtral-8x7b", ("--rotary-base", "--moe-router-score-function (softmax")),
+        ("megatron", "gpt3-1.3b", ()),
+        ("deepspeed", "llama-7b", ("--rotary-position-embeddings-theta (10000 unless set)",)),
+        ("nanotron", "llama-7b", ("model.model_config.rope_theta (10000 unless set)",)),
+        ("torchtitan", "llama-7b", ("rope_theta (10000 unless set), rope_scaling_args",)),
+        ("torchtitan", "llama-3.1-8b", ()),
+    ],
+)
+def test_files_name_what_they_leave_out_of_a_model(framework, model, said):
+    plans = {"deepspeed": f"tp=2 {FREE}", "torchtitan": "zero=2", "nanotron": f"tp=2 {FREE}"}
+    out = text(framework, plans.get(framework, "tp=2"), model=model)
+    (line,) = [line for line in out.splitlines() if line.startswith("# Left out")] or [""]
+    assert all(setting in line for setting in said)
+    assert bool(said) == bool(line)
+
+
+def test_overlapped_experts_get_more_connections():
+    plan = "pp=2 virtual_stages=2 ep=4 tp=2 overlap_ep=1"
+    hopper = text("megatron", plan, model="mixtral-8x7b")
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=32" in hopper
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1 " not in hopper
+    assert "MAX_CONNECTIONS" not in text("megatron", plan, model="mixtral-8x7b", cluster="b200")
 
 
 def test_every_rule_has_a_plan_that_breaks_it():

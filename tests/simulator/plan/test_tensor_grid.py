@@ -275,16 +275,14 @@ def test_beyond_a_fast_domain_3d_beats_1d():
 
 def test_the_search_finds_the_best_grid_of_all():
     choose = {"tp": [16], "pp": [2], "cp": [1], "micro_batch": [16], "recompute": ["full"]}
-    choose |= {"zero": [1], "overlap_tp": [1], "virtual_stages": [1]}
+    choose |= {"zero": [1], "overlap_tp": [0, 1], "virtual_stages": [1]}
     found = find_plans(task(), choose={**choose, "tp_grid": ["auto"]}, top=30)
     texts = ["1d", *map(written, grids(16))]
     steps = {}
     for text in texts:
         ways = (0, 1) if text == "1d" else (0,)
         steps[text] = min(
-            costs(
-                text, overlap_tp=1 if text != "1d" else sp, sequence_parallel=sp, zero=1
-            ).step_seconds
+            costs(text, overlap_tp=int(text != "1d"), sequence_parallel=sp, zero=1).step_seconds
             for sp in ways
         )
     best = min(steps, key=steps.__getitem__)

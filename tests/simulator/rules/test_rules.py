@@ -342,6 +342,13 @@ REFUSED = [
         {"tp_grid": "2x1x1", "sequence_parallel": 1},
         "needs sequence_parallel=0 and cp=1, not 1 and 1",
     ),
+    (
+        "tp-overlap-inside-domain",
+        task(),
+        {"tp": 16, "overlap_tp": 1},
+        "inside a fast domain of 8 GPUs only, and tp=16 spans several; nearest: overlap_tp=0, or "
+        "tp=8",
+    ),
     ("grid-in-sixteen-bits", task(), {"tp_grid": "2x1x1", "precision": "fp8"}, "recipe of fp8"),
 ]
 

@@ -1,0 +1,34 @@
+"""Which framework is to launch the plans? The option --framework of several verbs."""
+
+from __future__ import annotations
+
+import argparse
+
+from plan3d.simulator.task import Task
+
+
+def framework_of(args: argparse.Namespace) -> str | None:
+    """The name after --framework; None where there is none."""
+    name: str | None = getattr(args, "framework", None)
+    return name
+
+
+def launched(args: argparse.Namespace, task: Task) -> Task:
+    """The task of --framework; InputError where --software contradicts it."""
+    name = framework_of(args)
+    if name is None:
+        return task
+    from ...launch_files import frameworks
+
+    if args.software is not None:
+        frameworks.check_stack(task.software, name)
+    return frameworks.for_framework(task, name)
+
+
+def usual(args: argparse.Namespace, task: Task) -> Task:
+    """The task with the framework of its stack, where --system names nothing else."""
+    from ...launch_files import frameworks
+
+    found, system = frameworks.with_usual(task), getattr(args, "system", None)
+    other = system is not None and found.framework and system != found.framework.name
+    return task if other else found

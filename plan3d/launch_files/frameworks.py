@@ -1,0 +1,110 @@
+"""Frameworks of tasks: the exporter of a name as what a search and an evaluation obey."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, Software
+from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
+from plan3d.simulator.task import Framework, Task
+
+from .exporter import form_rules
+from .registry import EXPORTERS, exporter
+
+if TYPE_CHECKING:
+    from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.sweep import Sweep
+
+
+def framework(name: str, required: bool = True, version: str = "") -> Framework:
+    """What a version of a framework launches, its first where none is named; InputError with the
+    nearest names."""
+    found = exporter(name, "--framework")
+    form = found.form(version)
+    return Framework(
+        name=name,
+        title=form.title,
+        required=required,
+        rules=form_rules(form),
+        tries=found.tries,
+        again=partial(framework, name, required, version),
+    )
+
+
+def for_framework(task: Task, name: str, version: str = "") -> Task:
+    """The task of a framework, whose plans alone are legal, on its own stack where the task has the
+    default one.
+
+    Raises InputError for an unknown framework and for a stack that is another framework's.
+    """
+    wanted, own = framework(name, version=version), stack_of(name)
+    stack = software_profile(own) if own and task.software.name == DEFAULT_SOFTWARE else None
+    check_stack(stack or task.software, name)
+    return replace(task, framework=wanted, software=stack or task.software)
+
+
+def with_usual(task: Task) -> Task:
+    """The task with the framework of its stack, which yields to what is asked for by name."""
+    name = task.software.framework
+    if task.framework is not None or not EXPORTERS.knows(name):
+        return task
+    return replace(task, framework=framework(name, required=False))
+
+
+def stack_of(name: str) -> str:
+    """The name of the stack that a framework is unless told otherwise; '' where none is known."""
+    return exporter(name, "--framework").software
+
+
+def check_stack(stack: Software, name: str) -> None:
+    """Raise InputError where a stack is none of a framework's."""
+    own = stack_of(name)
+    kind = software_profile(own).framework if own else name
+    known = [other for other in SOFTWARE if SOFTWARE[other].framework == kind]
+    if stack.framework == kind or not known:
+        return
+    what = f"is {stack.framework}" if stack.framework else "is of no framework that is launched"
+    raise InputError(
+        f"--software {stack.name} contradicts --framework {name}: it {what}; nearest: "
+        f"--software {own or known[0]}"
+    )
+
+
+def _asked(task: Task, name: str | None) -> Task:
+    return with_usual(task) if name is None else for_framework(task, name)
+
+
+def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
+    """search.find_plans.find_plans, whose `options` it takes, of plans that can be launched.
+
+    With `framework` they are those that it launches; otherwise those of the framework of the
+    task's stack, which yields to values of `choose` and to `system`. Raises InputError for an
+    unknown framework and where the task's software is another framework's.
+    """
+    from plan3d.search.find_plans import find_plans as searched
+
+    return searched(_asked(task, framework), **options)
+
+
+def smallest_cluster(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
+    """search.whatif.cluster_size.smallest_cluster of plans that can be launched, as find_plans."""
+    from plan3d.search.whatif.cluster_size import smallest_cluster as smallest
+
+    return smallest(_asked(task, framework), **options)
+
+
+def sweep(
+    task: Task,
+    over: Mapping[str, Sequence[Any] | Mapping[str, Any]],
+    *,
+    framework: str | None = None,
+    **options: Any,
+) -> Sweep:
+    """search.whatif.variation.sweep of plans that can be launched, as find_plans."""
+    from plan3d.search.whatif.variation import sweep as swept
+
+    return swept(_asked(task, framework), over, **options)

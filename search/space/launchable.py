@@ -1,0 +1,76 @@
+"""Plans that a framework launches: what of its rules a search keeps.
+
+A framework that the task requires refuses what it cannot launch. One that is only usual (that of
+the task's software) leaves the user the values that were asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.fields import CHOICES
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.task import Task
+
+from .space import Space
+
+SOME = {"overlap_ep": (0, 1), "expert_dispatch": tuple(CHOICES["expert_dispatch"].names.values())}
+"""Values of the fields that only a search derives: no plan has them open."""
+
+
+def is_usual(task: Task) -> bool:
+    """Whether the task has a framework that it does not require."""
+    return task.framework is not None and not task.framework.required
+
+
+def unrestricted(task: Task) -> Task:
+    """The task without a framework that is only usual."""
+    return replace(task, framework=None) if is_usual(task) else task
+
+
+def uniform_only(task: Task, what: str) -> Task:
+    """The task for a search of stages that differ; InputError where a framework is required."""
+    if task.framework is not None and task.framework.required:
+        raise InputError(
+            f"--framework {task.framework.name}: {what} has stages that differ, which no framework "
+            "launches; the exhaustive search has stages that are all alike"
+        )
+    return unrestricted(task)
+
+
+def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
+    """The task whose usual framework lacks the rules that some value of `choose` cannot meet;
+    without the framework where that has no such model."""
+    framework = task.framework
+    if framework is None or framework.required:
+        return task
+    if not all(rule.ok(Plan(), task) for rule in framework.rules if not rule.fields):
+        return replace(task, framework=None)
+    axes, asked = Space.of(task, choose).axes, choose.keys()
+    axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}
+    kept = tuple(
+        rule
+        for rule in framework.rules
+        if all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
+    )
+    return replace(task, framework=replace(framework, rules=kept))
+
+
+def _met(rule: Rule, name: str, axes: Mapping[str, Sequence[int]], task: Task) -> bool:
+    """Whether every value of a field meets a rule with some values of the rule's other fields."""
+    sizes = [len(axes[field]) for field in rule.fields]
+    at = np.indices(sizes).reshape(len(sizes), -1)
+    columns: dict[str, Any] = {
+        field: np.array(axes[field])[rows] for field, rows in zip(rule.fields, at, strict=True)
+    }
+    ok = np.broadcast_to(rule.ok(resolve(Plan(**columns), task.gpus), task), at.shape[1:])
+    met = np.zeros(len(axes[name]), bool)
+    np.logical_or.at(met, at[rule.fields.index(name)], ok)
+    return bool(met.all())
