@@ -140,6 +140,7 @@ class Cluster:
         *,
         nodes: int | None = None,
         gpus_per_node: int | None = None,
+        gpus_per_domain: int | None = None,
         inter_node_bandwidth: float | None = None,
         intra_node_bandwidth: float | None = None,
         memory: float | None = None,
@@ -148,8 +149,9 @@ class Cluster:
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
-        The other arguments replace numbers of the profile: SI units, bandwidths in one direction
-        for one GPU. The collectives follow intra_node_bandwidth in proportion.
+        `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72. The
+        other arguments replace numbers of the profile: SI units, bandwidths in one direction for
+        one GPU. The collectives follow intra_node_bandwidth in proportion.
         """
         changes = {
             "accelerator.memory": memory,
@@ -160,6 +162,8 @@ class Cluster:
         }
         given = {key: value for key, value in changes.items() if value is not None}
         file, total = _resize(read_profile(name_or_path), gpus, nodes, gpus_per_node)
+        if gpus_per_domain is not None:
+            file = _fill_domains(file, _count("gpus_per_domain", gpus_per_domain))
         file = _override(file, given)
         return cls(
             name=file.name,
@@ -220,6 +224,18 @@ def _resize_node(file: Profile, per_node: int) -> Profile:
     keys = ("node.gpus", "links.fast.gpus") if whole else ("node.gpus",)
     new = {key: checked(file.name, key, per_node) for key in keys}
     return file.changed(new, USER, "datasheet")
+
+
+def _fill_domains(file: Profile, gpus: int) -> Profile:
+    """Fast domains of which a job fills whole nodes with so many GPUs."""
+    node, domain = (int(file.numbers[key]) for key in ("node.gpus", "links.fast.gpus"))
+    if node == domain:
+        raise problem("gpus_per_domain", f"a fast domain of {file.name} is a node: gpus_per_node")
+    if gpus % node or gpus > domain:
+        nearest = min(max(gpus // node, 1) * node, domain // node * node)
+        limit = f"whole nodes of {node} among the {domain} GPUs of a fast domain of {file.name}"
+        raise problem("gpus_per_domain", f"{gpus} are not {limit}; nearest: {nearest}")
+    return file.changed({"links.fast.gpus": float(gpus)}, USER, "datasheet")
 
 
 def _count(name: str, value: int) -> int:

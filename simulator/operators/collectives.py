@@ -36,14 +36,20 @@ class ProcessGroup(NamedTuple):
 
 
 def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
-    """The group of `ranks` ranks, `stride` apart, ranks filling one domain after another.
+    """The group of `ranks` ranks, `stride` apart.
 
-    A group longer than a domain, or whose length does not divide it, crosses; of those that
-    straddle a boundary the worst has only gcd(length, domain) / stride ranks on one side.
+    In racks, domains of several nodes, jobs are aligned: a group of n ranks is spread evenly over
+    k = ceil(n stride / domain) of them, so that one that fits lies inside. Nodes that are domains
+    are filled one after another: a group longer than a domain, or whose length does not divide
+    it, crosses; of those that straddle a boundary the worst has only gcd(length, domain) / stride
+    ranks on one side.
     """
     size = cluster.fast.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
+    if size > cluster.gpus_per_node:
+        racks = np.minimum(np.ceil(length / size), np.maximum(n, 1.0))
+        return ProcessGroup(n, n / racks, racks)
     longer = length > size
     inside = ~longer
     common: Value | float = size
@@ -229,8 +235,15 @@ def split(group: ProcessGroup, size: Value | float) -> tuple[ProcessGroup, Proce
     inside = np.minimum(ranks, group.in_domain)
     others = group.ranks / ranks
     together = np.maximum(np.floor(group.in_domain / ranks), 1.0)
-    within = ProcessGroup(ranks, inside, np.ceil(ranks / inside))
-    return within, ProcessGroup(others, together, np.ceil(others / together))
+    within = ProcessGroup(ranks, inside, _whole(ranks / inside))
+    return within, ProcessGroup(others, together, _whole(others / together))
+
+
+def _whole(domains: Value) -> Value:
+    """Domains, a part of one counting as one; racks filled evenly may hold a broken number of
+    ranks, whose rounding counts as none."""
+    out: Value = np.ceil(domains * (1 - 1e-12))
+    return out
 
 
 def hierarchical_all_reduce(

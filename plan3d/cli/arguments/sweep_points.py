@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 OF_TASK = (
     *("model", "cluster", "gpus", "nodes", "gpus_per_node", "sequence", "global_batch"),
-    *("global_batch_tokens", "software", "inter_node_bandwidth", "intra_node_bandwidth"),
-    *("network_latency", "latency_per_node", "memory", "expert_imbalance"),
+    *("gpus_per_domain", "global_batch_tokens", "software", "inter_node_bandwidth"),
+    *("intra_node_bandwidth", "network_latency", "latency_per_node", "memory"),
+    "expert_imbalance",
 )
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")

@@ -110,6 +110,7 @@ def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
     words = ["plan3d", "export", str(plan), "--to", name, "--model", args.model]
     words += ["--cluster", args.cluster, "--gpus", str(task.gpus)]
     words += ["--gpus-per-node", str(args.gpus_per_node)] if args.gpus_per_node else []
+    words += ["--gpus-per-domain", str(args.gpus_per_domain)] if args.gpus_per_domain else []
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
     words += ["--software", args.software] if args.software else []
     return [f"Launch it: {shlex.join(words)}"]
