@@ -95,6 +95,8 @@ class InterNodeNetwork:
     """Seconds for each further domain of a ring (each doubling of a tree)."""
     root: float
     """Seconds per square root of a byte."""
+    nic_gpus: float = 1.0
+    """GPUs that share a NIC: one of them alone sends at their shares together."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,18 +260,27 @@ def hierarchical_all_reduce(
 
 
 def neighbour_exchange(
-    size: Value | float, group: ProcessGroup, messages: Value, leaving: Value, cluster: Cluster
+    size: Value | float,
+    group: ProcessGroup,
+    messages: Value,
+    leaving: tuple[Value, Value],
+    cluster: Cluster,
 ) -> Value:
     """Seconds in which every rank sends `size` bytes to each of its neighbours in a graph.
 
-    `messages` of the busiest rank follow one another; the `leaving` ones of a domain share its
-    NICs. Source: Ying et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
+    `messages` of the busiest rank follow one another. Those `leaving` a domain share the NICs of
+    its ranks, and those of one rank its own: [domain, rank], whichever takes longer. Source: Ying
+    et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
     """
     local = _inside(cluster.fast.send, messages * size, messages)
-    remote = _across(
-        cluster, leaving * size, np.minimum(messages, leaving), _nic_bandwidth(group, cluster)
+    (of_domain, of_rank), network = leaving, cluster.network
+    hops = np.minimum(messages, of_domain)
+    nic = network.bandwidth * network.efficiency * min(network.nic_gpus, cluster.gpus_per_node)
+    remote = np.maximum(
+        _across(cluster, of_domain * size, hops, _nic_bandwidth(group, cluster)),
+        _across(cluster, of_rank * size, hops, np.full_like(of_rank, nic)),
     )
-    return np.where(leaving > 0, np.maximum(remote, local), local) * (messages > 0)
+    return np.where(of_domain > 0, np.maximum(remote, local), local) * (messages > 0)
 
 
 def through_servers(

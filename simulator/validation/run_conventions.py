@@ -163,7 +163,8 @@ NETWORKS = {
     "RoCE 1600 Gbps": Fabric(node_bandwidth=16 * 12.5e9),
     "800 Gb/s IB per node": Fabric(node_bandwidth=8 * 12.5e9),
     "100 GB/s per server": Fabric(node_bandwidth=100e9),
-    "25 Gb/s Ethernet": Fabric(node_bandwidth=3.125e9),
+    # p3.16xlarge: one adapter for eight GPUs.
+    "25 Gb/s Ethernet": Fabric(node_bandwidth=3.125e9, constants={"nic_gpus": 8.0}),
 }
 """Networks that rows name and hardware profiles do not describe, by a part of their name."""
 
