@@ -65,6 +65,7 @@ SOFTWARE = replace(
     wgrad_rate=1.0,
     layer_floor=0.0,
     contention=0.0,
+    kernel_contention=0.0,
     fsdp_contention=0.0,
     boundary_buffers=0.0,
     context_bytes=0.0,
