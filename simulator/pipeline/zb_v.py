@@ -66,7 +66,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     excess = slowest.weight_gradient - 2 * w
     own = np.minimum(n * (i - w) - 2 * np.maximum(excess, 0.0), equal)
     slack = s.m * (slowest.total - others.total / n)
-    return np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
+    out: Value = np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
+    return out
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
