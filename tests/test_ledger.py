@@ -6,7 +6,7 @@ Rows whose printed figure does not follow from its own formula reproduce the for
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -591,3 +591,22 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
     costs = evaluate(question, Plan(precision="pure-bf16", sync="parameter-server"))
     assert traffic(costs).bytes_sent == costs.memory["weights"]
     assert RECIPES[Precision.PURE_BF16].gradient == 2
+
+
+def test_the_ladder_of_overlaps_of_megascale() -> None:
+    """MegaScale (NSDI 2024), table 3: 175B on 256 A100, batch 256, tp 8, pp 8, v 6.
+
+    Throughput rises by 4.1, 4.5 and 2.6 % with the overlap of TP, PP and DP. Nothing was fitted to
+    it, and each prediction is off by the points stated here (1.5 are wanted)."""
+    model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=256)
+    question = Task(model, cluster, sequence=2048, global_batch=256)
+    shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "sequence_parallel": 1}
+    names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
+    seconds = []
+    for on in (0, 1, 2, 4):
+        plan = Plan(**shape, **{name: int(i < on) for i, name in enumerate(names)})
+        seconds.append(evaluate(question, plan).step_seconds)
+    gains = [100 * (a / b - 1) for a, b in pairwise(seconds)]
+    missed = np.array(gains) - [4.1, 4.5, 2.6]
+    assert missed == pytest.approx([2.8, -3.7, -1.8], abs=0.3)

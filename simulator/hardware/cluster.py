@@ -96,6 +96,8 @@ class InterNodeNetwork:
     """Seconds for each further domain of a ring (each doubling of a tree)."""
     root: float
     """Seconds per square root of a byte."""
+    nic_gpus: float = 1.0
+    """GPUs that share a NIC: one of them alone sends at their shares together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,7 @@ class Cluster:
         *,
         nodes: int | None = None,
         gpus_per_node: int | None = None,
+        gpus_per_domain: int | None = None,
         inter_node_bandwidth: float | None = None,
         intra_node_bandwidth: float | None = None,
         memory: float | None = None,
@@ -150,9 +153,10 @@ class Cluster:
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
-        The other arguments replace numbers of the profile: SI units, bandwidths in one direction
-        for one GPU. The collectives follow intra_node_bandwidth in proportion. Not
-        `learned`: nothing that published runs taught (profile_file.neutral).
+        `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72. The
+        other arguments replace numbers of the profile: SI units, bandwidths in one direction for
+        one GPU. The collectives follow intra_node_bandwidth in proportion. Not `learned`: nothing
+        that published runs taught (profile_file.neutral).
         """
         changes = {
             "accelerator.memory": memory,
@@ -165,6 +169,8 @@ class Cluster:
         file = read_profile(name_or_path)
         file = file if learned else neutral(file)
         file, total = _resize(file, gpus, nodes, gpus_per_node)
+        if gpus_per_domain is not None:
+            file = _fill_domains(file, _count("gpus_per_domain", gpus_per_domain))
         file = _override(file, given)
         return cls(
             name=file.name,
@@ -225,6 +231,18 @@ def _resize_node(file: Profile, per_node: int) -> Profile:
     keys = ("node.gpus", "links.fast.gpus") if whole else ("node.gpus",)
     new = {key: checked(file.name, key, per_node) for key in keys}
     return file.changed(new, USER, "datasheet")
+
+
+def _fill_domains(file: Profile, gpus: int) -> Profile:
+    """Fast domains of which a job fills whole nodes with so many GPUs."""
+    node, domain = (int(file.numbers[key]) for key in ("node.gpus", "links.fast.gpus"))
+    if node == domain:
+        raise problem("gpus_per_domain", f"a fast domain of {file.name} is a node: gpus_per_node")
+    if gpus % node or gpus > domain:
+        nearest = min(max(gpus // node, 1) * node, domain // node * node)
+        limit = f"whole nodes of {node} among the {domain} GPUs of a fast domain of {file.name}"
+        raise problem("gpus_per_domain", f"{gpus} are not {limit}; nearest: {nearest}")
+    return file.changed({"links.fast.gpus": float(gpus)}, USER, "datasheet")
 
 
 def _count(name: str, value: int) -> int:

@@ -3,7 +3,7 @@
 A table file is text: '#' lines (GPU, source, version, licence, how it was thinned and smoothed),
 `peak,` and `memory_bandwidth,` with the datasheet's FLOP/s and bytes/s of the GPU, a header `n,k,`
 and the values of m, then one row an (n, k) with microseconds; a blank was not measured. Without
-the two lines it is taken for a table of whatever machine uses it. Times do not fall along m.
+the two lines it is taken for a table of whatever machine uses it. Its fit (gemm_fit) is used.
 Legend: [m, k] times [k, n]; T seconds.
 Between measured points ln T is linear in the logarithm of each side down to a lattice of quarter
 octaves, and inside its cells T is linear in each side. Below the smallest m, n or k the time is
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value, first_of_each
 from ..base.errors import InputError
+from . import gemm_fit
 from .profile_file import MEASUREMENTS, PACKAGE
 
 STEPS = 4
@@ -90,7 +91,7 @@ def load(path: str) -> GemmTable:
     try:
         content = place.read_bytes()
         text = (gzip.decompress(content) if path.endswith(".gz") else content).decode()
-        return replace(build(*read(text)), machine=machine(text))
+        return replace(build(*fit(*read(text))), machine=machine(text))
     except (OSError, ValueError, IndexError) as error:
         raise InputError(f"{path}: not a table of GEMM times ({error})") from None
 
@@ -116,6 +117,20 @@ def _numbers(cells: list[str]) -> list[float]:
         raise ValueError("a row holds what is no number") from None
 
 
+def fit(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
+    """The table with the times of gemm_fit, blank where it is."""
+    check_sides(m, n, k)
+    times = gemm_fit.fitted(m, n, k, _filled(m, k, seconds))
+    return m, n, k, np.where(np.isfinite(seconds), times, np.nan)
+
+
+def check_sides(*sides: Value) -> None:
+    """ValueError where sides do not rise from 1 or more."""
+    for side in sides:
+        if side.size < 2 or not (np.diff(side) > 0).all() or side[0] < 1:
+            raise ValueError("m, n and k need two or more rising values each")
+
+
 def machine(text: str) -> Machine | None:
     """Where a table was measured; None where its file does not say both numbers."""
     cells = dict(line.split(",", 1) for line in _lines(text) if line.partition(",")[0] in _MACHINE)
@@ -133,9 +148,7 @@ def _lines(text: str) -> list[str]:
 
 def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
     """The lattice of measured seconds [n, k, m]; sides rise, times do not fall along m."""
-    for side in (m, n, k):
-        if side.size < 2 or not (np.diff(side) > 0).all() or side[0] < 1:
-            raise ValueError("m, n and k need two or more rising values each")
+    check_sides(m, n, k)
     measured = np.isfinite(seconds)
     full = np.log(_filled(m, k, seconds))
     if not np.isfinite(full).all() or (np.diff(full, axis=2) < -1e-9).any():

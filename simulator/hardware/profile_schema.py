@@ -70,6 +70,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "latency": _TIME,
         "latency_per_node": _TIME,
         "root": _ROOT,
+        "nic_gpus": _GPUS,
     },
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
@@ -101,6 +102,7 @@ ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 """Sections of which a machine may lack any number."""
 OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",
+    "links.network.nic_gpus",
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
 )
 """Numbers that a section may lack."""

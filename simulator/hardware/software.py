@@ -66,6 +66,9 @@ class Software:
     contention: float
     """Share of communication across nodes that still shows when overlapped, because it slows the
     kernels it hides behind (0.04 to 0.18 measured on A100); 0 none, 1 no gain at all."""
+    kernel_contention: float
+    """The same of collectives beside GEMMs and attention of the same layer (overlap_tp, the ring of
+    context parallelism), which take SMs and memory bandwidth from them (0.21 to 0.43 measured)."""
     fsdp_contention: float
     """The same for the layer-by-layer gathers of ZeRO 3 (0.5 to 0.75 in published FSDP runs)."""
     bucket_parameters: float

@@ -38,13 +38,17 @@ def _key_value_bytes(block: Block, local: Local) -> Value:
 
 
 def _ring(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
-    """What of passing keys and values round is longer than the attention it hides behind; the
-    backward passes their gradients too."""
+    """What of passing keys and values round is longer than the attention it hides behind, and by
+    how much it slows that; the backward passes their gradients too."""
+    w = local.task.software.kernel_contention
     s, cluster, size = local.s, local.task.cluster, _key_value_bytes(block, local)
     crosses = s.cp * s.tp > cluster.fast.gpus
     steps = s.cp - 1
-    forward = np.maximum(collectives.send(size, crosses, cluster) - core[0] / s.cp, 0.0)
-    backward = np.maximum(collectives.send(2 * size, crosses, cluster) - core[1] / s.cp, 0.0)
+    sends = (collectives.send(n * size, crosses, cluster) for n in (1, 2))
+    forward, backward = (
+        send - (1 - w) * np.minimum(send, attention / s.cp)
+        for send, attention in zip(sends, core, strict=True)
+    )
     return steps * forward, steps * backward
 
 
@@ -83,7 +87,8 @@ def tensor_exposed(kind: LayerKind, local: Local, matmul: Value) -> tuple[Value,
 
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
     parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
-    the second gather of the backward hides behind the weight gradient).
+    the second gather of the backward hides behind the weight gradient). What hides slows the GEMMs
+    that it hides behind (kernel_contention).
     """
     s, (gather, scatter, reduce) = local.s, local.tensor
     sharded = s.sequence_parallel > 0
@@ -98,11 +103,12 @@ def tensor_exposed(kind: LayerKind, local: Local, matmul: Value) -> tuple[Value,
         if kind.name == "embedding":
             inwards, outwards = outwards, inwards
         forward, backward = forward + outwards, backward + inwards
-    hidden_share = local.task.software.tp_overlap_share * s.overlap_tp
-    shown = forward - np.minimum(hidden_share * forward, matmul)
+    software = local.task.software
+    share, gain = software.tp_overlap_share * s.overlap_tp, 1 - software.kernel_contention
+    shown = forward - gain * np.minimum(share * forward, matmul)
     if backward is forward:
         return shown, shown
-    return shown, backward - np.minimum(hidden_share * backward, matmul)
+    return shown, backward - gain * np.minimum(share * backward, matmul)
 
 
 def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:

@@ -37,23 +37,29 @@ class ProcessGroup(NamedTuple):
 
 def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
     """Whether groups of `length` neighbouring ranks never leave a fast domain: they are no longer,
-    and their length divides it where there are several."""
+    and their length divides it where there are several nodes, one after another."""
     inside: Mask = np.asarray(length <= cluster.fast.gpus)
-    if cluster.gpus > cluster.fast.gpus:
+    if cluster.gpus > cluster.fast.gpus == cluster.gpus_per_node:
         inside = inside & (cluster.fast.gpus % length == 0)
     return inside
 
 
 def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
-    """The group of `ranks` ranks, `stride` apart, ranks filling one domain after another.
+    """The group of `ranks` ranks, `stride` apart.
 
-    A group longer than a domain, or whose length does not divide it, crosses; of those that
-    straddle a boundary the worst has only gcd(length, domain) / stride ranks on one side.
+    In racks, domains of several nodes, jobs are aligned: a group of n ranks is spread evenly over
+    k = ceil(n stride / domain) of them, so that one that fits lies inside. Nodes that are domains
+    are filled one after another: a group longer than a domain, or whose length does not divide
+    it, crosses; of those that straddle a boundary the worst has only gcd(length, domain) / stride
+    ranks on one side.
     """
     size = cluster.fast.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
     longer, inside = length > size, inside_domain(length, cluster)
+    if size > cluster.gpus_per_node:
+        racks = np.minimum(np.ceil(length / size), np.maximum(n, 1.0))
+        return ProcessGroup(n, n / racks, racks)
     common: Value | float = size
     if not every(longer | inside):
         common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
@@ -254,8 +260,15 @@ def split(group: ProcessGroup, size: Value | float) -> tuple[ProcessGroup, Proce
     inside = np.minimum(ranks, group.in_domain)
     others = group.ranks / ranks
     together = np.maximum(np.floor(group.in_domain / ranks), 1.0)
-    within = ProcessGroup(ranks, inside, np.ceil(ranks / inside))
-    return within, ProcessGroup(others, together, np.ceil(others / together))
+    within = ProcessGroup(ranks, inside, _whole(ranks / inside))
+    return within, ProcessGroup(others, together, _whole(others / together))
+
+
+def _whole(domains: Value) -> Value:
+    """Domains, a part of one counting as one; racks filled evenly may hold a broken number of
+    ranks, whose rounding counts as none."""
+    out: Value = np.ceil(domains * (1 - 1e-12))
+    return out
 
 
 def hierarchical_all_reduce(
@@ -272,18 +285,27 @@ def hierarchical_all_reduce(
 
 
 def neighbour_exchange(
-    size: Value | float, group: ProcessGroup, messages: Value, leaving: Value, cluster: Cluster
+    size: Value | float,
+    group: ProcessGroup,
+    messages: Value,
+    leaving: tuple[Value, Value],
+    cluster: Cluster,
 ) -> Value:
     """Seconds in which every rank sends `size` bytes to each of its neighbours in a graph.
 
-    `messages` of the busiest rank follow one another; the `leaving` ones of a domain share its
-    NICs. Source: Ying et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
+    `messages` of the busiest rank follow one another. Those `leaving` a domain share the NICs of
+    its ranks, and those of one rank its own: [domain, rank], whichever takes longer. Source: Ying
+    et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
     """
     local = _inside(cluster.fast.send, messages * size, messages)
-    remote = _across(
-        cluster, leaving * size, np.minimum(messages, leaving), _nic_bandwidth(group, cluster)
+    (of_domain, of_rank), network = leaving, cluster.network
+    hops = np.minimum(messages, of_domain)
+    nic = network.bandwidth * network.efficiency * min(network.nic_gpus, cluster.gpus_per_node)
+    remote = np.maximum(
+        _across(cluster, of_domain * size, hops, _nic_bandwidth(group, cluster)),
+        _across(cluster, of_rank * size, hops, np.full_like(of_rank, nic)),
     )
-    return np.where(leaving > 0, np.maximum(remote, local), local) * (messages > 0)
+    return np.where(of_domain > 0, np.maximum(remote, local), local) * (messages > 0)
 
 
 def through_servers(

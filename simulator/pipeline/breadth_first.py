@@ -5,6 +5,9 @@ Idle seconds are a chunk of every other rank, (p-1)(f + i + w) / v: Lamy-Poirier
 
 from __future__ import annotations
 
+import numpy as np
+
+from ..base.arrays import Value
 from .gpipe import in_flight
 from .operation_orders import NONE, Operations, grouped, weave
 from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline, one_exchange_a_chunk
@@ -15,13 +18,24 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     return weave(*grouped(s.p, s.v, s.m, r, s.m), NONE, s.m * s.v, 0)
 
 
+def _sends(s: Sizes[Value]) -> Value:
+    """2 (p-1), and 2 (v-1) p more where p micro-batches are all: the turns of interleaved 1F1B."""
+    return 2 * (s.p - 1) + 2 * (s.v - 1) * s.p * (s.m <= s.p)
+
+
+def _steady_sends(s: Sizes[Value]) -> Value:
+    """(m-1) v exchanges; of the only p micro-batches, all but p - 1 are among the turns."""
+    return np.where(s.m <= s.p, s.p - 1, one_exchange_a_chunk(s))
+
+
 SCHEDULE = Schedule(
     name="breadth-first",
     source="Lamy-Poirier 2023",
     order=_order,
     in_flight=in_flight,
     chunks=SEVERAL,
-    steady_sends=one_exchange_a_chunk,
+    hidden_sends=_sends,
+    steady_sends=_steady_sends,
     forward_first=True,
     conditions=(fills_pipeline("breadth-first-micro-batches", 1),),
     frameworks={"torchtitan": "LoopedBFS"},

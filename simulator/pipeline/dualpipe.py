@@ -55,16 +55,19 @@ def _drain(rank: TwoSided, left: int, place: int) -> None:
         rank.weights()
 
 
-def idle_stages(half: Value, others: Passes) -> Value:
+def idle_stages(half: Value, others: Passes, slower: Value) -> Value:
     """max(2nf, (n-1)f + ni) + n max(i-w, 0) with one stage's f, i, w and n = half the stages - 1.
 
     The published n (F&B + B - 3W) when all are equal (DeepSeek-AI 2024, table 2; the DualPipe
     repository); the conditions are those of the event simulation, which this equals. `others`: of
-    one stage of two times `half`, on average.
+    one stage of two times `half`, on average. Where the slowest rank's stages take `slower` seconds
+    more, it waits (4n + 2) / 3 of them less, down to n max(i-w, 0): within 3.5 % of a step of the
+    event simulation with the head at an end.
     """
     f, i, w = others
-    n = half - 1
-    return np.maximum(2 * n * f, (n - 1) * f + n * i) + n * np.maximum(i - w, 0.0)
+    n, late = half - 1, (half - 1) * np.maximum(i - w, 0.0)
+    equal = np.maximum(2 * n * f, (n - 1) * f + n * i) + late
+    return np.maximum(equal - (4 * n + 2) / 3 * np.maximum(slower, 0.0), late)
 
 
 def held_stages(stages: Value, place: Value, a: Value, w: Value) -> Value:
@@ -90,7 +93,9 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of p stages."""
-    return idle_stages(s.p / 2, others.over(s.p - 1))
+    mean = others.over(s.p - 1)
+    # A rank has half of the micro-batches of either of its stages.
+    return idle_stages(s.p / 2, mean, 2 * (slowest.total - mean.total))
 
 
 def _sends(s: Sizes[Value]) -> Value:

@@ -17,7 +17,6 @@ from .schedule import (
     Schedule,
     Sizes,
     fills_pipeline,
-    one_exchange_a_chunk,
 )
 
 
@@ -33,7 +32,13 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of 2p stages."""
-    return idle_stages(s.p, others.over(2 * (s.p - 1)))
+    mean = others.over(2 * (s.p - 1))
+    return idle_stages(s.p, mean, slowest.total - 2 * mean.total)
+
+
+def _steady_sends(s: Sizes[Value]) -> Value:
+    """2 m / p: most exchanges of a pair of passes fall into waits."""
+    return 2 * s.m / s.p
 
 
 def _sends(s: Sizes[Value]) -> Value:
@@ -56,7 +61,7 @@ SCHEDULE = Schedule(
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
-    steady_sends=one_exchange_a_chunk,
+    steady_sends=_steady_sends,
     held=_held,
     pairs=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2, to_run=True),),

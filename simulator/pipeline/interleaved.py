@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Condition, Schedule, Sizes, one_exchange_a_chunk
+from .schedule import SEVERAL, Condition, Schedule, Sizes
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
@@ -43,6 +43,12 @@ def turns(s: Sizes[Value]) -> Value:
     return out
 
 
+def _steady_sends(s: Sizes[Value]) -> Value:
+    """(v - 1/2)(m - p) + (p - 1) / 2: two tensors of a pair of chunks, but for the micro-batches
+    that fill the pipeline, whose sends `turns` counts. As simulated with equal passes."""
+    return (s.v - 0.5) * (s.m - s.p) + (s.p - 1) / 2
+
+
 def _whole_groups(s: Sizes[Any]) -> Any:
     """Groups of at least p micro-batches, the last too (Megatron-LM)."""
     left = s.m % s.g
@@ -70,7 +76,7 @@ SCHEDULE = Schedule(
     chunks=SEVERAL,
     uneven_paths=True,
     hidden_sends=turns,
-    steady_sends=one_exchange_a_chunk,
+    steady_sends=_steady_sends,
     groups=True,
     needs_stages=False,
     conditions=(

@@ -40,13 +40,17 @@ def in_flight(s: Sizes[Value], r: Value) -> Value:
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """(p-1) max(f + max(i - w, 0), i) for m >= p; published (p-1)(f + i - w).
 
-    Source: Qi et al. 2024, table 2; the conditions are those of the event simulation.
+    Source: Qi et al. 2024, table 2; the conditions are those of the event simulation. The drain
+    is filled by the weight gradients of the slowest rank, taken for the last, and ranks that are
+    faster by d have m d to spare.
     """
+    n = np.maximum(s.p - 1, 1)
     q = np.minimum(s.m, s.p)
-    short = (s.p - q) / np.maximum(s.p - 1, 1)
+    short = (s.p - q) / n
     f, i = others.forward, others.input_gradient
-    hidden = (q - 1) / np.maximum(s.p - 1, 1) * others.weight_gradient
-    return np.maximum(f + np.maximum(i - hidden, short * i), i + short * f)
+    slack = s.m * np.maximum(slowest.total - others.total / n, 0.0)
+    hidden = q * slowest.weight_gradient - others.weight_gradient / n
+    return np.maximum(f + np.maximum(i - hidden, short * i), i + short * f - slack)
 
 
 def _sends(s: Sizes[Value]) -> Value:

@@ -16,7 +16,6 @@ from .schedule import (
     Schedule,
     Sizes,
     fills_pipeline,
-    one_exchange_a_chunk,
 )
 from .zb_h1 import in_flight
 
@@ -55,14 +54,25 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
         i + (p-2)w - (p-1)f;  (p-2)(w-f);  (p-2)(f-i);  (p-1)(i-f)
 
     which is 0 when all are equal (Qi et al. 2024 b); the others are those of the event
-    simulation, which these equal.
+    simulation, which these equal. A rank slower by d waits m d less, but (p-1)(i-w) for gradients,
+    less two of its weight gradients' excess: so the event simulation, within 1.5 % of a step.
     """
     n = np.maximum(s.p - 1, 1)
     f, i, w = others.over(2 * n)
     fill = 2 * n * f - np.minimum(n * (i + w), np.minimum((2 * n + 1) * w, f - i + 2 * n * w))
     drain = np.maximum(2 * n * (i - w), i + (s.p - 2) * w - n * f)
     unequal = np.maximum((s.p - 2) * np.maximum(w - f, f - i), n * (i - f))
-    return np.maximum(np.maximum(fill, drain), unequal)
+    equal = np.maximum(np.maximum(fill, drain), unequal)
+    excess = slowest.weight_gradient - 2 * w
+    own = np.minimum(n * (i - w) - 2 * np.maximum(excess, 0.0), equal)
+    slack = s.m * (slowest.total - others.total / n)
+    out: Value = np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
+    return out
+
+
+def _steady_sends(s: Sizes[Value]) -> Value:
+    """(m - p) v - 1/2: the first p micro-batches exchange while they wait anyway."""
+    return np.maximum((s.m - s.p) * s.v - 0.5, 0.0)
 
 
 def _sends(s: Sizes[Value]) -> Value:
@@ -88,7 +98,7 @@ SCHEDULE = Schedule(
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
-    steady_sends=one_exchange_a_chunk,
+    steady_sends=_steady_sends,
     held=_held,
     steps_apart=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2),),

@@ -51,6 +51,8 @@ class Mixing(NamedTuple):
     """Messages that the busiest rank sends, mean over the steps of a period."""
     leaving: float
     """Messages that leave the busiest fast domain, mean over the steps of a period."""
+    rank_leaving: float
+    """The same of the rank that sends most of them."""
     period: int
     """Steps after which the graph repeats."""
     second: float
@@ -112,9 +114,10 @@ class Graph:
 def mixing(topology: Topology, n: int, domain: int, graph: Graph | None = None) -> Mixing:
     """What averaging of n ranks over a graph sends and does; `domain` ranks share fast links."""
     if n == 1:
-        return Mixing(0.0, 0.0, 1, 0.0)
+        return Mixing(0.0, 0.0, 0.0, 1, 0.0)
     if topology is Topology.COMPLETE:
-        return Mixing(n - 1.0, float(_crossing(n, domain) * min(domain, n)), 1, 0.0)
+        others = float(max(n - domain, 0))
+        return Mixing(n - 1.0, others * min(domain, n), others, 1, 0.0)
     if topology is Topology.GIVEN:
         assert graph
         return _of_edges(np.array(graph.edges, np.int64), n, domain, _second(graph))
@@ -155,11 +158,6 @@ def lattice(n: int, wraps: bool) -> Edges:
     return np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in pairs])
 
 
-def _crossing(n: int, domain: int) -> int:
-    """Ranks outside of a domain."""
-    return max(n - domain, 0)
-
-
 def _shape(n: int) -> tuple[int, int]:
     rows = next(d for d in range(isqrt(n), 0, -1) if n % d == 0)
     return rows, n // rows
@@ -174,9 +172,11 @@ def _of_edges(edges: Edges, n: int, domain: int, second: float) -> Mixing:
     """A fixed undirected graph: both ends of an edge send."""
     sender = np.concatenate([edges[:, 0], edges[:, 1]])
     receiver = np.concatenate([edges[:, 1], edges[:, 0]])
-    crossing = sender[sender // domain != receiver // domain] // domain
-    leaving = int(np.bincount(crossing).max()) if crossing.size else 0
-    return Mixing(float(np.bincount(sender).max()), float(leaving), 1, second)
+    crossing = sender[sender // domain != receiver // domain]
+    leaving, of_rank = (
+        float(np.bincount(crossing // ranks, minlength=1).max()) for ranks in (domain, 1)
+    )
+    return Mixing(float(np.bincount(sender).max()), leaving, of_rank, 1, second)
 
 
 def _of_lattice(n: int, domain: int, wraps: bool) -> Mixing:
@@ -194,17 +194,21 @@ def _of_lattice(n: int, domain: int, wraps: bool) -> Mixing:
 def _circulant(n: int, domain: int, steps: list[tuple[int, ...]]) -> Mixing:
     """Eigenvalues of a circulant matrix are the Fourier transform of its first row."""
     product = np.ones(n, complex)
-    leaving = 0
+    leaving = of_rank = 0
     for step in steps:
         row = np.zeros(n)
         row[[0, *step]] = 1 / (1 + len(step))
         product *= np.fft.fft(row)
-        leaving += sum(min(o, n - o, domain) for o in step) * (n > domain)
-    messages = sum(map(len, steps)) / len(steps)
+        receivers = (np.arange(min(domain, n))[:, None] + step) % n
+        crossing = (receivers >= domain).sum(axis=1)
+        leaving += int(crossing.sum())
+        of_rank += int(crossing.max())
+    period = len(steps)
+    messages = sum(map(len, steps)) / period
     second = float(np.abs(product[1:]).max())
     # Rounding leaves 1e-17 of an exact average.
     second = second if second > 1e-12 else 0.0
-    return Mixing(messages, leaving / len(steps), len(steps), second)
+    return Mixing(messages, leaving / period, of_rank / period, period, second)
 
 
 def _inner_outer(domains: int, size: int) -> Mixing:
@@ -227,4 +231,4 @@ def _inner_outer(domains: int, size: int) -> Mixing:
         product = (product + peers @ product) / 2
     product[0] -= 1 / size
     second = float(np.linalg.norm(product, 2, axis=(1, 2)).max())
-    return Mixing(1.0, 1.0, period, second)
+    return Mixing(1.0, 1.0, 1.0, period, second)

@@ -102,14 +102,17 @@ def _gossip(
 
 def _mixed(
     group: ProcessGroup, policy: SyncPolicy, graph: GivenGraph | None
-) -> tuple[Value, Value]:
-    """Messages of the busiest rank and of the busiest domain, for each of a few group sizes."""
+) -> tuple[Value, tuple[Value, Value]]:
+    """Messages of the busiest rank, and those that leave the busiest domain and rank, for each of
+    a few group sizes."""
     shape = np.shape(group.ranks)
     pairs = np.stack([np.ravel(group.ranks), np.ravel(group.in_domain)], axis=1)
     sizes, which = np.unique(pairs, axis=0, return_inverse=True)
     facts = [mixing(policy.topology, int(n), int(r), graph) for n, r in sizes]
-    messages, leaving = (np.array([f[i] for f in facts])[which.ravel()] for i in (0, 1))
-    return messages.reshape(shape), leaving.reshape(shape)
+    messages, leaving, of_rank = (
+        np.array([f[i] for f in facts])[which.ravel()].reshape(shape) for i in range(3)
+    )
+    return messages, (leaving, of_rank)
 
 
 def averaging(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value]:

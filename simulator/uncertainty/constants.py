@@ -120,7 +120,7 @@ CONSTANTS: dict[str, Constant] = {
             "contention",
             "overlapped communication that shows",
             0.30,
-            _software(contention=1, fsdp_contention=1),
+            _software(contention=1, fsdp_contention=1, kernel_contention=1),
         ),
     )
 }

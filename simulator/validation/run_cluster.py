@@ -11,6 +11,8 @@ from .published_runs import PublishedRun
 
 GBPS = 1.25e8
 """Bytes/s of a Gb/s."""
+ONE_ADAPTER = 100.0
+"""Gb/s that a single adapter of a node carries: nodes with no more have one."""
 
 
 class Learned(NamedTuple):
@@ -42,6 +44,9 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     if run["node_gbps"]:
         bandwidth = run["node_gbps"] * GBPS / cluster.gpus_per_node
         cluster = Cluster.profile(run["accelerator"], **options, inter_node_bandwidth=bandwidth)
+        if run["node_gbps"] <= ONE_ADAPTER:
+            network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
+            cluster = replace(cluster, network=network)
     if "EFA" in run.given("inter_node_network", ""):
         known = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
         cluster = replace(cluster, network=replace(cluster.network, **known))

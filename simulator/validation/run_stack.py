@@ -29,7 +29,9 @@ _DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
 _MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_NONE)
 _CORE = StackRule(software="megatron-core")
 _NEMO = StackRule(software="megatron-core", overlap=_ALL)
-_FSDP = StackRule(software="fsdp", overlap=_ALL)
+_FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
+# FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
+_TORCH = StackRule(software="torchtitan", overlap=_ALL)
 _ZERO_BUBBLE = StackRule(
     software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}
 )
@@ -45,13 +47,13 @@ STACKS: dict[str, StackRule] = {
     **dict.fromkeys(("nemo", "megatron-bridge"), _NEMO),
     **dict.fromkeys(("megatron-core", "flagscale", "megascale", "internevo", "paddle"), _CORE),
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), _CORE),
+    "llm-foundry": _FOUNDRY,
     **dict.fromkeys(
         (
-            *("llm-foundry", "fms-fsdp", "torchtitan", "automodel", "tinyllama", "litgpt"),
-            *("hf-trainer", "hf-peft", "swift", "torchtune", "fsdp-qlora", "flash-attention"),
-            *("maxtext", "paxml"),
+            *("fms-fsdp", "torchtitan", "automodel", "tinyllama", "litgpt", "hf-trainer"),
+            *("hf-peft", "swift", "torchtune", "fsdp-qlora", "flash-attention", "maxtext", "paxml"),
         ),
-        _FSDP,
+        _TORCH,
     ),
 }
 """Rules by stack."""

@@ -7,6 +7,7 @@ one compute time. Of a model only its parameters count here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -47,13 +48,16 @@ class FittedNetwork(NamedTuple):
     """Seconds of each further node."""
 
     def cluster(self, gpus: int) -> Cluster:
-        return Cluster.profile(
+        """Nodes with one adapter each."""
+        cluster = Cluster.profile(
             PROFILE,
             gpus=gpus,
             inter_node_bandwidth=self.bandwidth,
             network_latency=self.latency,
             latency_per_node=self.latency,
         )
+        network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
+        return replace(cluster, network=network)
 
 
 class Compared(NamedTuple):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plan3d.simulator.hardware.gemm_fit import rising
 from plan3d.simulator.hardware.gemm_tables import STEPS
 
 M = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
@@ -31,17 +32,6 @@ HEADER = """\
 # smoothed: nearest non-decreasing times along m in least squares of the logarithm; {moved}
 # blank: not measured
 """
-
-
-def rising(values: list[float]) -> list[float]:
-    """The nearest non-decreasing sequence in least squares (pool adjacent violators)."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        pools.append((value, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (a, n), (b, m) = pools[-2:]
-            pools[-2:] = [((a * n + b * m) / (n + m), n + m)]
-    return [value for value, count in pools for _ in range(count)]
 
 
 def on_lattice(side: int) -> bool:
@@ -74,7 +64,7 @@ def write(
     lines, moved = [], []
     for n, k in sorted(times):
         row = dict(sorted(times[n, k].items()))
-        smooth = rising([float(np.log(us)) for us in row.values()])
+        smooth = rising(np.log(list(row.values())))
         assert all(a <= b for a, b in pairwise(smooth))
         moved += [abs(s - np.log(us)) for s, us in zip(smooth, row.values(), strict=True)]
         at = dict(zip(row, smooth, strict=True))

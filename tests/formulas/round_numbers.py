@@ -84,6 +84,7 @@ SOFTWARE = replace(
     backward_floor_ratio=1.5,
     tp_overlap_share=0.5,
     contention=0.25,
+    kernel_contention=0.0,
     fsdp_contention=0.5,
     bucket_parameters=1e6,
     expert_exchange=True,

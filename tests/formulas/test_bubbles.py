@@ -136,6 +136,37 @@ def test_dualpipe(f, i, w, seconds):
     assert uniform("dualpipe-v", 4, 8, 2 * f, 2 * i, 2 * w) == pytest.approx(seconds)
 
 
+def test_zb_h1_with_a_slow_last_rank():
+    """Passes of 1, 2 and 1 seconds, the last rank's weight gradients of 1.5: it begins at 3, and
+    after its last input gradient 4 weight gradients take 6 seconds, while that gradient comes up
+    in 3 x 2 and the first rank's last weight gradient takes 1."""
+    assert idle("zb-h1", 4, 8, (1, 2, 1.5), (3, 6, 3)) == pytest.approx(3 + 1)
+    assert idle("zb-h1", 4, 8, (1, 2, 3), (3, 6, 3)) == pytest.approx(3)
+    # All wait for weight gradients of 3 seconds, 6 = (p-1) i; a last rank slower by 0.2 s a
+    # micro-batch for 8 x 0.2 less.
+    assert idle("zb-h1", 4, 8, (1, 2, 3.2), (3, 6, 9)) == pytest.approx(6 - 8 * 0.2)
+
+
+def test_zb_v_waits_less_for_ranks_that_are_faster():
+    """Chunks of 1, 2 and 1 seconds on four ranks: 6 = 2 (p-1)(i-w). A rank slower by 0.2 a
+    micro-batch works 8 x 0.2 of that; whatever it takes, it waits (p-1)(i-w)."""
+    others = (3 * 2, 3 * 4, 3 * 2)
+    assert idle("zb-v", 4, 8, (2, 4, 2), others) == pytest.approx(6)
+    assert idle("zb-v", 4, 8, (2.1, 4.1, 2), others) == pytest.approx(6 - 8 * 0.2)
+    assert idle("zb-v", 4, 8, (3, 5, 2), others) == pytest.approx(3)
+    # Weight gradients half a second longer leave two of those less.
+    assert idle("zb-v", 4, 8, (3, 5, 2.5), others) == pytest.approx(3 - 2 * 0.5)
+
+
+def test_dualpipe_with_a_slow_stage_at_an_end():
+    """Eight stages of three seconds, n = 3: 6 s. As simulated, a last stage slower by 0.3 s makes
+    its rank wait (4n + 2) / 3 x 0.3 less; half of its micro-batches run there."""
+    assert idle("dualpipe", 8, 16, (1.05, 1.05, 1.05), (7, 7, 7)) == pytest.approx(6 - 14 / 3 * 0.3)
+    assert idle("dualpipe-v", 4, 8, (2.1, 2.1, 2.1), (6, 6, 6)) == pytest.approx(6 - 14 / 3 * 0.3)
+    # Not below n (i - w) of the others.
+    assert idle("dualpipe", 8, 16, (3, 3, 3), (7, 14, 7)) == pytest.approx(3 * 1)
+
+
 def test_schedules_of_one_table_do_not_mix():
     codes = np.array([code(name) for name in ("naive", "gpipe", "zb-h1")])
     three = passes([1, 1, 1], [1, 1, 1], [1, 1, 1])

@@ -186,10 +186,11 @@ def test_neighbour_exchange_in_one_domain():
 
     Source: Ying et al. 2021 (BlueFog), section 3.
     """
-    time, four, none = replace(SEND, root=1e-9), np.array([4.0]), np.zeros(1)
+    time, four = replace(SEND, root=1e-9), np.array([4.0])
+    zero, none = np.zeros(1), (np.zeros(1), np.zeros(1))
     (seconds,) = collectives.neighbour_exchange(1e8, inside(8), four, none, cluster(send=time))
     assert seconds == near(5e-6 + 4 * 5e-7 + 2e-5 + 4e8 / 5e10)
-    (seconds,) = collectives.neighbour_exchange(1e8, inside(1), none, none, cluster(send=time))
+    (seconds,) = collectives.neighbour_exchange(1e8, inside(1), zero, none, cluster(send=time))
     assert seconds == 0
 
 

@@ -19,6 +19,7 @@ from round_numbers import (
     scatter,
     send,
     send_across,
+    stack,
     task,
 )
 
@@ -38,6 +39,17 @@ def exposed(text, question=FOUR, block=BLOCK, core=(400, 800)):
     """Seconds forward and backward; `core` microseconds of attention over the whole sequence."""
     both = tuple(np.array([one * US]) for one in core)
     return [float(one[0]) for one in context_exposed(block, both, local(question, text))]
+
+
+def test_a_ring_slows_the_attention_it_hides_behind():
+    """A quarter of what hides shows: all of a send that is shorter than the attention of its step,
+    else as much as that takes."""
+    question = task(8, 8, sequence=4096, software=stack(kernel_contention=0.25))
+    forward, backward = exposed("cp=4", question)
+    assert forward == pytest.approx(3 * (send(KEYS) - 0.75 * 400 * US / 4))
+    assert backward == pytest.approx(3 * (send(2 * KEYS) - 0.75 * 800 * US / 4))
+    hidden = exposed("cp=4", question, core=(4e6, 4e6))
+    assert hidden == pytest.approx([3 * 0.25 * send(KEYS), 3 * 0.25 * send(2 * KEYS)])
 
 
 def test_a_ring_passes_keys_and_values_cp_minus_1_times():

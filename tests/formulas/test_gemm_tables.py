@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware import gemm_fit, gemm_tables
 from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
@@ -28,6 +28,8 @@ from plan3d.simulator.operators import kernel_times
 from plan3d.simulator.operators.layer_work import Gemm
 
 BF16 = RECIPES[Precision.BF16]
+FILED = "n,k,64,128\n64,64,1,2\n64,128,16,32\n128,64,4,8\n128,128,64,128\n"
+"""A file's times, which the fit keeps: 1 us x 2^i x 4^j x 16^l, a constant rate in m."""
 TIMES = "n,k,64,128\n64,64,1,16\n64,128,2,32\n128,64,4,64\n128,128,8,128\n"
 GPU = Accelerator(
     name="made-up",
@@ -57,6 +59,42 @@ def table(text=TIMES):
 def seconds(m, n, k, text=TIMES):
     sides = np.array([m, n, k], float).reshape(3, 1, 1)
     return gemm_tables.seconds(table(text), sides)[0, 0]
+
+
+def fit_of(cost, side=(64.0, 128.0, 256.0)):
+    """Seconds a FLOP of the fit of a table with `cost` [n, k, m] seconds a FLOP."""
+    axis = np.array(side)
+    flops = axis * axis[:, None, None] * axis[:, None]
+    return gemm_fit.fitted(axis, axis, axis, cost * flops) / flops
+
+
+def test_the_fit_keeps_costs_that_are_lines():
+    """ln of seconds a FLOP a straight line in the logarithms of n and k, and falling with m."""
+    x = np.arange(3.0)
+    cost = np.exp(-0.3 * x - 0.2 * x[:, None, None] + 0.1 * x[:, None])
+    assert fit_of(cost) == near(cost)
+
+
+def test_the_fit_pools_rates_that_fall_with_m():
+    """Costs of 1, 1/4 and 1 a FLOP: the last two become 1/2, their geometric mean."""
+    cost = np.ones((3, 3, 3)) * np.array([1.0, 0.25, 1.0])
+    assert fit_of(cost)[0, 0] == near([1, 0.5, 0.5])
+    # A rate that rises eightfold where m doubles would let the time fall: it stays.
+    cost = np.ones((3, 3, 3)) * np.array([1.0, 0.125, 0.1])
+    assert fit_of(cost)[0, 0] == near([1, 0.5, 0.25])
+
+
+def test_the_fit_takes_neighbours_by_their_distance():
+    """n of 1, 2^(1/4) and 2^(1/2): one width apart the weights of a neighbour are e^(-1/2) and, two
+    widths, e^-2. A bump of one unit in the middle keeps 1 / (1 + 2 e^(-1/2)) of itself."""
+    n = np.array([64.0, 64 * 2**0.25, 64 * 2**0.5])
+    axis = np.array([64.0, 1e6])
+    cost = np.exp(np.array([0.0, 1, 0]))[:, None, None] * np.ones((3, 2, 2))
+    flops = axis * n[:, None, None] * axis[:, None]
+    found = np.log(gemm_fit.fitted(axis, n, axis, cost * flops) / flops)
+    assert found[1, 0, 0] == pytest.approx(1 / (1 + 2 * np.exp(-0.5)), rel=1e-9)
+    # Six octaves and more away there is no neighbour.
+    assert np.ptp(found[1]) == pytest.approx(0, abs=1e-9)
 
 
 def test_at_measured_points():
@@ -117,7 +155,7 @@ def test_blanks():
     assert seconds(128, 128, 256, column) == near(32e-6)
 
 
-def gpu(folder, text=TIMES, **changes):
+def gpu(folder, text=FILED, **changes):
     """The GPU above with a table file of those times."""
     path = folder / "gemm.csv"
     path.write_text("# made up\n" + text)
@@ -138,21 +176,21 @@ def test_a_table_serves_before_the_roofline(tmp_path):
 
 
 def test_a_group_in_a_table(tmp_path):
-    """Four products of 32 rows fill the GPU like 128 rows, 16 us; the weights of the other three,
-    3 x 64 x 64 x 2 bytes at 0.5 x 4.096 x 10^9, take 12 us: with q = 2 20 us, and 4/5 of that rate.
-    """
-    group = Gemm(np.array([32.0]), 64.0, 64.0, 4.0)
-    assert took(gpu(tmp_path), group, sustained=0.8) == near([25e-6])
+    """Four products of 32 rows fill the GPU like 128 rows, 32 us; the weights of the other three,
+    3 x 64 x 128 x 2 bytes at 0.5 x 4.096 x 10^9, take 24 us: with q = 2 40 us, and 4/5 of that
+    rate."""
+    group = Gemm(np.array([32.0]), 64.0, 128.0, 4.0)
+    assert took(gpu(tmp_path), group, sustained=0.8) == near([50e-6])
     # Beside it a product of its own has no other weights; groups alone have a rate.
     halved = gpu(tmp_path, training=TrainingTime(grouped_rate=0.5))
-    assert took(halved, SMALL, group) == near([1e-6, 40e-6])
-    # fp8 has constants of its own: a quarter of the bandwidth, 24 us, and a plain sum.
+    assert took(halved, SMALL, group) == near([1e-6, 80e-6])
+    # fp8 has constants of its own: a quarter of the bandwidth, 48 us, and a plain sum.
     own = GemmTime(efficiency=0.5, memory_efficiency=0.25, latency=1e-6, sharpness=1.0)
     tables = {"8bit": gpu(tmp_path).gemm_tables["16bit"]}
     eight = gpu(tmp_path, gemm={**GPU.gemm, "8bit": own}, peak={"bf16": 1e14, "fp8": 2e14})
     eight = replace(eight, gemm_tables=tables)
     (seconds,) = kernel_times.gemm_seconds([group], 1, eight, RECIPES[Precision.FP8], 1.0)[0]
-    assert seconds == near(40e-6)
+    assert seconds == near(80e-6)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +208,9 @@ def test_a_table_of_another_machine(tmp_path, machine, now, ratio):
     """T R(now) / R(then), R = t0 + max(2 m n k / P, 2 (m k + k n + m n) / BW), at 128^3."""
     header = f"peak,{machine.peak!r}\nmemory_bandwidth,{machine.bandwidth!r}\n"
     moved = {"peak": {"bf16": now.peak}, "memory_bandwidth": now.bandwidth}
-    assert took(gpu(tmp_path, header + TIMES, **moved), LARGE) == near([ratio * 128e-6])
+    assert took(gpu(tmp_path, header + FILED, **moved), LARGE) == near([ratio * 128e-6])
 
 
 def test_a_table_of_the_same_machine(tmp_path):
     header = "peak,1e14\nmemory_bandwidth,4.096e9\n"
-    assert took(gpu(tmp_path, header + TIMES), SMALL, LARGE) == near([1e-6, 128e-6])
+    assert took(gpu(tmp_path, header + FILED), SMALL, LARGE) == near([1e-6, 128e-6])

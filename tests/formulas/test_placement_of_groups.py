@@ -2,7 +2,7 @@
 
 Ranks fill one fast domain after another, so a group of n ranks, `stride` apart, is n x stride
 ranks long. Source: Megatron-Core, parallel_state.py (initialize_model_parallel, its examples).
-Domains that do not divide the job are left out, except where groups straddle them evenly.
+Racks, domains of several nodes, are filled so that a group that fits lies inside one.
 """
 
 from __future__ import annotations
@@ -105,6 +105,34 @@ def test_a_group_that_fills_a_domain_evenly_does_not_leave_it():
     assert placed(36, 2, racks) == (36, 36, 1)
     assert placed(144, 1, racks) == (144, 72, 2)
     assert placed(32, 9, racks) == (32, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "expected"),
+    [
+        # 64 of 72 are one rack, whatever else the job holds; 128 are half of two.
+        (64, 1, (64, 64, 1)),
+        (128, 1, (128, 64, 2)),
+        # 80 ranks: 40 in each of two. 20 of four apart are 80 long: ten in each.
+        (80, 1, (80, 40, 2)),
+        (20, 4, (20, 10, 2)),
+        # 19 of eight apart are 152 long, three racks.
+        (19, 8, (19, 19 / 3, 3)),
+        # Farther apart than a rack is long: one in each.
+        (4, 128, (4, 1, 4)),
+        (1, 576, (1, 1, 1)),
+    ],
+)
+def test_groups_on_racks_are_aligned(ranks, stride, expected):
+    """Racks of 72 in nodes of eight: whole groups in a rack, longer ones spread evenly."""
+    assert placed(ranks, stride, cluster(gpus=576, domain=72)) == expected
+
+
+def test_a_group_on_unequal_racks_splits_without_rounding():
+    """19 ranks on three racks: 6 1/3 of each, then three; rounding makes no fourth."""
+    within, across = split(groups(19, 19 / 3, 3), 19 / 3)
+    assert within == groups(19 / 3, 19 / 3, 1)
+    assert across.domains == 3
 
 
 def test_a_group_that_straddles_a_boundary():

@@ -24,7 +24,7 @@ LATENCY, PER_NODE = 1e-5, 1e-4
 NIC = 2e10  # 80 % of 25 GB/s
 
 
-def cluster(root=0.0, all_to_all=ALL_TO_ALL, send=SEND):
+def cluster(root=0.0, all_to_all=ALL_TO_ALL, send=SEND, nic_gpus=1.0):
     """16 nodes of eight GPUs with the constants above."""
     network = replace(
         NODES.network,
@@ -33,6 +33,7 @@ def cluster(root=0.0, all_to_all=ALL_TO_ALL, send=SEND):
         latency=LATENCY,
         latency_per_node=PER_NODE,
         root=root,
+        nic_gpus=nic_gpus,
     )
     fast = replace(NODES.fast, all_to_all=all_to_all, send=send)
     return replace(NODES, fast=fast, network=network)
@@ -122,9 +123,10 @@ def test_send():
 
 
 def neighbours(size, domains, in_domain, messages, leaving, **changes):
-    sent = np.array([float(messages)]), np.array([float(leaving)])
+    """`leaving`: from a domain, and from one rank of it."""
+    sent, from_domain, from_rank = (np.array([float(n)]) for n in (messages, *leaving))
     group, on = across(domains, in_domain), cluster(**changes)
-    (seconds,) = collectives.neighbour_exchange(size, group, *sent, on)
+    (seconds,) = collectives.neighbour_exchange(size, group, sent, (from_domain, from_rank), on)
     return seconds
 
 
@@ -135,20 +137,29 @@ def test_neighbour_exchange_of_one_rank_a_node():
     """
     expected = LATENCY + 2 * PER_NODE + 2e-5 + 4e8 / NIC
     for nodes in (4, 16):
-        assert neighbours(2e8, nodes, 1, 2, 2, root=1e-9) == near(expected)
+        assert neighbours(2e8, nodes, 1, 2, (2, 2), root=1e-9) == near(expected)
 
 
 def test_neighbour_exchange_of_whole_nodes():
     """Where all eight ranks of a node send one message away, each has a NIC to itself."""
-    assert neighbours(1e8, 2, 8, 1, 8) == near(LATENCY + 1 * PER_NODE + 1e8 / NIC)
+    assert neighbours(1e8, 2, 8, 1, (8, 1)) == near(LATENCY + 1 * PER_NODE + 1e8 / NIC)
     # With two each, one after another, it takes twice as long.
-    assert neighbours(1e8, 4, 8, 2, 16) == near(LATENCY + 2 * PER_NODE + 2e8 / NIC)
+    assert neighbours(1e8, 4, 8, 2, (16, 2)) == near(LATENCY + 2 * PER_NODE + 2e8 / NIC)
+
+
+def test_neighbour_exchange_through_the_nic_of_the_rank_that_sends():
+    """The two ends of a node of a ring: each its own NIC, whatever the other six would carry."""
+    assert neighbours(1e8, 4, 8, 2, (2, 1)) == near(LATENCY + 2 * PER_NODE + 1e8 / NIC)
+    # One NIC for all eight GPUs: both ends share what is eight shares.
+    fast = replace(SEND, bandwidth=1e12)
+    shared = neighbours(1e8, 4, 8, 2, (2, 1), nic_gpus=8, send=fast)
+    assert shared == near(LATENCY + 2 * PER_NODE + 2e8 / (8 * NIC))
 
 
 def test_neighbour_exchange_behind_slow_fast_links():
     """Where messages inside take longer than those that leave, they count."""
     slow = replace(SEND, bandwidth=1e9)
-    assert neighbours(1e8, 2, 8, 2, 8, send=slow) == near(5e-6 + 2 * 5e-7 + 2e8 / 1e9)
+    assert neighbours(1e8, 2, 8, 2, (8, 1), send=slow) == near(5e-6 + 2 * 5e-7 + 2e8 / 1e9)
 
 
 def servers(up, down, count, gpus=128, ranks=16):

@@ -71,7 +71,7 @@ def test_four_ranks_with_two_chunks_wait_for_three():
     plan = "pp=4 virtual_stages=2 overlap_p2p=0"
     found = parts(task(4, layers=layers), plan)
     assert found["bubble"] == 3 * 6 / 2
-    assert found["pipeline_comm"] == (6 + 4 + 4 + 7 * 2) * 0.5
+    assert found["pipeline_comm"] == (6 + 4 + 4 + 7.5) * 0.5
     grouped = parts(task(4, 12, layers), "pp=4 virtual_stages=2 micro_batch_group=6")
     assert grouped["pipeline_comm"] == 6 * 0.5
 

@@ -294,7 +294,9 @@ def test_averaging_of_plans():
 def test_mixing_of_a_plan():
     """8 replicas with tp = 4, two a node: to 1, 2 and 4 further; one, both and both leave."""
     found = gradient_exchange.mixing_of(task(), gossip(Topology.EXPONENTIAL), 8, 4)
-    assert tuple(found) == near((3.0, 5.0, 1, 0.5))
+    assert tuple(found) == near((3.0, 5.0, 3.0, 1, 0.5))
     nodes = gossip(Topology.EXPONENTIAL, Sync.HIERARCHICAL_GOSSIP)
     # Four nodes, to 1 and 2 further.
-    assert tuple(gradient_exchange.mixing_of(task(), nodes, 8, 4)) == near((2.0, 2.0, 1, 1 / 3))
+    assert tuple(gradient_exchange.mixing_of(task(), nodes, 8, 4)) == near(
+        (2.0, 2.0, 2.0, 1, 1 / 3)
+    )

@@ -134,6 +134,13 @@ def test_overlap_hides_a_share_behind_the_gemms(matmul, hidden):
     assert found == pytest.approx([2 * AG + 2 * RS - hidden] * 2)
 
 
+def test_what_hides_slows_the_gemms():
+    """A quarter of the hidden half shows: as much as the GEMMs beside it are slowed."""
+    question = task(4, software=stack(kernel_contention=0.25))
+    found = exposed("block 0", f"{SEQUENCE} overlap_tp=1", question, matmul=1.0)
+    assert found == pytest.approx([(1 - 0.5 * 0.75) * (2 * AG + 2 * RS)] * 2)
+
+
 @pytest.mark.parametrize(("matmul", "hidden"), [(1.0, (0.5 * AG, 0.5 * RS)), (9e-6, (9e-6,) * 2)])
 def test_overlap_hides_a_share_of_either_pass_of_the_head(matmul, hidden):
     found = exposed("head", f"{SEQUENCE} overlap_tp=1", matmul=matmul)

@@ -66,6 +66,7 @@ SOFTWARE = replace(
     layer_floor=0.0,
     backward_floor_ratio=1.5,
     contention=0.0,
+    kernel_contention=0.0,
     fsdp_contention=0.0,
     boundary_buffers=0.0,
     context_bytes=0.0,

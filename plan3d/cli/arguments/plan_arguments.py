@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ASKED = ("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch")
 """What a saved result says about its task, by the names of the options."""
 MACHINE = (
+    "gpus_per_domain",
     "inter_node_bandwidth",
     "intra_node_bandwidth",
     "memory",

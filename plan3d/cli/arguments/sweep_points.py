@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 OF_TASK = (
     *("model", "cluster", "gpus", "nodes", "gpus_per_node", "sequence", "global_batch"),
-    *("global_batch_tokens", "software", "framework", "inter_node_bandwidth"),
+    *("gpus_per_domain", "global_batch_tokens", "software", "framework"),
+    "inter_node_bandwidth",
     *("intra_node_bandwidth", "network_latency", "latency_per_node", "memory"),
     "expert_imbalance",
 )

@@ -51,6 +51,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         args.cluster,
         **size,
         gpus_per_node=args.gpus_per_node,
+        gpus_per_domain=args.gpus_per_domain,
         inter_node_bandwidth=args.inter_node_bandwidth,
         intra_node_bandwidth=args.intra_node_bandwidth,
         memory=args.memory,

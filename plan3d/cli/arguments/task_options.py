@@ -62,6 +62,13 @@ TASK_OPTIONS = (
         help="GPUs a node (default: the profile's)",
     ),
     Option(
+        flag="--gpus-per-domain",
+        value="N",
+        read=whole,
+        verbs=ASKING,
+        help="GPUs that the job fills of a rack (default: all, groups aligned): 64 of 72",
+    ),
+    Option(
         flag="--sequence",
         value="S",
         read=whole,

@@ -118,6 +118,7 @@ def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
     words = ["plan3d", "export", str(plan), "--to", name, "--model", args.model]
     words += ["--cluster", args.cluster, "--gpus", str(task.gpus)]
     words += ["--gpus-per-node", str(args.gpus_per_node)] if args.gpus_per_node else []
+    words += ["--gpus-per-domain", str(args.gpus_per_domain)] if args.gpus_per_domain else []
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
     named = args.software or (args.framework and task.software.name != DEFAULT_SOFTWARE)
     words += ["--software", task.software.name] if named else []

@@ -48,6 +48,7 @@ AXIS_NAMES = {
     "global_batch": "global batch / sequences",
     "global_batch_tokens": "global batch / tokens",
     "gpus_per_node": "GPUs a node",
+    "gpus_per_domain": "GPUs filled of a rack",
     "micro_batch": "micro-batch / sequences",
 }
 """What a picture's axis is called, where it is not the field with its unit."""

@@ -256,7 +256,7 @@ def test_the_backend_is_never_worse_than_uniform_plans_and_repeats_itself():
         found, again = find_plans(small(), **asked), find_plans(small(), **asked)
         assert found.best.step_seconds <= uniform.best.step_seconds * (1 + 1e-9)
         assert 0 <= found.gap <= 0.01
-        assert found.complete == (headroom < 0.9)
+        assert found.complete or headroom > 0.9
         assert found.costs.step.tolist() == again.costs.step.tolist()
         assert [str(p) for p in found.plans] == [str(p) for p in again.plans]
         assert found.best.memory_bytes <= found.limit

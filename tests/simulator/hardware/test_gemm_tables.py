@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware import gemm_fit, gemm_tables
 from plan3d.simulator.hardware.gemm_tables import Origin
 
 ROOT = Path(__file__).parents[3]
@@ -59,11 +59,14 @@ def test_a_file_names_its_source_licence_and_treatment_and_is_small(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_is_the_data_at_its_points(name):
+def test_the_table_is_the_data_at_its_points_but_for_the_fit(name):
+    """Half of the measured times within 4 %, nine of ten within 13 %."""
     m, n, k, data = gemm_tables.read((TABLES / name).read_text())
     there, known = np.meshgrid(n, k, m, indexing="ij"), np.isfinite(data)
     found = seconds(name, *(there[axis][known] for axis in (2, 0, 1)))
-    np.testing.assert_allclose(found, data[known], rtol=1e-12)
+    median, most = np.quantile(np.abs(np.log(found / data[known])), [0.5, 0.9])
+    assert median <= 0.04
+    assert most <= 0.13
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,6 +75,29 @@ def test_the_table_is_the_data_at_its_points(name):
 def test_time_never_falls_with_tokens(name, n, k, m):
     times = seconds(name, sorted(m), n, k)
     assert (np.diff(times) >= -1e-12 * times[1:]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(n=side, k=side, m=st.lists(side, min_size=2, max_size=20))
+@few
+def test_the_rate_never_falls_with_tokens(name, n, k, m):
+    rates = np.array(sorted(m)) / seconds(name, sorted(m), n, k)
+    assert (np.diff(rates) >= -1e-12 * rates[1:]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_are_smooth_in_n_and_k(name):
+    """Seconds a FLOP bend less over three neighbours than those that were measured."""
+    m, n, k, data = gemm_tables.read((TABLES / name).read_text())
+    fit = gemm_tables.fit(m, n, k, data)[3]
+
+    def bends(times, axis):
+        cost = np.log(times / (m * n[:, None, None] * k[:, None]))
+        bend = np.abs(np.diff(cost, n=2, axis=axis))
+        return np.mean(bend[np.isfinite(bend)])
+
+    for axis in (0, 1):
+        assert bends(fit, axis) < 0.75 * bends(data, axis)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,8 +163,7 @@ def test_origins():
 @pytest.mark.parametrize(
     "content",
     ["", "n,k,128,256\n", "n,k,128\n128,128,1\n", "n,k,128,256\n128,128,1,2\n", "words\n1,2,x\n",
-     "peak,0\nmemory_bandwidth,1\nn,k,128,256\n128,128,1,2\n256,256,1,2\n",
-     "n,k,128,256\n128,128,2,1\n128,256,1,2\n256,128,1,2\n256,256,1,2\n"],
+     "peak,0\nmemory_bandwidth,1\nn,k,128,256\n128,128,1,2\n256,256,1,2\n"],
 )  # fmt: skip
 def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     file = tmp_path / "table.csv"
@@ -162,7 +187,8 @@ def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path, content):
 
 
 def test_smoothing_is_the_nearest_rising_sequence():
-    assert maker.rising([1, 3, 2, 2, 5, 4]) == pytest.approx([1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5])
+    smooth = gemm_fit.rising(np.array([1.0, 3, 2, 2, 5, 4]))
+    assert smooth == pytest.approx([1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5])
     assert [maker.on_lattice(n) for n in (2560, 3584, 51200, 768)] == [True, True, False, True]
 
 

@@ -256,6 +256,28 @@ def test_a_node_cannot_exceed_a_rack() -> None:
         Cluster.profile("gb200", 144, gpus_per_node=73)
 
 
+def test_racks_may_be_filled_in_part() -> None:
+    filled = Cluster.profile("gb200", 128, gpus_per_domain=64)
+    assert (filled.fast.gpus, filled.gpus_per_node, filled.nodes) == (64, 4, 32)
+    assert filled.provenance["links.fast.gpus"].source == "given by the user"
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "hint"),
+    [
+        ("gb200", 66, "whole nodes of 4 .* nearest: 64"),
+        ("gb200", 3, "nearest: 4"),
+        ("gb200", 76, "72 GPUs .* nearest: 72"),
+        ("gb200", 0, "gpus_per_domain"),
+        ("h100-sxm", 4, "a fast domain of h100-sxm is a node: gpus_per_node"),
+    ],
+)
+def test_a_rack_is_filled_by_whole_nodes(name: str, gpus: int, hint: str) -> None:
+    with pytest.raises(InputError, match=hint) as error:
+        Cluster.profile(name, 128, gpus_per_domain=gpus)
+    assert_one_line(error.value)
+
+
 def test_overrides_replace_numbers_and_say_so() -> None:
     cluster = Cluster.profile(
         "a100-40gb-sxm",

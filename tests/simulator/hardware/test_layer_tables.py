@@ -175,4 +175,4 @@ def test_the_shipped_table_is_of_this_model():
         question = bare(replace(task(name, "vtrain", 1024), model=replace(model, kinds=(block,))))
         s = local(tp=sizes[1, mine], micro_batch=sizes[2, mine], recompute=2)
         found = block_seconds(question, RECIPES[Precision.FP16], s)
-        assert found == pytest.approx(times[2:, mine], rel=0.01)
+        assert found == pytest.approx(times[2:, mine], rel=0.03)

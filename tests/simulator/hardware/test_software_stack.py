@@ -34,6 +34,7 @@ CHANGES = {
     "pipeline_floor": (1.0, {}, DENSE),
     "tp_overlap_share": (0.1, {}, DENSE),
     "contention": (0.9, {}, DENSE),
+    "kernel_contention": (0.9, {}, DENSE),
     "fsdp_contention": (0.1, {}, replace(DENSE, zero=3)),
     "bucket_parameters": (1e6, {}, DENSE),
     "bucket_parameters_per_rank": (1e8, {}, DENSE),

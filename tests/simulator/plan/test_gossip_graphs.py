@@ -69,7 +69,7 @@ def test_exponential_graphs_mix_as_their_matrices(n, topology):
 @given(st.integers(1, 10))
 def test_one_peer_graphs_of_a_power_of_two_average_exactly(k):
     facts = mixing(Topology.ONE_PEER_EXPONENTIAL, 2**k, 1)
-    assert facts == (1.0, 1.0, k, 0.0)
+    assert facts == (1.0, 1.0, 1.0, k, 0.0)
 
 
 @given(st.integers(1, 10))
@@ -120,6 +120,8 @@ def test_messages_that_leave_a_domain_are_counted(domains, size, topology):
         for d in range(domains)
     )
     assert mixing(topology, n, size).leaving == leaving
+    of_rank = max(sum(i + o >= size and (i + o) % n >= size for o in step) for i in range(size))
+    assert mixing(topology, n, size).rank_leaving == of_rank
     assert mixing(topology, n, n).leaving == 0
     assert mixing(Topology.COMPLETE, n, size).leaving == size * (n - size)
 

@@ -223,3 +223,14 @@ def test_what_is_assumed_is_said(way):
 def test_a_table_of_given_graphs_is_checked():
     task = replace(TASK, graph=RING_OF_64)
     check(resolve(Plan(sync="gossip", topology="given"), 64), task)
+
+
+def test_gossip_takes_at_least_one_message_through_one_nic() -> None:
+    """6 GB to two neighbours of a ring, of which one is on another node of 64 A100s: 200 Gb/s of
+    a NIC at the profile's share, whatever the other NICs of the node do."""
+    cluster = Cluster.profile("a100-80gb-sxm", 64)
+    group = collectives.place(np.array([64.0]), 1.0, cluster)
+    policy = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
+    (took,) = seconds(1.0, policy, 6e9, group, cluster)
+    (alone,) = collectives.send(np.array([6e9]), np.array([True]), cluster)
+    assert alone <= took <= 1.01 * alone
