@@ -68,11 +68,12 @@ def _strategy(pipeline: Pipeline, s: int, r: int, z: int) -> Run:
 def counts_of(pipeline: Pipeline, plan: Plan) -> Counts:
     """The solution that stands for a plan of the pipeline."""
     assert plan.segments
+    has = {stated: zero for zero, stated in pipeline.stated.items()}
     layers, counts = iter(pipeline.task.model.order), Counter[tuple[int, int, int, int, int]]()
     for stage, runs in enumerate(plan.segments.stages()):
         for run in runs:
             s = int(np.flatnonzero(pipeline.tp == run["tp"])[0])
             r = pipeline.recompute.index(run["recompute"])
             for kind in islice(layers, run["layers"]):
-                counts[stage, s, r, run["zero"], kind] += 1
+                counts[stage, s, r, has.get(run["zero"], run["zero"]), kind] += 1
     return dict(counts)

@@ -65,6 +65,8 @@ class Pipeline:
     """Modes that a layer may have, lightest first."""
     legal: Mask
     """Which combinations rules and axes allow [s, r, z]."""
+    stated: Mapping[int, int]
+    """The ZeRO stage that plans state where it is not the one that they have."""
     layers: LayerTable
 
     @property

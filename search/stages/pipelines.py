@@ -20,6 +20,7 @@ from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
+from plan3d.simulator.step.data_parallel import zero_in_pipeline
 from plan3d.simulator.task import Task
 
 from ..space.axes import DERIVED
@@ -86,6 +87,16 @@ def _strategies(
                     yield at, m, tp, dp, share
 
 
+def _as_it_is(legal: Mask, pp: int) -> Mask:
+    """Legal combinations by the ZeRO stage that they have: in a pipeline 2 is 1
+    (data_parallel.zero_in_pipeline)."""
+    out = np.zeros_like(legal)
+    really = zero_in_pipeline(np.arange(ZEROS), np.full(ZEROS, pp))
+    for stated, zero in enumerate(really.tolist()):
+        out[:, :, zero] |= legal[:, :, stated]
+    return out
+
+
 @dataclass(frozen=True)
 class _Shared:
     """Strategies of pipelines that share their other fields."""
@@ -112,7 +123,10 @@ class _Shared:
             if not mine.any() or (pp == 1 and needs_stages(shared["schedule"])):
                 continue
             tp, dp = self.rows[mine][:, 2:4].T
-            yield Pipeline(task, pp, m, shared, tp, dp, modes, legal[mine], layers.take(mine))
+            own = _as_it_is(legal[mine], pp)
+            stated = {1: 2} if pp > 1 and 1 not in self.axes["zero"] else {}
+            layer_table = layers.take(mine)
+            yield Pipeline(task, pp, m, shared, tp, dp, modes, own, stated, layer_table)
 
     def _legal(self, modes: tuple[int, ...]) -> Mask:
         """Combinations of strategy, recompute and ZeRO stage that rules and axes allow."""

@@ -26,6 +26,8 @@ def plan_of(pipeline: Pipeline, stages: list[list[Run]]) -> Plan:
     """A plan of a pipeline; its own fields are those that most runs have, so that its text is
     short."""
     task, shared = pipeline.task, pipeline.shared
+    stated = pipeline.stated
+    stages = [[{**r, "zero": stated.get(r["zero"], r["zero"])} for r in runs] for runs in stages]
     runs = [run for stage in stages for run in stage]
     tp, dp, zero = Counter((r["tp"], r["dp"], r["zero"]) for r in runs).most_common(1)[0][0]
     recompute = Counter(run["recompute"] for run in runs).most_common(1)[0][0]

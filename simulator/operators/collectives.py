@@ -39,7 +39,7 @@ def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
     """Whether groups of `length` neighbouring ranks never leave a fast domain: they are no longer,
     and their length divides it where there are several nodes, one after another."""
     inside: Mask = np.asarray(length <= cluster.fast.gpus)
-    if cluster.gpus > cluster.fast.gpus == cluster.gpus_per_node:
+    if cluster.gpus > cluster.fast.gpus and cluster.fast.gpus <= cluster.gpus_per_node:
         inside = inside & (cluster.fast.gpus % length == 0)
     return inside
 

@@ -27,6 +27,7 @@ class SegmentGroup(PlanGroup):
         """The chosen ones of its rows, which stand at `rows` in another table."""
         out = copy(self)
         out.plans, out.rows, out.skeleton = self.plans.take(which), rows, np.arange(which.size)
+        out.zero = self.zero[which]
         out.segmented = take_last(self.segmented, which)
         out.stages, out.sends = out.segmented.stages, self.sends[..., which]
         return out

@@ -75,7 +75,7 @@ def test_an_integer_program_prints_a_strategy_for_each_stage(
     layered += ["--memory-headroom", "80%"]
     found = answer(capsys, *layered)
     assert found["complete"] is (found["gap"] <= TOLERANCE)
-    assert 0 <= found["gap"] < 0.01
+    assert 0 <= found["gap"] < 0.03
     best = found["plans"][0]
     assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
     assert best["memory_bytes"]["total"] <= found["memory_limit_bytes"]

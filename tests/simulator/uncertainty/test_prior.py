@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.uncertainty.predictive import expected_regret, half_width, probability_fastest
+from plan3d.simulator.uncertainty.predictive import (
+    expected_regret,
+    half_width,
+    probability_fastest,
+    student_quantile,
+)
 from plan3d.simulator.uncertainty.prior import Prior, Rows, fit, solve, unconditioned
 
 
@@ -93,6 +98,12 @@ def test_half_width_adds_constants_and_rows_in_squares():
     prior = one(freedom=4.0)
     width = half_width(prior, prior.covariance, np.array([[1.0], [0.0]]), 1.0, 0.8)
     assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
+
+
+@pytest.mark.parametrize(("p", "t"), [(0.75, 0.7407), (0.9, 1.5332), (0.975, 2.7764)])
+def test_quantiles_of_students_t_with_four_degrees_of_freedom(p, t):
+    """Tables of the t distribution."""
+    assert student_quantile(p) == pytest.approx(t, abs=1e-4)
 
 
 def test_choices_are_counted_by_draws():

@@ -14,7 +14,7 @@ MEDIAN_STEP = {
     "bloom_prequel22": 0.11,
     "bluefog21": 0.08,
     "dgxc": 0.09,
-    "hf_ultrascale": 0.16,
+    "hf_ultrascale": 0.17,
     "llmfoundry": 0.06,
     "megatron_sc21": 0.05,
     "megatron_v1_2019": 0.20,
