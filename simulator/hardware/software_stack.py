@@ -198,7 +198,8 @@ def neutral(stack: Software) -> Software:
     if not learned:
         return stack
     base = neutral(software_profile(stack.base)) if stack.base else None
-    values, provenance = {}, dict(stack.provenance)
+    values: dict[str, Any] = {}
+    provenance = dict(stack.provenance)
     for key, one in learned.items():
         if one.neutral is not None:
             values[key], provenance[key] = one.neutral, one.forgotten()

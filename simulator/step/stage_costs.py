@@ -77,8 +77,8 @@ def stage_costs(
     received, sent = runs.handed_on()
     handed = (forward, both - forward, received[0], sent[-1])
     alone = _Alone(task, recipe, plans, ranks, stages)
-    each = {zero: int(zero_in_pipeline(zero, plans.pp[:1])[0]) for zero in zeros}
-    return {zero: alone.under(really, *handed) for zero, really in each.items()}
+    really = zero_in_pipeline(np.array(zeros), plans.pp[:1]).tolist()
+    return {z: alone.under(has, *handed) for z, has in zip(zeros, really, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

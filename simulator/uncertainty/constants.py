@@ -52,7 +52,7 @@ def _floor(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cl
     accelerator = cluster.accelerator
     training = replace(accelerator.training, layer_floor=accelerator.training.layer_floor * f)
     cluster = replace(cluster, accelerator=replace(accelerator, training=training))
-    floors = {
+    floors: dict[str, Any] = {
         "layer_floor": software.layer_floor * f,
         "pipeline_floor": software.pipeline_floor * f,
     }

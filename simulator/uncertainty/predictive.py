@@ -54,7 +54,8 @@ def draws(
 def probability_fastest(log_seconds: Value) -> Value:
     """Share of draws [draw, plan] in which each plan is the fastest [plan]."""
     first = log_seconds.argmin(axis=1)
-    return np.bincount(first, minlength=log_seconds.shape[1]) / log_seconds.shape[0]
+    share: Value = np.bincount(first, minlength=log_seconds.shape[1]) / log_seconds.shape[0]
+    return share
 
 
 def expected_regret(log_seconds: Value) -> Value:

@@ -79,14 +79,16 @@ def solve(
     prior: Prior, rows: Rows, rounds: int = TO_THE_MODE, start: Value | None = None
 ) -> Posterior:
     """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`."""
-    precision = np.linalg.inv(prior.covariance)
-    mean = prior.mean if start is None else start
-    weights, covariance = np.ones(rows.measured.size), prior.covariance
+    precision: Value = np.linalg.inv(prior.covariance)
+    mean: Value = prior.mean if start is None else start
+    weights: Value = np.ones(rows.measured.size)
+    covariance: Value = prior.covariance
     for turn in range(rounds):
         values, slopes = rows.response.at(mean)
         by_row = weights / (prior.sigma * rows.scale) ** 2
-        information = slopes.T * by_row
-        covariance = np.linalg.inv(precision + information @ slopes)
+        information: Value = slopes.T * by_row
+        summed: Value = precision + information @ slopes
+        covariance = np.asarray(np.linalg.inv(summed), np.float64)
         left = rows.measured - values + slopes @ mean
         new = covariance @ (precision @ prior.mean + information @ left)
         # Half steps at the end: a mode on a bend would be jumped over for ever.

@@ -33,8 +33,9 @@ class Response(Protocol):
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
     """f(d) [row] of resolved legal plans of one task."""
     changes = dict(zip(names, d.tolist(), strict=True))
-    out: Value = np.log(simulate(scaled(task, changes), plans).step)
-    return out + changes.get(COMMON, 0.0)
+    step = simulate(scaled(task, changes), plans).step
+    out: Value = np.log(step) + changes.get(COMMON, 0.0)
+    return out
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def simulated(asked: Sequence[Question]) -> Simulated:
 def sampled(rows: Sequence[int]) -> Index:
     """At most MOST_ROWS of the rows, evenly spaced."""
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
-    return np.array(rows)[chosen]
+    some: Index = np.array(rows)[chosen]
+    return some
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def read_origins(path: str | Path) -> dict[str, str]:
         raise InputError(f"{name}: must have the columns {', '.join(COLUMNS)}") from None
     if tuple(cell.strip() for cell in header) != COLUMNS:
         raise InputError(f"{name}: must have the columns {', '.join(COLUMNS)}")
-    out = {}
+    out: dict[str, str] = {}
     for number, row in enumerate(lines, 1):
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise InputError(f"{name}: row {number}: must be a source and its origin")

@@ -48,7 +48,7 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
             network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
             cluster = replace(cluster, network=network)
     if "EFA" in run.given("inter_node_network", ""):
-        known = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
+        known: dict[str, Any] = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
         cluster = replace(cluster, network=replace(cluster.network, **known))
     used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))

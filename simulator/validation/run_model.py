@@ -78,7 +78,7 @@ def _look(run: PublishedRun, usual: ModelFamily) -> ModelFamily:
 def _positions(run: PublishedRun, look: ModelFamily) -> int:
     if look.positions != "learned":
         return 0
-    longest = max(run.given("sequence", 0), run.given("peak_sequence", 0))
+    longest = max(int(run.given("sequence", 0)), int(run.given("peak_sequence", 0)))
     return max(int(run.given("learned_positions", longest)), longest)
 
 

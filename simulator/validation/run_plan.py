@@ -6,7 +6,8 @@ from typing import Any
 
 from ..base.errors import InputError
 from ..plan.fields import POLICY
-from ..plan.plan import AUTO, Plan
+from ..plan.plan import Plan
+from ..plan.values import AUTO
 from .published_runs import PublishedRun
 from .run_stack import STACKS
 from .synchronisation_runs import FRAMEWORKS
@@ -70,7 +71,7 @@ def _precision(run: PublishedRun) -> str:
 
 def _shard(run: PublishedRun, ranks: int, zero: int) -> int:
     """Ranks of a group that shards, where that is not all of them."""
-    group = run.given("shard_ranks", ranks)
+    group = int(run.given("shard_ranks", ranks))
     return group if zero and 1 < group < ranks else 0
 
 
@@ -78,8 +79,8 @@ def _offloaded(run: PublishedRun) -> int:
     """Percent of the kept activations that wait on the host."""
     if run["offload_activations"]:
         raise InputError("activations of single ops on the host are not modelled")
-    per_rank = run["layers"] / run["pp"] if run["layers"] else 1
-    return min(round(100 * run["offload_layers"] / per_rank), 100)
+    per_rank = float(run["layers"] / run["pp"]) if run["layers"] else 1.0
+    return min(round(100 * int(run["offload_layers"]) / per_rank), 100)
 
 
 def _policy(run: PublishedRun) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _virtual_stages(run: PublishedRun) -> int:
 
 
 def _schedule(run: PublishedRun, virtual: int) -> str:
-    name = run.given("schedule", "1f1b")
+    name = str(run.given("schedule", "1f1b"))
     if run["pp"] == 1:
         return "1f1b"
     if virtual > 1 and name in ("1f1b", "interleaved"):

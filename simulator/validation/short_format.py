@@ -133,8 +133,10 @@ def _formats(row: Mapping[str, str], cells: dict[str, str], assumed: list[str]) 
         cells["dtype"] = "fp16" if old else "bf16"
         assumed.append("dtype")
     if cells["dtype"] == "fp8":
-        recipes = (("block", "blockwise"), ("row", "rowwise"), ("current", "current"))
-        recipes += (("tensor", "current"), ("delayed", "delayed"))
+        recipes = (
+            *(("block", "blockwise"), ("row", "rowwise"), ("current", "current")),
+            *(("tensor", "current"), ("delayed", "delayed")),
+        )
         told = f"{name} {row['notes'].lower()}"
         stated = next((recipe for part, recipe in recipes if part in told), "")
         cells["fp8_recipe"] = stated or "delayed"

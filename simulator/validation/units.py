@@ -129,7 +129,8 @@ def population(p: Prediction, name: str) -> Mask:
     for unit, kept in zip(units, chosen, strict=True):
         counts[unit] = counts.get(unit, 0) + int(kept)
     enough = np.array([counts[unit] >= FEWEST_ROWS for unit in units], bool)
-    return chosen & enough
+    whole: Mask = chosen & enough
+    return whole
 
 
 def rows_by_unit(p: Prediction) -> dict[Unit, list[int]]:
