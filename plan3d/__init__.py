@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from plan3d.simulator.step.costs import Costs
     from plan3d.simulator.step.evaluate import by_stage, evaluate
     from plan3d.simulator.task import Task
+    from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
+    from plan3d.simulator.uncertainty.interval import step_interval
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
 
@@ -50,15 +53,19 @@ _HOME = {
     "Software": "simulator.hardware.software_stack",
     "Sweep": "search.whatif.sweep",
     "Task": "simulator.task",
+    "TimedStep": "simulator.uncertainty.timed_steps",
     "by_stage": "simulator.step.evaluate",
+    "calibrated": "simulator.uncertainty.calibration",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
     "preset_names": "simulator.workload.presets",
     "profile_names": "simulator.hardware.cluster",
+    "read_calibration": "simulator.uncertainty.calibration",
     "smallest_cluster": "launch_files.frameworks",
     "software_profile": "simulator.hardware.software_stack",
+    "step_interval": "simulator.uncertainty.interval",
     "sweep": "launch_files.frameworks",
     "why": "simulator.reporting.why",
 }
@@ -80,16 +87,20 @@ __all__ = [
     "Software",
     "Sweep",
     "Task",
+    "TimedStep",
     "__version__",
     "by_stage",
+    "calibrated",
     "evaluate",
     "explain",
     "find_plans",
     "for_framework",
     "preset_names",
     "profile_names",
+    "read_calibration",
     "smallest_cluster",
     "software_profile",
+    "step_interval",
     "sweep",
     "why",
 ]

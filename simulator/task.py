@@ -68,6 +68,8 @@ class _Question:
     """What training must reach, where time to accuracy is asked."""
     framework: Framework | None = None
     """What launches the plans, where that matters."""
+    calibration: Any = field(default=None, repr=False)
+    """What timed steps of the stack said of it, an uncertainty.calibration.Calibration."""
 
 
 @dataclass(frozen=True)

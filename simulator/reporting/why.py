@@ -212,7 +212,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     """What the numbers of one plan rest on."""
     task, plan = costs.task, costs.plans.take(row)
     out = [
-        f"uncalibrated: the interval is that of four of five runs of a stack that {_timed(task)}",
+        _timed(task),
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
@@ -226,7 +226,12 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
 
 
 def _timed(task: Task) -> str:
-    return "its profile was fitted to" if is_known(task.software) else "nobody has timed"
+    """What the interval rests on."""
+    if task.calibration:
+        steps = task.calibration.steps
+        return f"calibrated with {steps} timed step{'s' * (steps > 1)} of this stack and machine"
+    known = "its profile was fitted to" if is_known(task.software) else "nobody has timed"
+    return f"uncalibrated: the interval is that of four of five runs of a stack that {known}"
 
 
 def _about_layers(task: Task) -> list[str]:

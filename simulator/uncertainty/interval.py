@@ -16,7 +16,7 @@ from ..step.costs import Costs
 from ..task import Task
 from .learned import prior_of
 from .predictive import half_width
-from .prior import unconditioned
+from .prior import Posterior, Prior, unconditioned
 from .response import Simulated
 
 LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
@@ -40,11 +40,18 @@ def scale_of(task: Task, plans: Plan) -> Value:
 
 def half_widths(task: Task, plans: Plan, level: float = 0.8) -> Value:
     """Half of the central interval of log t [row] that holds `level` of runs."""
-    prior = prior_of(task.software)
+    prior, known = known_of(task)
     response = Simulated([(task, plans, np.arange(plans.rows))], prior.names)
     _, slopes = response.at(np.zeros(len(prior.names)))
-    known = unconditioned(prior).covariance
-    return half_width(prior, known, slopes, scale_of(task, plans), level)
+    return half_width(prior, known.covariance, slopes, scale_of(task, plans), level)
+
+
+def known_of(task: Task) -> tuple[Prior, Posterior]:
+    """What is known of the constants of a task."""
+    if task.calibration:
+        return task.calibration.prior, task.calibration.posterior
+    prior = prior_of(task.software)
+    return prior, unconditioned(prior)
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:

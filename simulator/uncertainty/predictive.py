@@ -40,13 +40,13 @@ def half_width(
 
 
 def draws(
-    prior: Prior, posterior: Posterior, slopes: Value, centre: Value, count: int, seed: int = 0
+    prior: Prior, posterior: Posterior, slopes: Value, centre: Value, scale: Value, count: int
 ) -> Value:
-    """Draws of log t [draw, row] of plans of one unit: they share its constants."""
-    random = np.random.default_rng(seed)
-    root = np.linalg.cholesky(posterior.covariance + 1e-12 * np.eye(len(posterior.mean)))
+    """Draws of log t [draw, row] of plans of one unit, which share its constants."""
+    random = np.random.default_rng(0)
+    root = np.linalg.cholesky(posterior.covariance)
     d = random.standard_normal((count, root.shape[0])) @ root.T
-    noise = prior.sigma * random.standard_t(prior.freedom, (count, centre.size))
+    noise = prior.sigma * scale * random.standard_t(prior.freedom, (count, centre.size))
     out: Value = centre + d @ slopes.T + noise
     return out
 

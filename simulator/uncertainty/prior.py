@@ -36,6 +36,8 @@ INNER = 4
 """Rounds of EM, and of Gauss-Newton within each."""
 TO_THE_MODE = 12
 """Rounds of Gauss-Newton for an answer."""
+STILL = 1e-4
+"""Change of every constant below which it is the mode."""
 
 
 @dataclass(frozen=True)
@@ -80,29 +82,42 @@ def solve(
 ) -> Posterior:
     """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`."""
     precision: Value = np.linalg.inv(prior.covariance)
+    pull: Value = precision @ prior.mean
     mean: Value = prior.mean if start is None else start
-    weights: Value = np.ones(rows.measured.size)
     covariance: Value = prior.covariance
-    for turn in range(rounds):
+    weights: Value = np.ones(rows.measured.size)
+    for turn in range(rounds + 1):
         values, slopes = rows.response.at(mean)
+        if turn:
+            squared = _squared(rows.measured - values, slopes, covariance)
+            weights = _weights(prior, rows, squared)
         by_row = weights / (prior.sigma * rows.scale) ** 2
         information: Value = slopes.T * by_row
-        summed: Value = precision + information @ slopes
-        covariance = np.asarray(np.linalg.inv(summed), np.float64)
+        covariance = _inverse(precision + information @ slopes)
         left = rows.measured - values + slopes @ mean
-        new = covariance @ (precision @ prior.mean + information @ left)
+        new: Value = covariance @ (pull + information @ left)
+        still = turn > 1 and bool(np.abs(new - mean).max() < STILL)
+        if still or turn == rounds:
+            break
         # Half steps at the end: a mode on a bend would be jumped over for ever.
         mean = new if turn < rounds // 2 else (mean + new) / 2
-        squared = _squared(rows, mean, covariance) / (prior.sigma * rows.scale) ** 2
-        weights = (prior.freedom + 1) / (prior.freedom + squared)
     return Posterior(mean, covariance, weights)
 
 
-def _squared(rows: Rows, mean: Value, covariance: Value) -> Value:
-    """E (y - f(d))^2 [row]."""
-    values, slopes = rows.response.at(mean)
-    spread = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-    out: Value = (rows.measured - values) ** 2 + spread
+def _inverse(matrix: Value) -> Value:
+    return np.asarray(np.linalg.inv(matrix), np.float64)
+
+
+def _weights(prior: Prior, rows: Rows, squared: Value) -> Value:
+    """Expected precision of each row over the usual: (nu + 1) / (nu + z^2)."""
+    of_row = squared / (prior.sigma * rows.scale) ** 2
+    out: Value = (prior.freedom + 1) / (prior.freedom + of_row)
+    return out
+
+
+def _squared(left: Value, slopes: Value, covariance: Value) -> Value:
+    """E (y - f(d))^2 [row], `left` at the mode."""
+    out: Value = left**2 + np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
     return out
 
 
@@ -141,7 +156,8 @@ def _maximised(
     covariance = (start + scatter) / (UNITS_OF_PRIOR + len(units))
     total, rows = ROWS_OF_PRIOR * START**2, ROWS_OF_PRIOR
     for unit, one in zip(units, solved, strict=True):
-        squared = _squared(unit, one.mean, one.covariance) / unit.scale**2
+        values, slopes = unit.response.at(one.mean)
+        squared = _squared(unit.measured - values, slopes, one.covariance) / unit.scale**2
         total += float((one.weights * squared).sum())
         rows += unit.measured.size
     return Prior(prior.names, mean, covariance, float(np.sqrt(total / rows)), prior.freedom)

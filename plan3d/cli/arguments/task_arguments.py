@@ -92,8 +92,17 @@ def task_of(args: argparse.Namespace) -> Task:
         raise InputError(f"--sequence {sequence} must be at least 1")
     batch = _batch(args, model, sequence)
     asked = question(model, cluster_of(args), sequence, batch, args.software)
-    asked = framework_arguments.launched(args, asked)
+    asked = _calibrated(args, framework_arguments.launched(args, asked))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
+
+
+def _calibrated(args: argparse.Namespace, task: Task) -> Task:
+    """The task with what --calibration says of its stack and machine."""
+    if getattr(args, "calibration", None) is None:
+        return task
+    from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
+
+    return calibrated(task, read_calibration(args.calibration))
 
 
 def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:

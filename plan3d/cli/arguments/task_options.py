@@ -140,6 +140,13 @@ TASK_OPTIONS = (
         f"{DEFAULT_SOFTWARE}",
     ),
     Option(
+        flag="--calibration",
+        value="FILE",
+        verbs=TASK,
+        completes="file",
+        help="timed steps of the stack on this machine, from 'plan3d calibrate steps'",
+    ),
+    Option(
         flag="--inter-node-bandwidth",
         value="RATE",
         verbs=PREDICTING,

@@ -19,6 +19,7 @@ from ..arguments.calibrate_options import IMAGES, options
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Parser, text
 from ..screen.output import Screen, check_writable, warn, write_whole
+from . import calibrate_steps
 
 if TYPE_CHECKING:
     from plan3d.simulator.calibration.fit.build import Result, TimedStep
@@ -32,6 +33,8 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
   plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
+  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+      --plan "tp=2 pp=2 micro_batch=2" --seconds 4.2 --out mine.calibration.toml
   plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png --csv beside.csv
 
 Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
@@ -41,6 +44,7 @@ SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
     "import": "nccl-tests output, torch traces and training logs to the same CSV",
     "fit": "rows to a profile, with in-sample and held-out error",
+    "steps": "timed steps of your stack to a calibration: --calibration FILE of the other verbs",
     "show": "measured against what a profile predicts",
 }
 
@@ -53,6 +57,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         sub = subs.add_parser(name, help=short, description=short, formatter_class=layout)
         if name == "measure":
             measuring.declare(sub)
+            continue
+        if name == "steps":
+            calibrate_steps.declare(sub)
             continue
         files = sub.add_argument(
             "files",
@@ -82,7 +89,13 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError(f"unknown argument {unknown[0]!r}; see plan3d calibrate {subverb} --help")
     if not args.subverb:
         raise InputError(f"say what to do: {', '.join(SUBVERBS)}; see plan3d calibrate --help")
-    actions = {"measure": _measure, "import": _import, "fit": _fit, "show": _show}
+    actions = {
+        "steps": calibrate_steps.run,
+        "measure": _measure,
+        "import": _import,
+        "fit": _fit,
+        "show": _show,
+    }
     return actions[args.subverb](args)
 
 

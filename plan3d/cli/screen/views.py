@@ -19,6 +19,7 @@ from plan3d.simulator.reporting.why import loss_shares, provenance_counts, prove
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.choice import fastest
 
 from . import proof
 
@@ -153,11 +154,12 @@ def _ties(result: SearchResult) -> list[str]:
     """The short list: plans that the prediction cannot tell from the best."""
     from plan3d.search.result.search_result import TIE
 
-    if result.ties < 2:
+    if result.ties < 2 or result.costs is None:
         return []
+    share = fastest(result.costs)
     return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: closer than a "
-        "prediction can tell, so try them all"
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the {share.size} "
+        f"listed plan 1 is the fastest with probability {share[0]:.2f}, so time several"
     ]
 
 
@@ -232,6 +234,9 @@ def search_record(
     """The JSON object of a search."""
     counts = result.counts
     plans = plan_records(result.costs, result.limit, tokens, price)
+    if result.costs is not None:
+        for plan, share in zip(plans, fastest(result.costs).tolist(), strict=True):
+            plan["probability_fastest"] = share
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds
     out = {

@@ -78,7 +78,7 @@ def test_explain_offers_only_edits_that_are_launched(capsys: pytest.CaptureFixtu
     asked = ["explain", *TASK, "--plan", "tp=2 pp=4 virtual_stages=4"]
     every = {edit["edit"] for edit in answer(capsys, *asked)["edits"]}
     kept = {edit["edit"] for edit in answer(capsys, *asked, "--framework", "megatron")["edits"]}
-    assert {"schedule=breadth-first", "last_stage_layers=6"} <= every - kept
+    assert "last_stage_layers=6" in every - kept
     assert every & kept
 
 

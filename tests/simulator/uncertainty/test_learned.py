@@ -10,10 +10,11 @@ import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, neutral, software_profile
-from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import learned
+from plan3d.simulator.uncertainty.choice import fastest
 from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.interval import step_interval
 from plan3d.simulator.workload.model import Model
@@ -86,3 +87,16 @@ def test_levels_hold_each_other():
     costs = evaluate(task(), Plan.parse("tp=8 pp=2 micro_batch=1"))
     half, most, nearly = (step_interval(costs, level) for level in (0.5, 0.8, 0.95))
     assert nearly[0] < most[0] < half[0] < costs.step_seconds < half[1] < most[1] < nearly[1]
+
+
+def test_a_choice_among_plans_of_one_stack():
+    """Two plans that are one share the probability; one that is far behind has little."""
+    plans = ["tp=8 pp=2 micro_batch=1", "tp=8 pp=2 micro_batch=1", "tp=2 pp=8 micro_batch=8"]
+    table = concat([resolve(Plan.parse(text), 64).table() for text in plans])
+    costs = simulate(task(), table)
+    share = fastest(costs)
+    assert share.sum() == pytest.approx(1)
+    assert share[0] == pytest.approx(share[1], abs=0.06)
+    assert costs.step[2] > 1.3 * costs.step[0]
+    assert share[2] < 0.1
+    assert fastest(costs).tolist() == share.tolist()

@@ -1,0 +1,105 @@
+"""What a user's own timed steps say of the constants of a stack on a machine, and its file.
+
+A calibration moves the constants of a task to the mode of their posterior, and its intervals are
+those of the posterior. The common factor has no field of its own: it multiplies every other
+constant's seconds, which together are the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base import names, toml_text
+from ..base.arrays import Value
+from ..base.errors import InputError
+from ..hardware.leaves import problem, read_tree
+from ..task import Task
+from .constants import COMMON, CONSTANTS, scaled
+from .prior import Posterior, Prior
+
+SECTION = "calibration"
+TEXTS = ("software", "accelerator", "cluster")
+FOLLOW = ("contention", "attention")
+"""Constants that the common factor is in already: a share of other seconds, and kernels that slow
+down with matrix products."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The posterior of the constants of one stack on one machine."""
+
+    software: str
+    accelerator: str
+    cluster: str
+    """Profile of the machine, for messages."""
+    steps: int
+    """Steps that were timed."""
+    prior: Prior
+    """Names of the constants and the spread of rows; its mean and covariance are not used."""
+    posterior: Posterior
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """d of each constant of the simulator, the common factor spread over them."""
+        d = dict(zip(self.prior.names, self.posterior.mean.tolist(), strict=True))
+        common = d.pop(COMMON, 0.0)
+        return {name: value + common * (name not in FOLLOW) for name, value in d.items()}
+
+    @property
+    def text(self) -> str:
+        """The file that it is written to."""
+        head = {"software": self.software, "accelerator": self.accelerator}
+        head |= {"cluster": self.cluster}
+        body = {
+            "steps": self.steps,
+            "names": list(self.prior.names),
+            "mean": [round(value, 6) for value in self.posterior.mean.tolist()],
+            "covariance": self.posterior.covariance.round(8).tolist(),
+            "sigma": round(self.prior.sigma, 6),
+            "freedom": self.prior.freedom,
+        }
+        return toml_text.emit({SECTION: {**head, **body}})
+
+
+def calibrated(task: Task, calibration: Calibration) -> Task:
+    """The task with its constants where the calibration has them; InputError where that is of
+    another stack or machine."""
+    machine = task.cluster.accelerator.name
+    if (calibration.software, calibration.accelerator) != (task.software.name, machine):
+        raise InputError(
+            f"--calibration is of {calibration.software} on {calibration.accelerator}, the "
+            f"question of {task.software.name} on {machine}"
+        )
+    return replace(scaled(task, calibration.changes), calibration=calibration)
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """A calibration from its file; InputError for any other."""
+    name = names.path(str(path), "calibration")
+    tree = read_tree(name, ()).get(SECTION)
+    if not isinstance(tree, dict):
+        raise problem(name, f"has no [{SECTION}]: write one with plan3d calibrate steps")
+    try:
+        known = tuple(str(one) for one in tree["names"])
+        mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
+        sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
+        texts = [names.name(str(tree[key]), f"{name}: {key}", names.LONGEST_PATH) for key in TEXTS]
+    except (KeyError, TypeError, ValueError) as error:
+        raise problem(name, f"[{SECTION}] is not whole ({error})") from None
+    size = len(known)
+    ok = set(known) <= set(CONSTANTS) and mean.shape == (size,) and covariance.shape == (size, size)
+    if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
+        raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
+    prior = Prior(known, mean, covariance, sigma, freedom)
+    return Calibration(*texts, steps, prior, Posterior(mean, covariance, np.zeros(0)))
+
+
+def _numbers(node: Any) -> Value:
+    found = np.array(node, float)
+    if not np.isfinite(found).all():
+        raise ValueError("a number is not finite")
+    return found
