@@ -156,6 +156,12 @@ class Relaxation:
         return (0, 1) if AUTO in values else values
 
     @cached_property
+    def zeros(self) -> list[int]:
+        """ZeRO stages that plans may have: 2 is 1 in a pipeline."""
+        stated = set(self.space.axes["zero"])
+        return sorted(stated | ({1} if 2 in stated else set()))
+
+    @cached_property
     def ends(self) -> bool:
         """Whether the layers of the end ranks are known, in a model with one kind of block."""
         task, explicit = self.space.task, self.space.layers_per_stage
@@ -233,7 +239,7 @@ class Relaxation:
         """Least exposed seconds of data parallelism; known once the stages are."""
         if not self.exact:
             return 0.0
-        zeros = list(self.space.axes["zero"])
+        zeros = self.zeros
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
         table = data_parallel.seconds(self.space.task, sync, s, zeros)
         overlaps = [
@@ -243,7 +249,7 @@ class Relaxation:
         return out
 
     def _memory(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
-        task, zeros = self.space.task, list(self.space.axes["zero"])
+        task, zeros = self.space.task, self.zeros
         if not self.placed:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))

@@ -87,7 +87,7 @@ def read_calibration(path: str | Path) -> Calibration:
         known = tuple(str(one) for one in tree["names"])
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
-        texts = [names.name(str(tree[key]), f"{name}: {key}", names.LONGEST_PATH) for key in TEXTS]
+        said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
     except (KeyError, TypeError, ValueError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)
@@ -95,7 +95,8 @@ def read_calibration(path: str | Path) -> Calibration:
     if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
     prior = Prior(known, mean, covariance, sigma, freedom)
-    return Calibration(*texts, steps, prior, Posterior(mean, covariance, np.zeros(0)))
+    posterior = Posterior(mean, covariance, np.zeros(0))
+    return Calibration(**said, steps=steps, prior=prior, posterior=posterior)
 
 
 def _numbers(node: Any) -> Value:

@@ -81,7 +81,7 @@ def solve(
     prior: Prior, rows: Rows, rounds: int = TO_THE_MODE, start: Value | None = None
 ) -> Posterior:
     """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`."""
-    precision: Value = np.linalg.inv(prior.covariance)
+    precision: Value = _inverse(prior.covariance)
     pull: Value = precision @ prior.mean
     mean: Value = prior.mean if start is None else start
     covariance: Value = prior.covariance

@@ -90,7 +90,7 @@ def test_bounds_hold_whenever_a_search_ends(monkeypatch, search):
         found = ended_after(monkeypatch, search, ticks)
         assert found.complete == (found.gap <= 1.001e-3)
         assert found.bound <= best * (1 + 1e-9)
-    assert found.gap < 0.02
+    assert found.gap < 0.04
 
 
 def test_a_deadline_is_never_or_so_many_seconds_away():

@@ -18,7 +18,7 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
 
 from ..arguments.options import OPTIONS
-from ..arguments.parser import Option, Parser, seconds, text, words
+from ..arguments.parser import Option, seconds, text, words
 from ..arguments.task_options import TASK_OPTIONS
 from ..screen.output import Screen, check_writable, write_whole
 
@@ -42,7 +42,7 @@ OWN = (
 )
 
 
-def declare(parser: Parser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """Add the options of the sub-verb: those of an estimate's task, and its own."""
     files = parser.add_argument(
         "files", nargs="*", metavar="RUNS.csv", type=partial(text, what="RUNS.csv"), help="steps"
