@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 ROOMS = sorted(set(re.findall(r"`(simulator/[\w/]+\.py):(\w+)`", PAGE)))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FILE = r"`((?:simulator|search|plan3d|hardware_profiles|tests|docs|notebooks)/[\w./-]+)"
-LINK = r"\]\(([^)#:\s]+)"
+LINK = r"\]\((?!https?:)([^)#:\s]+)"
 CHOICES = ("schedule", "sync", "compression", "topology", "cp_comm", "expert_dispatch")
 """Fields of a plan whose values are formulas."""
 

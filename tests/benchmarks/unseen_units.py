@@ -1,0 +1,71 @@
+"""What would help the units that are predicted worst: `python tests/benchmarks/unseen_units.py`.
+
+Every unit is predicted as in `plan3d validate --leave-origin-out`. Then the one constant that
+brings its own rows nearest is looked for, and all constants are conditioned on all of its rows.
+Both have seen the rows, so they say what kind of error it is, not how well it is predicted. With
+--csv FILE also every row as predicted with nothing known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from plan3d.simulator.uncertainty.prior import solve
+from plan3d.simulator.validation.leave_origin_out import NAMES, Unseen
+from plan3d.simulator.validation.predict_runs import predict
+from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
+from plan3d.simulator.validation.units import Unit
+
+FACTORS = np.geomspace(0.1, 20.0, 107)
+"""What the seconds of one constant are multiplied by."""
+
+
+def median(errors: np.ndarray) -> float:
+    """Median |predicted / measured - 1| in percent, of log(predicted / measured)."""
+    return float(100 * np.median(np.abs(np.exp(errors) - 1)))
+
+
+def best_alone(unseen: Unseen, unit: Unit) -> tuple[float, str, float]:
+    """Median error, name and factor of the constant that helps a unit most by itself."""
+    rows, mean = unseen.table[unit], unseen.priors[unseen.origin(unit)].mean
+    found = []
+    for k, name in enumerate(NAMES):
+        for factor in FACTORS:
+            d = mean.copy()
+            d[k] += np.log(factor)
+            found.append((median(rows.response.at(d)[0] - rows.measured), name, float(factor)))
+    return min(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--csv", type=Path)
+    target = parser.parse_args().csv
+    answers = questions(read_runs(), learned=False)
+    unseen = Unseen.of(predict([a for a in answers if isinstance(a, Question)]))
+    scored, lines = [], []
+    for unit, rows in unseen.table.items():
+        prior = unseen.priors[unseen.origin(unit)]
+        start = rows.response.at(prior.mean)[0] - rows.measured
+        end = rows.response.at(solve(prior, rows).mean)[0] - rows.measured
+        scored.append((median(start), unit, best_alone(unseen, unit), median(end)))
+        for row, error, seconds in zip(unseen.rows[unit], start, rows.measured, strict=True):
+            run = unseen.prediction.asked[int(row)].run["run"]
+            lines.append((unit, run, np.exp(seconds), np.exp(seconds + error), np.expm1(error)))
+    print(f"{'unit':56} unseen %  one constant %                          all %")
+    for before, unit, (alone, name, factor), after in sorted(scored, reverse=True):
+        print(f"{unit!s:56} {before:8.1f}  {alone:6.1f}  {name:18} x {factor:6.2f}  {after:6.1f}")
+    if target:
+        with target.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(("unit", "run", "measured_seconds", "predicted_seconds", "error"))
+            writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
