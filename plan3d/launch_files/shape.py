@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
@@ -90,11 +91,12 @@ def _identity(model: Model) -> tuple[object, ...]:
     return tuple(blocks(model)), replace(bare, source="")
 
 
-def features(model: Model) -> list[str]:
+@lru_cache(maxsize=16)
+def features(model: Model) -> tuple[str, ...]:
     """Every feature of a model, for a framework to accept or refuse."""
     if isinstance(model, Network):
-        return [LISTED]
-    return list(dict.fromkeys([*_ends(model), *_layers(model)]))
+        return (LISTED,)
+    return tuple(dict.fromkeys([*_ends(model), *_layers(model)]))
 
 
 def _ends(model: Model) -> Iterator[str]:
