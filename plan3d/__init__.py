@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.step.evaluate import by_stage, evaluate
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
-    from plan3d.simulator.uncertainty.interval import step_interval
+    from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -65,7 +65,7 @@ _HOME = {
     "read_calibration": "simulator.uncertainty.calibration",
     "smallest_cluster": "launch_files.frameworks",
     "software_profile": "simulator.hardware.software_stack",
-    "step_interval": "simulator.uncertainty.interval",
+    "step_interval": "simulator.uncertainty.forecast",
     "sweep": "launch_files.frameworks",
     "why": "simulator.reporting.why",
 }

@@ -14,7 +14,7 @@ from ..base.units import GIB
 from ..step.costs import Costs
 from ..step.costs_tables import number_format, plan_fields
 from ..step.evaluate import by_stage
-from ..uncertainty.interval import step_interval
+from ..uncertainty.forecast import step_interval
 from .host_report import host_record
 from .why import assumptions, layers_per_rank
 
@@ -22,17 +22,20 @@ STAGES_SHOWN = 16
 """Rows of a stage table."""
 
 
-def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[str, Any]:
+def plan_record(
+    costs: Costs, row: int = 0, limit: float | None = None, between: list[float] | None = None
+) -> dict[str, Any]:
     """One plan's costs as JSON holds them: SI units, plain numbers.
 
-    `limit` is the bytes it may use, the capacity when absent.
+    `limit` is the bytes it may use, the capacity when absent; `between` the bounds of its step
+    where they are known already.
     """
     costs, fields = costs.one(row), plan_fields(costs, row)
     memory = {name: float(size) for name, size in costs.memory.items()}
     return {
         "plan": fields,
         "step_seconds": costs.step_seconds,
-        "step_seconds_interval": list(bounds(costs)),
+        "step_seconds_interval": list(bounds(costs)) if between is None else between,
         "seconds": costs.seconds,
         "compute_seconds": costs.compute_seconds,
         "memory_bytes": {

@@ -56,10 +56,3 @@ def probability_fastest(log_seconds: Value) -> Value:
     first = log_seconds.argmin(axis=1)
     share: Value = np.bincount(first, minlength=log_seconds.shape[1]) / log_seconds.shape[0]
     return share
-
-
-def expected_regret(log_seconds: Value) -> Value:
-    """How much slower than the fastest each plan is, on average over draws [plan]."""
-    seconds = np.exp(log_seconds - log_seconds.min(axis=1, keepdims=True))
-    out: Value = seconds.mean(axis=0) - 1
-    return out

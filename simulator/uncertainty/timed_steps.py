@@ -16,7 +16,7 @@ from ..base.errors import InputError
 from ..plan.plan import Plan, concat
 from ..task import Task
 from .calibration import Calibration
-from .interval import scale_of
+from .forecast import scale_of
 from .learned import prior_of
 from .prior import Posterior, Prior, Rows, solve, unconditioned
 from .response import Simulated

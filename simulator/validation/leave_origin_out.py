@@ -19,7 +19,7 @@ from ..base.arrays import Index, Mask, Value
 from ..plan.plan import concat
 from ..step.costs import EDGE
 from ..uncertainty.constants import CONSTANTS
-from ..uncertainty.interval import scale_of
+from ..uncertainty.forecast import scale_of
 from ..uncertainty.learned import KNOWN, UNKNOWN
 from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned

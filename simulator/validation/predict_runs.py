@@ -20,7 +20,7 @@ from ..plan.fields import AXES
 from ..plan.plan import concat
 from ..step.costs import EDGE, Costs
 from ..step.evaluate import simulate
-from ..uncertainty.interval import half_widths
+from ..uncertainty.forecast import Forecast
 from . import metrics
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions
@@ -129,7 +129,7 @@ def interval(p: Prediction) -> tuple[Value, Value]:
     width = np.empty(len(p))
     for rows in batches(p.asked):
         plans = concat([p.asked[row].plan.table() for row in rows])
-        width[rows] = half_widths(p.asked[rows[0]].task, plans)
+        width[rows] = Forecast.of(p.asked[rows[0]].task, plans).half_width()
     return p.step * np.exp(-width), p.step * np.exp(width)
 
 

@@ -19,7 +19,7 @@ from plan3d.simulator.reporting.why import loss_shares, provenance_counts, prove
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.choice import fastest
+from plan3d.simulator.uncertainty.forecast import Forecast
 
 from . import proof
 
@@ -156,7 +156,7 @@ def _ties(result: SearchResult) -> list[str]:
 
     if result.ties < 2 or result.costs is None:
         return []
-    share = fastest(result.costs)
+    share = Forecast.of(result.task, result.costs.plans).fastest()
     return [
         f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the {share.size} "
         f"listed plan 1 is the fastest with probability {share[0]:.2f}, so time several"
@@ -215,13 +215,19 @@ def training_line(costs: Costs, tokens: float, price: float | None) -> str:
 
 
 def plan_records(
-    costs: Costs | None, limit: float | None, tokens: float | None, price: float | None
+    costs: Costs | None,
+    limit: float | None,
+    tokens: float | None,
+    price: float | None,
+    forecast: Forecast | None = None,
 ) -> list[dict[str, Any]]:
     """Ranked plans as JSON holds them."""
-    out = []
-    for row in range(len(costs) if costs is not None else 0):
-        assert costs is not None
-        record = {"rank": row + 1, **report.plan_record(costs, row, limit)}
+    if costs is None:
+        return []
+    forecast = forecast or Forecast.of(costs.task, costs.plans)
+    bounds, out = np.stack(forecast.interval(), axis=1).tolist(), []
+    for row, between in enumerate(bounds):
+        record = {"rank": row + 1, **report.plan_record(costs, row, limit, between)}
         if tokens is not None:
             record |= report.training_record(costs, row, tokens, price)
         out.append(record)
@@ -233,9 +239,11 @@ def search_record(
 ) -> dict[str, Any]:
     """The JSON object of a search."""
     counts = result.counts
-    plans = plan_records(result.costs, result.limit, tokens, price)
+    plans: list[dict[str, Any]] = []
     if result.costs is not None:
-        for plan, share in zip(plans, fastest(result.costs).tolist(), strict=True):
+        forecast = Forecast.of(result.task, result.costs.plans)
+        plans = plan_records(result.costs, result.limit, tokens, price, forecast)
+        for plan, share in zip(plans, forecast.fastest().tolist(), strict=True):
             plan["probability_fastest"] = share
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds

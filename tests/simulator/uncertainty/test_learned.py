@@ -14,9 +14,8 @@ from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import learned
-from plan3d.simulator.uncertainty.choice import fastest
 from plan3d.simulator.uncertainty.constants import CONSTANTS
-from plan3d.simulator.uncertainty.interval import step_interval
+from plan3d.simulator.uncertainty.forecast import Forecast, step_interval
 from plan3d.simulator.workload.model import Model
 
 
@@ -94,9 +93,9 @@ def test_a_choice_among_plans_of_one_stack():
     plans = ["tp=8 pp=2 micro_batch=1", "tp=8 pp=2 micro_batch=1", "tp=2 pp=8 micro_batch=8"]
     table = concat([resolve(Plan.parse(text), 64).table() for text in plans])
     costs = simulate(task(), table)
-    share = fastest(costs)
+    share = Forecast.of(costs.task, table).fastest()
     assert share.sum() == pytest.approx(1)
     assert share[0] == pytest.approx(share[1], abs=0.06)
     assert costs.step[2] > 1.3 * costs.step[0]
     assert share[2] < 0.1
-    assert fastest(costs).tolist() == share.tolist()
+    assert Forecast.of(costs.task, table).fastest().tolist() == share.tolist()

@@ -13,7 +13,7 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 from plan3d.simulator.uncertainty.constants import scaled
-from plan3d.simulator.uncertainty.interval import half_widths
+from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 from plan3d.simulator.workload.model import Model
 
@@ -70,8 +70,9 @@ def test_constants_that_differ_are_told_apart():
 @pytest.mark.parametrize("steps", [1, 3])
 def test_intervals_shrink_with_every_step(steps):
     table = plan(NEW).table()
-    before = half_widths(TASK, table)
-    after = half_widths(calibrated(TASK, learn(timed(texts=TEXTS[:steps])).calibration), table)
+    before = Forecast.of(TASK, table).half_width()
+    task = calibrated(TASK, learn(timed(texts=TEXTS[:steps])).calibration)
+    after = Forecast.of(task, table).half_width()
     assert after < (0.9, None, 0.7)[steps - 1] * before
 
 

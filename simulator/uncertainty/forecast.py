@@ -1,0 +1,97 @@
+"""Forecasts of steps: the posterior predictive of plans of one task, which share its constants.
+
+    log t_i ~ log t(plan_i) + J_i d + e_i,    d ~ N(0, A),    e_i ~ sigma s_i t_4
+
+    interval    log t_i +- sqrt(z^2 J_i A J_i' + (q sigma s_i)^2)
+
+z, q quantiles of the normal distribution and of Student's t, A the covariance of constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..hardware.precision import RECIPES, Recipe
+from ..plan.plan import Plan
+from ..step.costs import Costs
+from ..task import Task
+from .learned import prior_of
+from .predictive import draws, half_width, probability_fastest
+from .prior import Posterior, Prior, unconditioned
+from .response import Simulated
+
+LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
+"""Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
+are published. Chosen before such rows were looked at."""
+FINE = 32
+DRAWS = 4000
+"""Probabilities are known to a hundredth."""
+
+
+def narrow(recipe: Recipe) -> bool:
+    """Whether a recipe multiplies in fewer than 16 bits."""
+    return any(form.width == "8bit" for form in recipe.formats)
+
+
+def scale_of(task: Task, plans: Plan) -> Value:
+    """How much wider than usual the error of a step is [row]."""
+    low = np.array([narrow(RECIPES[code]) for code in plans.precision.tolist()], bool)
+    experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
+    out: Value = np.where(low, LOW_PRECISION, 1.0) * (MANY_EXPERTS if experts >= FINE else 1.0)
+    return out
+
+
+def known_of(task: Task) -> tuple[Prior, Posterior]:
+    """What is known of the constants of a task."""
+    if task.calibration:
+        return task.calibration.prior, task.calibration.posterior
+    prior = prior_of(task.software)
+    return prior, unconditioned(prior)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The steps of a table of plans and how uncertain they are [row]."""
+
+    log_seconds: Value
+    slopes: Value
+    """J [row, constant]."""
+    scale: Value
+    """s [row]."""
+    prior: Prior
+    posterior: Posterior
+
+    @classmethod
+    def of(cls, task: Task, plans: Plan) -> Forecast:
+        """The forecast of a table of plans: one pass of columns a constant."""
+        prior, posterior = known_of(task)
+        response = Simulated([(task, plans, np.arange(plans.rows))], prior.names)
+        values, slopes = response.at(np.zeros(len(prior.names)))
+        return cls(values, slopes, scale_of(task, plans), prior, posterior)
+
+    def half_width(self, level: float = 0.8) -> Value:
+        """Half of the central interval of log t [row] that holds `level` of runs."""
+        covariance = self.posterior.covariance
+        return half_width(self.prior, covariance, self.slopes, self.scale, level)
+
+    def interval(self, level: float = 0.8) -> tuple[Value, Value]:
+        """Seconds between which a share `level` of such runs lies [row]."""
+        width = self.half_width(level)
+        return np.exp(self.log_seconds - width), np.exp(self.log_seconds + width)
+
+    def fastest(self) -> Value:
+        """Probability that each plan is the fastest of the table [row].
+
+        Errors of rows count as independent of each other: those of plans that are nearly alike
+        are not, so that probabilities are more even than they should be.
+        """
+        drawn = draws(self.prior, self.posterior, self.slopes, self.log_seconds, self.scale, DRAWS)
+        return probability_fastest(drawn)
+
+
+def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:
+    """Seconds between which a share `level` of such runs lies, of each plan [row]."""
+    return Forecast.of(costs.task, costs.plans).interval(level)
