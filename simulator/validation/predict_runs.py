@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class Prediction:
     """Bytes of the fullest rank, reserve included, over the capacity."""
     flops: Value
     """Model FLOPs of a step over the peak FLOP/s of all GPUs: seconds at an MFU of one."""
+    half_width: Value
+    """Of the 80 % interval of the step's logarithm; NaN where nobody asked."""
 
     def __len__(self) -> int:
         return len(self.asked)
@@ -86,7 +88,7 @@ class Prediction:
 
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
-        columns = (self.step, self.memory, self.share, self.flops)
+        columns = (self.step, self.memory, self.share, self.flops, self.half_width)
         asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
         return Prediction(asked, *(column[keep] for column in columns))
 
@@ -121,25 +123,38 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
         columns[2, rows] = peak.memory_total / peak.capacity
         columns[3, rows] = costs.mfu * costs.step
-    return Prediction(tuple(asked), *columns)
+    return Prediction(tuple(asked), *columns, np.full(len(asked), np.nan))
+
+
+def half_widths(asked: Sequence[Question]) -> Value:
+    """Half of the 80 % interval of the step's logarithm [row], of each stack's prior."""
+    width = np.empty(len(asked))
+    for rows in batches(asked):
+        plans = concat([asked[row].plan.table() for row in rows])
+        width[rows] = Forecast.of(asked[rows[0]].task, plans).half_width()
+    return width
 
 
 def interval(p: Prediction) -> tuple[Value, Value]:
-    """Bounds of 80 % of the step of every row, of its stack's prior."""
-    width = np.empty(len(p))
-    for rows in batches(p.asked):
-        plans = concat([p.asked[row].plan.table() for row in rows])
-        width[rows] = Forecast.of(p.asked[rows[0]].task, plans).half_width()
-    return p.step * np.exp(-width), p.step * np.exp(width)
+    """Bounds of the 80 % interval of every step; NaN where nobody asked."""
+    return p.step * np.exp(-p.half_width), p.step * np.exp(p.half_width)
+
+
+def with_intervals(p: Prediction) -> Prediction:
+    """The prediction with half-widths of at most about ASKED timed rows a source, evenly spaced."""
+    sources = np.array([q.run.source for q in p.asked], object)
+    width = np.full(len(p), np.nan)
+    for source in dict.fromkeys(sources):
+        timed = np.flatnonzero(p.timed & (sources == source))
+        some = timed[:: max(1, timed.size // ASKED)]
+        width[some] = half_widths([p.asked[row] for row in some])
+    return replace(p, half_width=width)
 
 
 def covered(p: Prediction) -> float | None:
-    """Share of measured steps inside their interval, of at most ASKED rows, evenly spaced."""
-    timed = np.flatnonzero(p.timed)
-    some = np.zeros(len(p), bool)
-    some[timed[:: max(1, timed.size // ASKED)]] = True
-    part = p.take(some)
-    return metrics.coverage(*interval(part), part.measured) if len(part) else None
+    """Share of measured steps inside their interval, of rows that have one."""
+    part = p.take(~np.isnan(p.half_width))
+    return metrics.coverage(*interval(part), part.measured)
 
 
 def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
@@ -294,7 +309,7 @@ class Validation:
 def validate(runs: Sequence[PublishedRun]) -> Validation:
     """Predicts and scores all rows."""
     answers = questions(runs)
-    p = predict([answer for answer in answers if isinstance(answer, Question)])
+    p = with_intervals(predict([a for a in answers if isinstance(a, Question)]))
     sources = by_source(p, Counter(sorted(run.source for run in runs)))
     reasons = Counter(answer for answer in answers if isinstance(answer, str))
     parts = {name: p.take(chosen(p)) for name, chosen in SUBSETS.items()}

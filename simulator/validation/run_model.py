@@ -84,15 +84,15 @@ def _positions(run: PublishedRun, look: ModelFamily) -> int:
 
 def _layers(run: PublishedRun, look: ModelFamily) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """The distinct blocks, and the block of every layer."""
+    dense, step = run["dense_layers"], run["moe_every"]
+    every, window = run.given("window_every", 0), run.given("attention_window", 0)
     shapes = []
     for layer in range(run["layers"]):
-        routed = run["experts"] > 0 and layer >= run["dense_layers"]
-        routed = routed and (layer - run["dense_layers"]) % run["moe_every"] == run["moe_every"] - 1
-        every = run.given("window_every", 0)
+        routed = run["experts"] > 0 and layer >= dense and (layer - dense) % step == step - 1
         whole = bool(every) and layer % every == every - 1
-        shapes.append((routed, 0 if whole else run.given("attention_window", 0)))
+        shapes.append((routed, 0 if whole else window))
     distinct = list(dict.fromkeys(shapes))
-    kinds = tuple(_block(run, look, routed, window) for routed, window in distinct)
+    kinds = tuple(_block(run, look, *shape) for shape in distinct)
     return kinds, tuple(distinct.index(shape) for shape in shapes)
 
 

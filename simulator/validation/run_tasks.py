@@ -65,7 +65,8 @@ class _Builder:
         for name, _ in violated(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.given("peak_sequence", sequence)
-        return Question(run, task, plan, self.task(run, longest))
+        at_peak = task if longest == sequence else self.task(run, longest)
+        return Question(run, task, plan, at_peak)
 
     def task(self, run: PublishedRun, sequence: int) -> Task:
         """The task of a row at a sequence length; the same object for equal ones."""

@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import sys
+from dataclasses import replace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -283,12 +284,12 @@ def _curve_table(sources: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def rows_csv(validation: Validation) -> str:
     """One line a run: what was measured, what is predicted, or why nothing is."""
-    from plan3d.simulator.validation.predict_runs import interval
+    from plan3d.simulator.validation.predict_runs import half_widths, interval
 
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     p, at = validation.prediction, 0
-    low, high = interval(p)
+    low, high = interval(replace(p, half_width=half_widths(p.asked)))
     writer.writerow(ROW_HEADERS)
     mfu, memory = p.measured_mfu, p.measured_memory
     for run, answer in zip(validation.runs, validation.answers, strict=True):

@@ -23,7 +23,7 @@ from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.published_runs import read_runs
 from plan3d.simulator.validation.run_tasks import Question, questions
 
-FEW = ("megatron_sc21", "llmfoundry", "zerobubble24", "bloom_prequel22")
+FEW = ("flagperf_paddle", "internevo24", "vtrain24_multi", "hf_ultrascale")
 
 
 def unseen(runs):
@@ -49,15 +49,15 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
     """Its steps take five times as long: its prior, and so its predictions, stay; others move."""
     slower = [
         replace(run, cells={**run.cells, "step_seconds": 5 * run["step_seconds"]})
-        if run.origin == "llmfoundry" and run.timed
+        if run.origin == "hf_ultrascale" and run.timed
         else run
         for run in runs
     ]
     before, after = unseen(runs), unseen(slower)
-    mine, others = before.priors["llmfoundry"], before.priors["zerobubble24"]
-    assert after.priors["llmfoundry"].mean.tolist() == mine.mean.tolist()
-    assert after.priors["llmfoundry"].covariance.tolist() == mine.covariance.tolist()
-    assert after.priors["zerobubble24"].mean.tolist() != others.mean.tolist()
+    mine, others = before.priors["hf_ultrascale"], before.priors["internevo24"]
+    assert after.priors["hf_ultrascale"].mean.tolist() == mine.mean.tolist()
+    assert after.priors["hf_ultrascale"].covariance.tolist() == mine.covariance.tolist()
+    assert after.priors["internevo24"].mean.tolist() != others.mean.tolist()
 
 
 def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():

@@ -17,7 +17,7 @@ from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
     FEWEST_LAYOUTS,
     Prediction,
-    interval,
+    half_widths,
     overall,
     predict,
     rank_memory,
@@ -109,7 +109,7 @@ def test_a_constant_predictor_fails_on_published_runs(p: Prediction) -> None:
 
 
 def test_a_perfect_predictor_scores_perfectly(p: Prediction) -> None:
-    perfect = replace(p, step=p.measured)
+    perfect = replace(p, step=p.measured, half_width=np.full(len(p), 0.1))
     found = score(perfect.take(p.timed), int(p.timed.sum()))
     assert set(found["step"].values()) == {0.0}
     assert found["regret"]["kendall_tau"] == pytest.approx(1.0)
@@ -146,8 +146,9 @@ def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
         assert p.step[row] == pytest.approx(costs.step_seconds, rel=1e-12)
         assert p.share[row] == pytest.approx(costs.memory_bytes / costs.capacity, rel=1e-12)
         assert p.flops[row] / p.step[row] == pytest.approx(costs.mfu, rel=1e-12)
-        low, high = interval(p.take(np.arange(len(p)) == row))
-        assert (*low, *high) == pytest.approx(bounds(costs))
+        (width,) = half_widths([q])
+        low, high = costs.step_seconds * np.exp([-width, width])
+        assert (low, high) == pytest.approx(bounds(costs))
 
 
 def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
