@@ -67,7 +67,7 @@ def ended_after(monkeypatch, search, ticks, **options):
         return search(Space.of(small(), {"cp": [1]}), asked, **options)
 
 
-TICKS = (1, 10, 20, 30, 40, 60, None)
+TICKS = (1, 10, 30, 60, None)
 
 
 def test_the_integer_program_is_never_behind_the_dynamic_program(monkeypatch):
