@@ -54,6 +54,7 @@ def find_plans(
     system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
     top: int = 10,
+    frontier: bool = False,
     budget: int | None = None,
     time_limit: float | None = None,
     seed: int | None = None,
@@ -64,8 +65,9 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free. The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when
-    None) is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    free; `frontier` also keeps the plans that no other beats in both time and memory. The search
+    ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None) is what
+    SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
@@ -82,6 +84,7 @@ def find_plans(
         objective=objective,
         limit=limit,
         top=top,
+        frontier=frontier,
         budget=budget,
         deadline=deadline,
         progress=progress,

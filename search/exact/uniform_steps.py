@@ -8,7 +8,7 @@ import numpy as np
 
 from plan3d.simulator.step.costs import Costs
 
-from ..result.options import Deadline, SearchOptions
+from ..result.options import SearchOptions
 from ..result.search_result import SearchResult, UniformSteps
 from ..space.space import Space
 from . import exhaustive
@@ -28,21 +28,23 @@ class UniformPlans:
     known in time."""
 
     @classmethod
-    def of(cls, space: Space, whole: Space, limit: float, deadline: Deadline) -> UniformPlans:
-        """The plans of a space that need at most `limit` bytes; `whole` are those with whole
+    def of(cls, space: Space, whole: Space, options: SearchOptions) -> UniformPlans:
+        """The plans of a space within the limits of `options`; `whole` are those with whole
         stages."""
-        asked = SearchOptions(limit=limit, top=EVERY, deadline=deadline)
+        asked = SearchOptions(
+            limit=options.limit, top=EVERY, frontier=options.frontier, deadline=options.deadline
+        )
         stages = exhaustive.search(whole, asked)
         if stages.interrupted:
             return cls(stages, np.inf)
-        best = exhaustive.search(space, replace(asked, top=1))
+        best = exhaustive.search(space, replace(asked, top=1, frontier=False))
         return cls(stages, fastest(best.costs) if best.complete else np.inf)
 
     @classmethod
-    def of_default_space(cls, space: Space, limit: float, deadline: Deadline) -> UniformPlans:
+    def of_default_space(cls, space: Space, options: SearchOptions) -> UniformPlans:
         """The same where `whole` differs in virtual stages alone."""
         whole = Space(space.task, {**space.axes, "virtual_stages": (1,)})
-        return cls.of(space, whole, limit, deadline)
+        return cls.of(space, whole, options)
 
     @property
     def fastest(self) -> float:

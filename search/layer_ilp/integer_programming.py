@@ -187,7 +187,7 @@ def search(
     """
     stages = stage_space(space, NAME, options.objective, (USUAL,))
     seen = SearchRecord(space.task, options)
-    uniform = UniformPlans.of(space, stages, options.limit, options.deadline)
+    uniform = UniformPlans.of(space, stages, options)
     quiet = replace(options, progress=None)
     answer = dynamic_programming.solve(_single(stages, uniform.whole), uniform, quiet)
     seen.interrupted, start = answer.interrupted, _start(space.task, answer, options.limit)

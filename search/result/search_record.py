@@ -109,7 +109,8 @@ class SearchRecord:
 
     def __init__(self, task: Task, options: SearchOptions) -> None:
         self.task, self.options = task, options
-        self.counts, self.best, self.frontier = Counts(), BestPlans(options.top), Frontier()
+        self.counts, self.best = Counts(), BestPlans(options.top)
+        self.frontier = Frontier()
         self.smallest: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False
@@ -131,7 +132,8 @@ class SearchRecord:
         self.counts.evaluated += plans.rows
         self.counts.feasible += int(np.count_nonzero(feasible))
         self.best.add(costs, scores)
-        self.frontier.add(costs, feasible)
+        if self.options.frontier:
+            self.frontier.add(costs, feasible)
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.one(row)

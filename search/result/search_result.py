@@ -82,8 +82,8 @@ class SearchResult:
     costs: Costs | None
     """Costs of the ranked plans, best first; None when none is feasible."""
     frontier: Costs | None
-    """Plans that no other beats in both step time and memory, fastest first; None where plans
-    were left out of the search, or none fits."""
+    """Plans that no other beats in both step time and memory, fastest first; None where it
+    was not asked for, plans were left out of the search, or none fits."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
     interrupted: bool = False

@@ -48,7 +48,7 @@ def search(
         make = SAMPLERS[name]
         return ask_tell.search(UniformProblem(subject), make, options, backend=name, seed=seed)
     whole = Space.of(subject.task)
-    uniform = UniformPlans.of_default_space(whole, options.limit, options.deadline)
+    uniform = UniformPlans.of_default_space(whole, options)
     if uniform.whole.interrupted:
         return replace(uniform.whole, backend=name, frontier=None)
     result = ask_tell.search(subject, of_stages(name), options, backend=name, seed=seed)

@@ -90,7 +90,7 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         if len(stages.axes[name]) > 1:
             raise InputError(f"{NAME} takes one value of {name}, not several")
     began = time.perf_counter()
-    uniform = UniformPlans.of(space, stages, options.limit, options.deadline)
+    uniform = UniformPlans.of(space, stages, options)
     answer = solve(stages, uniform, options, unequal)
     plans = [*answer.plans(options.top)]
     costs = ranked(space.task, plans, options.limit)
@@ -103,7 +103,7 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         complete=answer.complete,
         interrupted=answer.interrupted,
         costs=costs.take(slice(0, options.top)) if costs is not None else None,
-        frontier=_frontier(answer.uniform.whole, costs),
+        frontier=_frontier(answer.uniform.whole, costs) if options.frontier else None,
         bound=bound_of(options.objective, space.task, answer.search.bound),
         compared=answer.uniform.steps(costs),
     )

@@ -141,13 +141,18 @@ def interval(p: Prediction) -> tuple[Value, Value]:
 
 
 def with_intervals(p: Prediction) -> Prediction:
-    """The prediction with half-widths of at most about ASKED timed rows a source, evenly spaced."""
+    """The prediction with half-widths of about ASKED timed rows, evenly spaced, of each source and
+    of each of SUBSETS."""
     sources = np.array([q.run.source for q in p.asked], object)
+    parts = [sources == source for source in dict.fromkeys(sources)]
+    parts += [chosen(p) for chosen in SUBSETS.values()]
     width = np.full(len(p), np.nan)
-    for source in dict.fromkeys(sources):
-        timed = np.flatnonzero(p.timed & (sources == source))
-        some = timed[:: max(1, timed.size // ASKED)]
-        width[some] = half_widths([p.asked[row] for row in some])
+    for part in parts:
+        wanted = ASKED - np.count_nonzero(part & ~np.isnan(width))
+        rest = np.flatnonzero(part & p.timed & np.isnan(width))
+        if wanted > 0 and rest.size:
+            some = rest[:: max(1, rest.size // wanted)]
+            width[some] = half_widths([p.asked[row] for row in some])
     return replace(p, half_width=width)
 
 

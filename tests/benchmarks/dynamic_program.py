@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from plan3d.search.exact.uniform_steps import UniformPlans
 from plan3d.search.find_plans import find_plans
-from plan3d.search.result.options import Deadline, SearchOptions
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
@@ -70,7 +70,7 @@ def work(question: Task, limit: float, choose: dict[str, list[int]] | None = Non
     """What the search did, counted."""
     space, options = Space.of(question, choose), SearchOptions(limit=limit)
     stages = stage_space(space, "benchmark", "step-time", dynamic_programming.OF_STAGES)
-    uniform = UniformPlans.of(space, stages, limit, Deadline())
+    uniform = UniformPlans.of(space, stages, options)
     return dynamic_programming.solve(stages, uniform, options).search
 
 

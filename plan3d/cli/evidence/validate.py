@@ -6,8 +6,8 @@ import argparse
 import csv
 import io
 import sys
-from dataclasses import replace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base import csv_cells

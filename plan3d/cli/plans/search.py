@@ -81,14 +81,16 @@ def _write_pages(
     result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
 ) -> None:
     """The picture of --plot, where there is a plan to draw, and the page of --report."""
-    if args.plot is not None and result.costs is not None and result.frontier is not None:
+    if args.plot is not None and result.frontier is not None and result.costs is not None:
         from plan3d.simulator.reporting.plots_many import frontier_picture
 
         form = plot_file.form_of(args.plot)
         picture = frontier_picture(result.frontier, result.costs, result.limit, form)
         write_whole(args.plot, "--plot", picture)
     elif args.plot is not None:
-        warn(f"--plot {args.plot}: not written, there is no plan to draw", args.quiet)
+        none = "there is no plan to draw"
+        why = none if result.costs is None else f"the {result.backend} search has no frontier"
+        warn(f"--plot {args.plot}: not written, {why}", args.quiet)
     if args.report is not None:
         from ..screen.report_page import page
 
@@ -104,6 +106,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,
+        "frontier": args.pareto or args.plot is not None or args.report is not None,
         "budget": args.budget,
         "time_limit": args.time_limit,
         "seed": args.seed,

@@ -66,7 +66,6 @@ def _answer(
     lines = "<br>".join(map(html_text, said))
     extra = views.training_columns(costs, len(costs), tokens, price)
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
-    assert result.frontier is not None
     return [
         f'<p class="answer">{lines}</p>',
         *_asked(result),
@@ -77,10 +76,17 @@ def _answer(
         _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
         _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
         _section("Why", why.why(best)),
-        "<h2>Time against memory</h2>",
-        _picture(frontier_picture(result.frontier, costs, result.limit, "svg"), "frontier"),
+        *_frontier(result, costs),
         _section("Assumptions", why.assumptions(best)),
     ]
+
+
+def _frontier(result: SearchResult, costs: Costs) -> list[str]:
+    """The picture of time against memory; nothing of a search that leaves plans out."""
+    if result.frontier is None:
+        return []
+    picture = frontier_picture(result.frontier, costs, result.limit, "svg")
+    return ["<h2>Time against memory</h2>", _picture(picture, "frontier")]
 
 
 def _asked(result: SearchResult) -> list[str]:

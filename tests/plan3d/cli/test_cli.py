@@ -626,6 +626,18 @@ def test_a_report_is_one_page_that_loads_nothing(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_search_without_a_frontier_has_a_report_and_no_plot(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page, plot = tmp_path / "report.html", tmp_path / "frontier.png"
+    words = ["--backend", "branch-and-bound", "--report", str(page), "--plot", str(plot)]
+    assert main([*SEARCH, *words]) == 0
+    assert "Best plan:" in page.read_text(encoding="utf-8")
+    assert "Time against memory" not in page.read_text(encoding="utf-8")
+    assert not plot.exists()
+    assert "not written, the branch-and-bound search has no frontier" in capsys.readouterr().err
+
+
 def test_a_report_says_why_nothing_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page, plot = tmp_path / "costs_tables.html", tmp_path / "frontier.png"
     words = ["--memory", "2GiB", "--report", str(page), "--plot", str(plot)]

@@ -99,8 +99,8 @@ def test_a_tiny_space_is_solved(name):
 
 def test_a_space_that_is_costed_whole_is_complete():
     one = {**TINY, "tp": [2], "pp": [2], "zero": [1], "micro_batch": [1]}
-    exact = find_plans(task(), choose=one, top=50)
-    result = find_plans(task(), choose=one, top=50, backend="random")
+    exact = find_plans(task(), choose=one, top=50, frontier=True)
+    result = find_plans(task(), choose=one, top=50, frontier=True, backend="random")
     assert result.complete
     assert result.counts.evaluated == exact.counts.evaluated
     assert rows(result.plans) == rows(exact.plans)

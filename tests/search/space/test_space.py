@@ -202,7 +202,7 @@ def test_chunk_size_changes_neither_set_nor_ranking(name, size):
     whole = space(name)
     pieces = SmallChunks(whole.task, whole.axes, whole.layers_per_stage)
     pieces.size = size
-    asked = SearchOptions(limit=6e10, top=8)
+    asked = SearchOptions(limit=6e10, top=8, frontier=True)
     one, many = exhaustive.search(whole, asked), exhaustive.search(pieces, asked)
     assert vars(one.counts) == vars(many.counts)
     for left, right in ((one.costs, many.costs), (one.frontier, many.frontier)):
@@ -215,7 +215,7 @@ def test_chunk_size_changes_neither_set_nor_ranking(name, size):
 @pytest.mark.parametrize("name", SPACES)
 def test_frontier_is_brute_force(name):
     model, choose = SPACES[name]
-    result = find_plans(task(model), choose=choose, headroom=0.0)
+    result = find_plans(task(model), choose=choose, headroom=0.0, frontier=True)
     _, plans = brute_force(name)
     costs = simulate(task(model), plans)
     points = set(zip(costs.step.tolist(), costs.memory_total.tolist(), strict=True))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact.uniform_steps import UniformPlans
 from plan3d.search.find_plans import find_plans
-from plan3d.search.result.options import Deadline, SearchOptions
+from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stages.stage_space import stage_space
@@ -346,7 +346,7 @@ def test_the_sum_over_stages_is_the_step_of_the_simulator():
     options = SearchOptions(limit=LARGE.cluster.accelerator.memory)
     space = Space.of(LARGE, {"pp": [4, 8], "cp": [1]})
     stages = stage_space(space, "test", "step-time", dynamic_programming.OF_STAGES)
-    uniform = UniformPlans.of(space, stages, options.limit, Deadline())
+    uniform = UniformPlans.of(space, stages, options)
     answer = dynamic_programming.solve(stages, uniform, options)
     assert answer.search.found
     for (step, *_), plan in zip(answer.search.found, answer.search.plans(), strict=True):

@@ -89,7 +89,7 @@ def test_the_roofline_holds_every_gemm(axes):
 
 
 def test_the_frontier_falls(axes):
-    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=5)
+    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=5, frontier=True)
     plots_many.pareto(axes, found.frontier, found.costs, found.limit)
     assert labels(axes) == ("memory of the fullest rank / GiB", "step / s")
     line = axes.lines[0]
