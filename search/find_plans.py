@@ -11,6 +11,7 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
 from plan3d.simulator.task import Task
 
+from .result.families import OBJECTIVES as OF_FAMILIES
 from .result.objective import check_goal
 from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
@@ -54,6 +55,7 @@ def find_plans(
     system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
     top: int = 10,
+    families: bool = False,
     frontier: bool = False,
     budget: int | None = None,
     time_limit: float | None = None,
@@ -65,9 +67,10 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free; `frontier` also keeps the plans that no other beats in both time and memory. The search
-    ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None) is what
-    SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    free. With `families` the simplest plan of each family is ranked (result.families), which needs
+    every plan costed; `frontier` also keeps the plans that no other beats in both time and memory.
+    The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
+    is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
@@ -77,6 +80,8 @@ def find_plans(
     objective_of(objective)
     check_goal(objective, task)
     _check_numbers(top, headroom, budget)
+    if families and not lists_families(backend, objective):
+        raise InputError(f"families need every plan costed by its time: not {backend}, {objective}")
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
     values = constraints(system_named(system), task, choose or {}) if system else choose
@@ -84,6 +89,7 @@ def find_plans(
         objective=objective,
         limit=limit,
         top=top,
+        families=families,
         frontier=frontier,
         budget=budget,
         deadline=deadline,
@@ -96,6 +102,11 @@ def find_plans(
         wanted = unrestricted(wanted)
         found = search(_subject(wanted, space, backend, values), options, **drawn)
     return replace(found, task=task, system=system)
+
+
+def lists_families(backend: str = "exhaustive", objective: str = "step-time") -> bool:
+    """Whether a search may list families of plans: it costs all of them, by their time."""
+    return backend == "exhaustive" and objective in OF_FAMILIES
 
 
 def _launchable(

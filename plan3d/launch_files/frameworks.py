@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,20 +81,35 @@ def _asked(task: Task, name: str | None) -> Task:
 def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
     """search.find_plans.find_plans, whose `options` it takes, of plans that can be launched.
 
-    With `framework` they are those that it launches; otherwise those of the framework of the
-    task's stack, which yields to values of `choose` and to `system`. Raises InputError for an
-    unknown framework and where the task's software is another framework's.
+    The simplest plan of each family is ranked and the best are climbed (search.whatif.climb), where
+    every plan is costed by its time and `families` is not False. With `framework` plans are those
+    that it launches; otherwise those of the framework of the task's stack, which yields to values
+    of `choose` and to `system`. Raises InputError for an unknown framework and where the task's
+    software is another framework's.
     """
     from plan3d.search.find_plans import find_plans as searched
 
-    return searched(_asked(task, framework), **options)
+    return _climbed(searched, _asked(task, framework), options)
+
+
+def _climbed(
+    searched: Callable[..., SearchResult], task: Task, options: dict[str, Any]
+) -> SearchResult:
+    """A search of families, where it can list them, and its best plans climbed."""
+    from plan3d.search.find_plans import lists_families
+    from plan3d.search.whatif.climb import climbed
+
+    asked = {name: options[name] for name in ("backend", "objective") if name in options}
+    families = options.get("families", lists_families(**asked))
+    found = searched(task, **{**options, "families": families})
+    return climbed(found, options.get("choose") or {}) if families else found
 
 
 def smallest_cluster(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
     """search.whatif.cluster_size.smallest_cluster of plans that can be launched, as find_plans."""
     from plan3d.search.whatif.cluster_size import smallest_cluster as smallest
 
-    return smallest(_asked(task, framework), **options)
+    return _climbed(smallest, _asked(task, framework), options)
 
 
 def sweep(

@@ -64,6 +64,8 @@ class SearchOptions:
     """Bytes a plan may use on a GPU."""
     top: int = 10
     """Plans to rank."""
+    families: bool = False
+    """Whether to rank the simplest plan of each family, and not every plan on its own."""
     frontier: bool = False
     """Whether to keep the plans that no other beats in both time and memory."""
     budget: int | None = None

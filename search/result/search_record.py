@@ -17,6 +17,7 @@ from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.stages import first_of_runs
 from plan3d.simulator.task import Task
 
+from .families import FamilyPlans
 from .objective import score
 from .options import SearchOptions
 from .pareto import beats_all, frontier
@@ -110,7 +111,7 @@ class SearchRecord:
     def __init__(self, task: Task, options: SearchOptions) -> None:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
-        self.frontier = Frontier()
+        self.families, self.frontier = FamilyPlans(options.top), Frontier()
         self.smallest: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False
@@ -131,7 +132,10 @@ class SearchRecord:
             self.host_short += int(np.count_nonzero(fits & (costs.host_share > 1)))
         self.counts.evaluated += plans.rows
         self.counts.feasible += int(np.count_nonzero(feasible))
-        self.best.add(costs, scores)
+        if self.options.families:
+            self.families.add(costs, feasible)
+        else:
+            self.best.add(costs, scores)
         if self.options.frontier:
             self.frontier.add(costs, feasible)
         row = int(np.argmin(costs.memory_total))
@@ -152,6 +156,8 @@ class SearchRecord:
         self.counts.removed = {**removed, "memory": large - self.host_short}
         if self.host_short:
             self.counts.removed["host-memory"] = self.host_short
+        listed = self.families.result() if self.options.families else None
+        costs, families = listed or (self.best.result(), None)
         return SearchResult(
             task=self.task,
             backend=backend,
@@ -160,7 +166,8 @@ class SearchRecord:
             counts=self.counts,
             seconds_searching=time.perf_counter() - self.began,
             complete=self.complete,
-            costs=self.best.result(),
+            costs=costs,
+            families=families,
             frontier=self.frontier.costs,
             smallest=self.smallest,
             interrupted=self.interrupted,

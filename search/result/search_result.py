@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,25 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
+from .families import Families
 from .objective import score
 from .tolerances import ROUNDING
 
 TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
 published layouts of one model, predicted uncalibrated."""
+
+
+class Gain(NamedTuple):
+    """A field of plan 1 at a value that the search did not try."""
+
+    field: str
+    value: str
+    kept: str
+    """The value in the search."""
+    step_seconds: float
+    step_change: float
+    """Relative to the plan before, negative when faster."""
 
 
 @dataclass
@@ -34,6 +47,8 @@ class Counts:
     """Plans within the memory limit."""
     removed: dict[str, int] = field(default_factory=dict)
     """Candidates that each rule, or memory, removed."""
+    changes: int = 0
+    """Single changes of the best plans that were costed beside the space."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,12 @@ class SearchResult:
     frontier: Costs | None
     """Plans that no other beats in both step time and memory, fastest first; None where it
     was not asked for, plans were left out of the search, or none fits."""
+    families: Families | None = None
+    """What each of `costs` stands for, where they are the simplest plans of their families."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
+    climbed: tuple[Gain, ...] = ()
+    """How plan 1 departs from the space: single changes that made it faster."""
     interrupted: bool = False
     """Ended by Ctrl-C: the best so far."""
     trace: Trace | None = None

@@ -28,8 +28,9 @@ from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 
-from ..find_plans import DEFAULT_HEADROOM, find_plans
+from ..find_plans import DEFAULT_HEADROOM, find_plans, lists_families
 from ..result.search_result import SearchResult
+from .climb import climbed
 from .cluster_size import obstacle
 from .sweep_file import SweepFile
 
@@ -110,11 +111,11 @@ def _search(point: Point) -> SearchResult:
         objective=point.objective,
         choose=point.choose,
         headroom=point.headroom,
-        top=1,
+        families=lists_families(objective=point.objective),
     )
     if not found.complete:
         raise KeyboardInterrupt
-    return found
+    return climbed(found, point.choose)
 
 
 def _numbers(point: Point, costs: Costs) -> Row:

@@ -37,7 +37,7 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     time, size = frontier.step, frontier.memory_total / GIB
     axes.step(size, time, where="post", color=BLUE, linewidth=1)
     axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
-    ranked_label = f"the {len(ranked)} fastest plans"
+    ranked_label = f"the {len(ranked)} listed plans"
     axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
               markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
     axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--", label="limit of the search")

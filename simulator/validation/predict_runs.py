@@ -123,7 +123,7 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
         columns[2, rows] = peak.memory_total / peak.capacity
         columns[3, rows] = costs.mfu * costs.step
-    return Prediction(tuple(asked), *columns, np.full(len(asked), np.nan))
+    return Prediction(tuple(asked), *columns, half_width=np.full(len(asked), np.nan))
 
 
 def half_widths(asked: Sequence[Question]) -> Value:

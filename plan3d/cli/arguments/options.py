@@ -86,6 +86,11 @@ OPTIONS = (
         help="what to compare (default: all backends that draw at random)",
     ),
     Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
+    Option(
+        flag="--all-plans",
+        verbs=SEARCH,
+        help="rank every plan on its own, not the simplest of each family that is as fast",
+    ),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),
     Option(
         flag="--budget",

@@ -28,7 +28,6 @@ from ..screen.output import (
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
-    from plan3d.search.whatif.unsearched_gains import Gain
 
 
 ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
@@ -38,7 +37,7 @@ ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
-    from plan3d.search.whatif.unsearched_gains import gains
+    from plan3d.search.whatif.climb import climbed
 
     from ..screen import views
 
@@ -55,16 +54,16 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         plot_file.check_file(getattr(args, name), f"--{name}")
     try:
         with ProgressBar(args.quiet, progress) as bar:
-            result = _find(args, task, tokens, {**options, "progress": bar})
+            found = _find(args, task, tokens, {**options, "progress": bar})
+            result = climbed(found, choose) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(views.empty_record(task, tokens, [str(error)]))
         raise
-    infeasible, beyond = _why_infeasible(result, own), gains(result, choose)
+    infeasible = _why_infeasible(result, own)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
         record = views.search_record(result, tokens, args.price, args.pareto)
-        record["beyond"] = [gain._asdict() for gain in beyond]
         record |= {"infeasible": infeasible} if infeasible else {}
         record |= system_arguments.record(args)
     if args.csv is not None:
@@ -73,7 +72,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record)
     else:
-        _print_search(result, args, tokens, infeasible, beyond)
+        _print_search(result, args, tokens, infeasible)
     return _exit_code(result, args)
 
 
@@ -106,6 +105,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "objective": args.objective,
         "headroom": args.memory_headroom,
         "top": args.top,
+        "families": _families(args),
         "frontier": args.pareto or args.plot is not None or args.report is not None,
         "budget": args.budget,
         "time_limit": args.time_limit,
@@ -118,6 +118,16 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if ends and task_arguments.asks_for_gpus(args):
         raise InputError("--budget and --time-limit do not go with --days or --budget-usd")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _families(args: argparse.Namespace) -> bool:
+    """Whether families of plans are listed: where the search can, unless told otherwise."""
+    from plan3d.search.find_plans import lists_families
+
+    asked = {n: v for n in ("backend", "objective") if (v := getattr(args, n)) is not None}
+    if args.all_plans and not lists_families(**asked):
+        raise InputError("--all-plans has no effect: this search ranks plans on their own anyway")
+    return lists_families(**asked) and not args.all_plans
 
 
 def _find(
@@ -156,10 +166,7 @@ def _print_search(
     args: argparse.Namespace,
     tokens: float | None,
     infeasible: list[str],
-    beyond: list[Gain],
 ) -> None:
-    from plan3d.search.whatif.unsearched_gains import sentence
-
     from ..screen import views
     from ..screen.costs_view import print_plan, print_ranking
 
@@ -173,10 +180,8 @@ def _print_search(
         return
     screen.lines([views.peak_line(result.costs)])
     print()
-    print_ranking(screen, result.costs, args, tokens)
+    print_ranking(screen, result.costs, args, tokens, extra=views.family_columns(result))
     screen.lines([*export.refusal_line(result), *views.count_lines(result)])
-    if beyond:
-        screen.lines([sentence(beyond)])
     if tokens is not None:
         screen.lines([views.training_line(result.costs, tokens, args.price)])
     screen.lines(views.accuracy_lines(result.costs))

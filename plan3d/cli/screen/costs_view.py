@@ -19,15 +19,18 @@ def print_ranking(
     args: argparse.Namespace,
     tokens: float | None,
     winner: bool = True,
+    extra: dict[str, list[str]] | None = None,
 ) -> None:
-    """Plans in order; the `winner` carries a star."""
+    """Plans in order with `extra` columns; the `winner` carries a star."""
     rows = min(len(costs), args.top)
-    extra = views.training_columns(costs, rows, tokens, args.price)
+    extra = {**(extra or {}), **views.training_columns(costs, rows, tokens, args.price)}
     table = costs_tables.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     star = "* best; " if winner else ""
-    screen.lines([f"{star}mem: GiB = 2^30 bytes of the fullest rank; in every plan {same}"])
+    alike = "alike: plans of the family within 1 % of its fastest, the simplest is listed; "
+    told = f"{star}{alike if 'alike' in extra else ''}mem: GiB = 2^30 bytes of the fullest rank"
+    screen.lines([f"{told}; in every plan {same}"])
     print()
 
 

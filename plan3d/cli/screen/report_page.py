@@ -64,7 +64,8 @@ def _answer(
     if tokens is not None:
         said.append(views.training_line(costs, tokens, price))
     lines = "<br>".join(map(html_text, said))
-    extra = views.training_columns(costs, len(costs), tokens, price)
+    extra = views.family_columns(result)
+    extra |= views.training_columns(costs, len(costs), tokens, price)
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     return [
         f'<p class="answer">{lines}</p>',

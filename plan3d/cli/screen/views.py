@@ -12,6 +12,7 @@ import numpy as np
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
+from plan3d.simulator.plan.families import families, spelled
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
@@ -128,7 +129,22 @@ def count_lines(result: SearchResult) -> list[str]:
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
-    return [found, *proof.lines(result), *_ties(result), *_events(result)]
+    return [found, *climb_lines(result), *proof.lines(result), *_ties(result), *_events(result)]
+
+
+def climb_lines(result: SearchResult) -> list[str]:
+    """What single changes of fields that the search keeps fixed came to; of plan 1 those made."""
+    if not result.counts.changes:
+        return []
+    made = ", ".join(
+        f"{gain.field}={gain.value} for {gain.kept} ({100 * gain.step_change:+.1f} %)"
+        for gain in result.climbed
+    )
+    made = f"plan 1 has {made}" if made else "none makes plan 1 faster by a hundredth"
+    return [
+        f"{result.counts.changes} single changes of fields that the search keeps fixed were tried: "
+        f"{made}"
+    ]
 
 
 def _large(count: int) -> str:
@@ -234,6 +250,30 @@ def plan_records(
     return out
 
 
+def family_records(result: SearchResult) -> list[dict[str, Any]]:
+    """The family of each ranked plan, and what the plan stands for where families are listed."""
+    assert result.costs is not None
+    names = [{"plan_family": spelled(of)} for of in families(result.costs.plans)]
+    if result.families is None:
+        return names
+    standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
+    return [
+        {**name, "family_plans": count, "family_fastest_seconds": fastest}
+        for name, (count, fastest) in zip(names, standing, strict=True)
+    ]
+
+
+def family_columns(result: SearchResult) -> dict[str, list[str]]:
+    """Columns of a ranking of families; none of a ranking of plans."""
+    if result.families is None:
+        return {}
+    records = family_records(result)
+    return {
+        "family": [record["plan_family"] for record in records],
+        "alike": [f"{record['family_plans']:,}" for record in records],
+    }
+
+
 def search_record(
     result: SearchResult, tokens: float | None, price: float | None, pareto: bool
 ) -> dict[str, Any]:
@@ -243,6 +283,8 @@ def search_record(
     if result.costs is not None:
         forecast = Forecast.of(result.task, result.costs.plans)
         plans = plan_records(result.costs, result.limit, tokens, price, forecast)
+        for plan, standing in zip(plans, family_records(result), strict=True):
+            plan |= standing
         for plan, share in zip(plans, forecast.fastest().tolist(), strict=True):
             plan["probability_fastest"] = share
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
@@ -258,7 +300,9 @@ def search_record(
             "evaluated": counts.evaluated,
             "feasible": counts.feasible,
             "removed": dict(counts.removed),
+            "changes": counts.changes,
         },
+        "climbed": [gain._asdict() for gain in result.climbed],
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **proof.record(result),

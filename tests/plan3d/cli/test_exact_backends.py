@@ -25,7 +25,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 def test_branch_and_bound_prints_the_exhaustive_ranking_and_its_proof(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    full, found = answer(capsys, *SEARCH), answer(capsys, *BRANCH)
+    full, found = answer(capsys, *SEARCH, "--all-plans"), answer(capsys, *BRANCH)
     assert [p["plan"] for p in found["plans"]] == [p["plan"] for p in full["plans"]]
     assert found["backend"] == "branch-and-bound"
     assert found["gap"] == 0

@@ -85,7 +85,7 @@ def test_explain_offers_only_edits_that_are_launched(capsys: pytest.CaptureFixtu
 def test_what_is_asked_for_by_name_is_answered_with_a_note(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["search", *TASK, "--fix", "pp=4", "--top", "3"]
+    asked = ["search", *TASK, "--fix", "pp=4", "--top", "3", "--all-plans"]
     assert "cannot be launched" not in printed(capsys, *asked)
     out = " ".join(printed(capsys, *asked, "--fix", "schedule=zb-h1").split())
     assert "plans 1 to 3 cannot be launched by Megatron-LM (core 0.16): schedule=zb-h1" in out

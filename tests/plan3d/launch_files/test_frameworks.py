@@ -17,6 +17,7 @@ from plan3d.launch_files.frameworks import for_framework, framework, with_usual
 from plan3d.launch_files.registry import EXPORTERS, register_exporter
 from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
+from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
@@ -281,10 +282,11 @@ def test_frameworks_of_others_work(mine):
 
 
 def test_public_searches_restrict_as_the_command_line_does():
-    plans = said(plan3d.find_plans(task(), top=5))
+    plans = said(plan3d.find_plans(task(), families=False, top=5))
     assert plans == said(find_plans(with_usual(task()), top=5))
-    other = plan3d.find_plans(task(), framework="torchtitan", top=5)
-    assert said(other) == said(find_plans(for_framework(task(), "torchtitan"), top=5))
+    other = plan3d.find_plans(task(), framework="torchtitan")
+    asked = for_framework(task(), "torchtitan")
+    assert said(other) == said(climbed(find_plans(asked, families=True), {}))
     rows = plan3d.sweep(task(), {"gpus": [8, 16]}, framework="torchtitan").rows
     assert rows[1]["step_seconds"] == pytest.approx(other.best.step_seconds)
     fewest = plan3d.smallest_cluster(

@@ -95,7 +95,7 @@ def test_the_frontier_falls(axes):
     line = axes.lines[0]
     order = np.argsort(line.get_xdata())
     assert (np.diff(line.get_ydata()[order]) <= 0).all()
-    assert names(axes)[1] == "the 5 fastest plans"
+    assert names(axes)[1] == "the 5 listed plans"
 
 
 def test_curves_are_labelled_by_series(axes):

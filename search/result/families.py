@@ -1,0 +1,112 @@
+"""One plan for each family: the simplest of those that a prediction cannot tell from its fastest.
+
+A search finds the plan that its model's errors favour most. Plans of one family whose steps are
+alike to NEAR are therefore one answer, and the simplest of them is given: least context
+parallelism, tensor parallelism inside a fast domain, fewest virtual stages, gradients reduced
+beside the backward pass, least memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Index, Mask, Value
+from plan3d.simulator.plan.families import COUNT, families
+from plan3d.simulator.plan.fields import EXPANSION
+from plan3d.simulator.step.costs import Costs, joined
+
+NEAR = 0.01
+"""Relative difference of steps of one family that a prediction does not resolve: what the GEMM
+tables' fit leaves between neighbouring shapes."""
+OBJECTIVES = ("step-time", "cost")
+"""Objectives that are alike where steps are."""
+
+SIMPLER: tuple[Callable[[Costs], Value], ...] = (
+    lambda costs: np.asarray(costs.plans.cp),
+    lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast.gpus),
+    lambda costs: np.asarray(costs.plans.virtual_stages),
+    lambda costs: 1 - np.asarray(costs.plans.overlap_grad_reduce),
+    lambda costs: costs.memory_total,
+)
+"""What makes a plan simpler than another where it is less, the most important first."""
+
+
+@dataclass(frozen=True)
+class Families:
+    """How many plans each of the listed ones stands for, and the best of them."""
+
+    plans: Index
+    """Plans of the family whose step is within NEAR of its fastest [row]."""
+    fastest: Value
+    """Seconds of the fastest step of the family [row]."""
+
+    def take(self, rows: Index) -> Families:
+        """The chosen rows."""
+        return Families(self.plans[rows], self.fastest[rows])
+
+
+@dataclass
+class FamilyPlans:
+    """What is known of each family so far, table by table."""
+
+    limit: int
+    """Families to list."""
+    fastest: Value = field(default_factory=lambda: np.full(COUNT, np.inf))
+    """Seconds of the fastest step of each family."""
+    found: list[Costs] = field(default_factory=list)
+    """Plans that may be the answer of their family."""
+    alike: list[tuple[Index, Value]] = field(default_factory=list)
+    """Family and step of all plans near the fastest ones."""
+
+    def add(self, costs: Costs, feasible: Mask) -> None:
+        """Offer the feasible rows of a table."""
+        of, steps = families(costs.plans), np.where(feasible, costs.step, np.inf)
+        np.minimum.at(self.fastest, of, steps)
+        near = self._near(of, steps)
+        if near.size:
+            self.alike.append((of[near], steps[near]))
+            self.found.append(_faster_than_simpler(costs.take(near)))
+        if len(self.found) > 16:
+            self.found = [self._merged()]
+
+    def result(self) -> tuple[Costs, Families] | None:
+        """The simplest plan of each family, the fastest first; None when nothing was offered."""
+        if not self.found:
+            return None
+        costs = self._merged()
+        first = np.array([rows[0] for rows in _by_family(costs)])
+        first = first[np.argsort(costs.step[first], kind="stable")][: self.limit]
+        of = families(costs.plans)[first]
+        every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
+        count = np.bincount(every[self._near(every, steps)], minlength=COUNT)
+        return costs.take(first), Families(count[of], self.fastest[of])
+
+    def _near(self, of: Index, steps: Value) -> Index:
+        """Rows within NEAR of the fastest of their family."""
+        return np.flatnonzero((steps <= (1 + NEAR) * self.fastest[of]) & np.isfinite(steps))
+
+    def _merged(self) -> Costs:
+        every = joined(self.found)
+        near = self._near(families(every.plans), every.step)
+        return _faster_than_simpler(every.take(near))
+
+
+def _faster_than_simpler(costs: Costs) -> Costs:
+    """The rows that no simpler one of their family beats."""
+    kept = [
+        rows[costs.step[rows] <= np.minimum.accumulate(costs.step[rows])]
+        for rows in _by_family(costs)
+    ]
+    return costs.take(np.concatenate(kept))
+
+
+def _by_family(costs: Costs) -> list[Index]:
+    """The rows of each family, the simplest first; other fields decide between equals."""
+    of = families(costs.plans)
+    least = [np.asarray(getattr(costs.plans, name)) for name in EXPANSION]
+    keys = (of, *(column(costs) for column in SIMPLER), costs.step, *least)
+    order = np.lexsort(keys[::-1])
+    return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)

@@ -1,0 +1,99 @@
+"""Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
+
+A space has one value of most fields, or it would be too large. From the best plans on, the single
+change that saves most is made again and again, until none saves WORTH of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from plan3d.simulator.plan.fields import ON_HOST
+from plan3d.simulator.plan.values import spell
+from plan3d.simulator.rules.framework_rules import launched
+from plan3d.simulator.step.costs import Costs, joined
+
+from ..result.search_result import TIE, Gain, SearchResult
+from ..space.space import Space
+from .single_field_changes import FIXED, Edits, single_edits
+
+WORTH = 0.01
+"""Share of a step that a change must save to be made."""
+STARTS = 3
+"""Plans from which changes are tried, of those within TIE of the first."""
+
+
+def climbed(result: SearchResult, chosen: Collection[str]) -> SearchResult:
+    """The result with its best plans climbed in the fields that its space keeps fixed and the user
+    has not `chosen`. Changes keep to the memory limit, and to what the framework of the plan
+    launches. Nothing is changed of plans with unequal stages, and for objectives other than time.
+    """
+    costs = result.costs
+    if costs is None or result.objective != "step-time" or costs.plans.segments:
+        return result
+    axes = Space.of(result.task).axes
+    names = {name for name, values in axes.items() if len(values) == 1}
+    names = names.difference(chosen, FIXED, ON_HOST)
+    near = int(np.count_nonzero(costs.step <= costs.step[0] * (1 + TIE)))
+    rows = range(min(near, STARTS))
+    tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
+    every = joined([*(top.costs for top in tops), costs.take(slice(len(tops), None))])
+    order = np.argsort(every.step, kind="stable")
+    first = int(order[0])
+    return replace(
+        result,
+        costs=every.take(order),
+        families=result.families.take(order) if result.families else None,
+        counts=replace(result.counts, changes=sum(top.tried for top in tops)),
+        climbed=tops[first].gains if first < len(tops) else (),
+    )
+
+
+class _Top(NamedTuple):
+    """A plan that no single change makes faster."""
+
+    costs: Costs
+    gains: tuple[Gain, ...]
+    tried: int
+
+
+def _top(costs: Costs, names: Collection[str], limit: float) -> _Top:
+    """Where climbing from one plan ends."""
+    gains: list[Gain] = []
+    tried = 0
+    while True:
+        edits = single_edits(costs, names)
+        tried += len(edits)
+        row = _fastest(edits, costs, limit)
+        if row is None or edits.costs is None:
+            return _Top(costs, tuple(gains), tried)
+        gains.append(_gain(edits, row, costs))
+        costs = edits.costs.take(slice(row, row + 1))
+
+
+def _fastest(edits: Edits, before: Costs, limit: float) -> int | None:
+    """The first row of the edits that saves enough, fits and is launched; None where none is."""
+    if edits.costs is None:
+        return None
+    task = before.task
+    may = launched(edits.costs.plans, task) | ~launched(before.plans, task)
+    may &= edits.costs.memory_total <= limit
+    may &= edits.costs.step < before.step[0] * (1 - WORTH)
+    rows = np.flatnonzero(may)
+    return int(rows[0]) if rows.size else None
+
+
+def _gain(edits: Edits, row: int, before: Costs) -> Gain:
+    assert edits.costs is not None
+    name, seconds = edits.fields[row], float(edits.costs.step[row])
+    was, now = (_spelled(name, v) for v in (getattr(before.plans, name)[0], edits.values[row]))
+    return Gain(name, now, was, seconds, seconds / float(before.step[0]) - 1)
+
+
+def _spelled(name: str, value: int) -> str:
+    said = spell(name, int(value))
+    return str(int(said) if isinstance(said, bool) else said)

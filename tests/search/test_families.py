@@ -1,0 +1,106 @@
+"""Families of plans: brute force over whole spaces, and the same answer however it is asked."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plan3d.search.exact import exhaustive
+from plan3d.search.find_plans import find_plans
+from plan3d.search.result.families import NEAR
+from plan3d.search.result.options import SearchOptions
+from plan3d.search.space.space import Space
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.families import COUNT, families, spelled
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+FEW = {"cp": [1, 2], "micro_batch": [1, 2], "virtual_stages": [1, 2, 4], "pp": [1, 2, 4]}
+
+
+def task(gpus=16):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    return Task(Model.preset("llama-3.1-8b"), cluster, sequence=4096, global_batch=64)
+
+
+def simplicity(plan, memory):
+    return (plan.cp, plan.tp > 8, plan.virtual_stages, not plan.overlap_grad_reduce, memory)
+
+
+def test_families_by_hand():
+    plans = [
+        Plan(dp=16, zero=2),
+        Plan(tp=2, zero=1),
+        Plan(tp=2, pp=4),
+        Plan(zero=3),
+        Plan(tp=4, zero=3),
+        Plan(cp=2, pp=2),
+    ]
+    table = concat([resolve(plan, 16).table() for plan in plans])
+    named = [spelled(of) for of in families(table)]
+    assert named == ["DP", "TP", "TP+PP", "ZeRO-3", "TP+ZeRO-3", "PP"]
+    assert spelled(COUNT - 1) == "TP+PP+EP+ZeRO-3"
+
+
+def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
+    listed = find_plans(task(), choose=FEW, families=True, top=COUNT)
+    whole = simulate(task(), concat(list(Space.of(task(), FEW).chunks(1000))))
+    whole = whole.take(whole.memory_total <= listed.limit)
+    of = families(whole.plans)
+    assert {*families(listed.costs.plans)} == {*of}
+    for row, plan in enumerate(listed.plans):
+        mine = of == families(listed.costs.plans)[row]
+        fastest = whole.step[mine].min()
+        assert listed.families.fastest[row] == pytest.approx(fastest, rel=1e-12)
+        near = np.flatnonzero(mine & (whole.step <= fastest * (1 + NEAR)))
+        least = min(simplicity(whole.plans.take(i), whole.memory_total[i]) for i in near)
+        assert simplicity(plan, listed.costs.memory_total[row]) == pytest.approx(least)
+        assert listed.families.plans[row] == near.size
+    assert (np.diff(listed.costs.step) >= 0).all()
+
+
+class SmallChunks(Space):
+    """A space in tables of few rows."""
+
+    size = 7
+
+    def chunks(self, size):
+        yield from super().chunks(self.size)
+
+
+@given(size=st.integers(100, 900), top=st.integers(1, 12))
+@settings(deadline=None, max_examples=4)
+def test_neither_the_length_of_the_list_nor_chunks_change_an_answer(size, top):
+    whole = Space.of(task(), FEW)
+    pieces = SmallChunks(whole.task, whole.axes, whole.layers_per_stage)
+    pieces.size = size
+    few = exhaustive.search(pieces, SearchOptions(limit=6e10, top=top, families=True))
+    all_ = exhaustive.search(whole, SearchOptions(limit=6e10, top=100, families=True))
+    assert [str(plan) for plan in few.plans] == [str(plan) for plan in all_.plans][:top]
+    assert few.families.plans.tolist() == all_.families.plans.tolist()[:top]
+
+
+def test_the_order_of_values_changes_nothing():
+    turned = {name: values[::-1] for name, values in FEW.items()}
+    one, other = (find_plans(task(), choose=c, families=True) for c in (FEW, turned))
+    assert [str(plan) for plan in one.plans] == [str(plan) for plan in other.plans]
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "random"}, {"objective": "memory"}, {"backend": "branch-and-bound"}]
+)
+def test_a_search_that_cannot_list_them_refuses(options):
+    with pytest.raises(InputError, match="families need every plan costed"):
+        find_plans(task(), families=True, **options)
+
+
+def test_a_near_tie_is_settled_by_what_is_simpler():
+    """Where context parallelism saves less than a hundredth, nobody would launch it."""
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=1024)
+    gpt3 = Task(Model.preset("gpt3-175b"), cluster, sequence=2048, global_batch=1536)
+    fastest, simplest = find_plans(gpt3), find_plans(gpt3, families=True)
+    assert simplest.plans[0].cp == 1
+    assert simplest.best.step_seconds <= fastest.best.step_seconds * (1 + NEAR)
