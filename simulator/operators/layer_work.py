@@ -231,6 +231,16 @@ def _activation_bytes(mlp: Mlp, split: Value, tokens: Value) -> Value:
     return 2 * tokens * (4 if mlp.gated else 3) * mlp.ffn / split
 
 
+def _permuted_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
+    """Tokens put into the order of ranks and back, read and written each time; and again into the
+    order of experts where a rank holds several.
+
+    Source: Megatron-Core 0.16, the all-to-all token dispatcher (permutation 1 and 2).
+    """
+    orders = 1.0 + (experts.count > s.ep)
+    return 2 * routed * 4 * hidden * orders
+
+
 def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
     tokens = s.tokens(sequence)
     heads = block.attention.heads * block.attention.value_dim
@@ -239,8 +249,7 @@ def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value
         moved = moved + _activation_bytes(block.mlp, s.tp, tokens)
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
-        # Tokens are permuted to expert order and back: read and written twice.
-        moved = moved + 2 * routed * 4 * hidden
+        moved = moved + _permuted_bytes(block.experts, hidden, s, routed)
         moved = moved + _activation_bytes(block.experts.expert, s.etp, routed)
         if block.experts.shared:
             moved = moved + _activation_bytes(block.experts.shared, s.tp, tokens)
@@ -319,7 +328,7 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
         moved = moved + _activation_bytes(experts.expert, s.etp, routed)
         if "moe" in ops:
             gemms += _expert_gemms(experts, hidden, s, sequence)
-            moved = moved + 2 * routed * 4 * hidden
+            moved = moved + _permuted_bytes(experts, hidden, s, routed)
     whole = bool(mlp) and "mlp" in ops
     exchange = bool(experts) and "moe" in ops
     return Rerun(gemms, moved, Again("core_attn" in ops, int(whole), exchange))

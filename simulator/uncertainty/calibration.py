@@ -1,8 +1,7 @@
 """What a user's own timed steps say of the constants of a stack on a machine, and its file.
 
 A calibration moves the constants of a task to the mode of their posterior, and its intervals are
-those of the posterior. The common factor has no field of its own: it multiplies every other
-constant's seconds, which together are the step.
+those of the posterior.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ from ..base.arrays import Value
 from ..base.errors import InputError
 from ..hardware.leaves import problem, read_tree
 from ..task import Task
-from .constants import COMMON, CONSTANTS, scaled
+from .constants import CONSTANTS, scaled
 from .prior import Posterior, Prior
 
 SECTION = "calibration"
 TEXTS = ("software", "accelerator", "cluster")
-FOLLOW = ("contention", "attention")
-"""Constants that the common factor is in already: a share of other seconds, and kernels that slow
-down with matrix products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +40,8 @@ class Calibration:
 
     @property
     def changes(self) -> dict[str, float]:
-        """d of each constant of the simulator, the common factor spread over them."""
-        d = dict(zip(self.prior.names, self.posterior.mean.tolist(), strict=True))
-        common = d.pop(COMMON, 0.0)
-        return {name: value + common * (name not in FOLLOW) for name, value in d.items()}
+        """d of each constant."""
+        return dict(zip(self.prior.names, self.posterior.mean.tolist(), strict=True))
 
     @property
     def text(self) -> str:

@@ -17,9 +17,6 @@ from ..hardware.cluster import Cluster, CollectiveTime, FastDomain
 from ..hardware.software_stack import Software
 from ..task import Task
 
-COMMON = "common"
-"""The factor on everything: what is not modelled. It needs no simulation."""
-
 Change = Callable[[Software, Cluster, float], tuple[Software, Cluster]]
 
 
@@ -100,16 +97,26 @@ def _network_latency(software: Software, cluster: Cluster, f: float) -> tuple[So
     return software, replace(cluster, network=replace(net, **changed))
 
 
-def _unchanged(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+_GEMM = _software(sustained=-1)
+_MEMORY_BOUND = _software(memory_bound_rate=-1)
+
+
+def _everything(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    """All seconds: kernels of attention slow down with matrix products, and what shows of
+    overlapped communication is a share of it."""
+    kernels = (_GEMM, _MEMORY_BOUND, _floor)
+    links = (_fast_bandwidth, _fast_latency, _network_bandwidth, _network_latency)
+    for change in (*kernels, *links):
+        software, cluster = change(software, cluster, f)
     return software, cluster
 
 
 CONSTANTS: dict[str, Constant] = {
     constant.name: constant
     for constant in (
-        Constant(COMMON, "everything that is not modelled", 0.10, _unchanged),
-        Constant("gemm", "matrix products", 0.10, _software(sustained=-1), 0.20),
-        Constant("memory_bound", "norms, activations", 0.30, _software(memory_bound_rate=-1)),
+        Constant("common", "everything: what is not modelled", 0.10, _everything),
+        Constant("gemm", "matrix products", 0.10, _GEMM, 0.20),
+        Constant("memory_bound", "norms, activations", 0.30, _MEMORY_BOUND),
         Constant("attention", "the attention core", 0.30, _software(attention_rate=-1)),
         Constant("floor", "launches of small layers", 0.50, _floor, 0.50),
         Constant("fast_bandwidth", "bytes inside a domain", 0.20, _fast_bandwidth),
@@ -128,13 +135,10 @@ CONSTANTS: dict[str, Constant] = {
 
 
 def scaled(task: Task, changes: Mapping[str, float]) -> Task:
-    """The task with the seconds of some constants multiplied by exp(d), d by name.
-
-    COMMON changes no task: it multiplies the step.
-    """
+    """The task with the seconds of some constants multiplied by exp(d), d by name."""
     software, cluster = task.software, task.cluster
     for name, d in changes.items():
-        if d and name != COMMON:
+        if d:
             software, cluster = CONSTANTS[name].change(software, cluster, math.exp(d))
     if software is task.software and cluster is task.cluster:
         return task

@@ -15,7 +15,7 @@ from ..base.arrays import Index, Value
 from ..plan.plan import Plan
 from ..step.evaluate import simulate
 from ..task import Task
-from .constants import COMMON, scaled
+from .constants import scaled
 
 STEP = 0.05
 """Change of a constant that a slope is read from: small against spreads, large against rounding."""
@@ -33,8 +33,7 @@ class Response(Protocol):
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
     """f(d) [row] of resolved legal plans of one task."""
     changes = dict(zip(names, d.tolist(), strict=True))
-    step = simulate(scaled(task, changes), plans).step
-    out: Value = np.log(step) + changes.get(COMMON, 0.0)
+    out: Value = np.log(simulate(scaled(task, changes), plans).step)
     return out
 
 
@@ -60,12 +59,11 @@ class Simulated:
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes, one pass of columns a constant."""
         here = self.steps(d)
-        slopes = np.ones((here.size, len(self.names)))
-        for k, name in enumerate(self.names):
-            if name != COMMON:
-                there = d.copy()
-                there[k] += STEP
-                slopes[:, k] = (self.steps(there) - here) / STEP
+        slopes = np.empty((here.size, d.size))
+        for k in range(d.size):
+            there = d.copy()
+            there[k] += STEP
+            slopes[:, k] = (self.steps(there) - here) / STEP
         return here, slopes
 
 
@@ -87,11 +85,9 @@ class Tabulated:
         nodes = NODES[None] * spreads[:, None]
         start = exact.steps(np.zeros(spreads.size))
         gains = np.zeros((start.size, spreads.size, NODES.size))
-        for k, name in enumerate(exact.names):
+        for k in range(spreads.size):
             for j, value in enumerate(nodes[k]):
-                if name == COMMON:
-                    gains[:, k, j] = value
-                elif value:
+                if value:
                     d = np.zeros(spreads.size)
                     d[k] = value
                     gains[:, k, j] = exact.steps(d) - start

@@ -25,7 +25,14 @@ from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
 from ..uncertainty.response import Simulated, Tabulated
 from . import metrics, units
-from .predict_runs import Prediction, batches, memory_scores, predict, ranking_groups
+from .predict_runs import (
+    Prediction,
+    batches,
+    memory_scores,
+    predict,
+    ranking_groups,
+    widened,
+)
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions
 from .units import Unit
@@ -86,7 +93,8 @@ class Unseen:
         asked = [self.prediction.asked[row] for row in every]
         response = Tabulated.of(simulated(asked), spreads_of(NAMES))
         measured = np.log(self.prediction.measured[every])
-        scale = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
+        own = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
+        scale = own * widened(asked)
         out, start = {}, 0
         for unit, rows in self.rows.items():
             at = np.arange(start, start + rows.size)

@@ -34,6 +34,13 @@ SAME = (
 """Columns that rows share which differ in their layout only."""
 FEWEST_LAYOUTS = 4
 """Distinct layouts that make a group worth ranking."""
+DECISIVE = (
+    *("dtype", "attention_kernel", "recompute"),
+    *("accelerator", "micro_batch", "global_batch", "sequence"),
+)
+"""Columns that decide a step: a row that does not state one of them has a wider interval."""
+ASSUMED = 1.5
+"""Errors of such rows over those of others. Chosen before they were looked at."""
 ASKED = 20
 """Rows of a source whose intervals are looked at."""
 LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
@@ -126,12 +133,19 @@ def predict(asked: Sequence[Question]) -> Prediction:
     return Prediction(tuple(asked), *columns, half_width=np.full(len(asked), np.nan))
 
 
+def widened(asked: Sequence[Question]) -> Value:
+    """How much wider than others the error of each row is, for what it does not state [row]."""
+    guessed = [not set(DECISIVE).isdisjoint(q.run.assumed) for q in asked]
+    return np.where(guessed, ASSUMED, 1.0)
+
+
 def half_widths(asked: Sequence[Question]) -> Value:
     """Half of the 80 % interval of the step's logarithm [row], of each stack's prior."""
-    width = np.empty(len(asked))
+    width, wider = np.empty(len(asked)), widened(asked)
     for rows in batches(asked):
         plans = concat([asked[row].plan.table() for row in rows])
-        width[rows] = Forecast.of(asked[rows[0]].task, plans).half_width()
+        forecast = Forecast.of(asked[rows[0]].task, plans)
+        width[rows] = replace(forecast, scale=forecast.scale * wider[rows]).half_width()
     return width
 
 

@@ -216,15 +216,17 @@ def test_experts():
 
 
 def test_moved_bytes_of_experts():
-    """4096 assignments permuted and back, 4 h elements each, and SwiGLU's 4 ffn / etp; shared
-    experts 4 ffn / t a token."""
+    """4096 assignments put in the order of ranks and back, and in that of 8 experts, 4 h elements
+    each, and SwiGLU's 4 ffn / etp; shared experts 4 ffn / t a token."""
     s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
     block = Block(attention=attention(), experts=experts())
     rest = 2 * 4096 * 11 * 4096 / 8 + 2 * 4096 * 8 * 1024 / 8
-    routed, shared = 2 * 4096 * (4 * 4096 + 4 * 500), 2 * 4096 * 4 * 250
+    routed, shared = 2 * 4096 * (2 * 4 * 4096 + 4 * 500), 2 * 4096 * 4 * 250
     assert work(block, s).moved_bytes == rest + routed + shared
     alone = Block(attention=attention(), experts=experts(shared_ffn=0))
     assert work(alone, s).moved_bytes == rest + routed
+    one = strategy(tp=8, ep=64, etp=2, sequence_parallel=1)
+    assert work(alone, one).moved_bytes == rest + routed - 2 * 4096 * 4 * 4096
 
 
 def test_what_selective_recompute_runs_again():

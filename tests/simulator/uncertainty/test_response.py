@@ -44,8 +44,8 @@ def test_at_zero_it_is_the_simulator(exact):
 def test_the_common_factor_multiplies_every_step(exact):
     d = np.zeros(len(NAMES))
     d[NAMES.index("common")] = 0.25
-    assert exact.steps(d) - exact.steps(0 * d) == pytest.approx([0.25] * 3)
-    assert exact.at(d)[1][:, 0].tolist() == [1, 1, 1]
+    assert exact.steps(d) - exact.steps(0 * d) == pytest.approx([0.25] * 3, rel=0.02)
+    assert exact.at(d)[1][:, 0] == pytest.approx([1, 1, 1], rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,4 +84,5 @@ def test_a_table_agrees_at_its_nodes_and_between_them(exact):
 
 def test_a_task_without_changes_is_itself(exact):
     task = exact.parts[0][0]
-    assert scaled(task, {"gemm": 0.0, "common": 0.3}) is task
+    assert scaled(task, {"gemm": 0.0, "common": 0.0}) is task
+    assert scaled(task, {"common": 0.3}) is not task

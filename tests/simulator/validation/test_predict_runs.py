@@ -15,6 +15,7 @@ from plan3d.simulator.step.costs import EDGE
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
+    ASSUMED,
     FEWEST_LAYOUTS,
     Prediction,
     half_widths,
@@ -24,6 +25,7 @@ from plan3d.simulator.validation.predict_runs import (
     ranking_groups,
     score,
     validate,
+    widened,
 )
 from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
 from plan3d.simulator.validation.run_tasks import Question, questions
@@ -146,9 +148,21 @@ def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
         assert p.step[row] == pytest.approx(costs.step_seconds, rel=1e-12)
         assert p.share[row] == pytest.approx(costs.memory_bytes / costs.capacity, rel=1e-12)
         assert p.flops[row] / p.step[row] == pytest.approx(costs.mfu, rel=1e-12)
-        (width,) = half_widths([q])
+        stated = replace(q.run, cells={**q.run.cells, "assumed": None})
+        (width,) = half_widths([replace(q, run=stated)])
         low, high = costs.step_seconds * np.exp([-width, width])
         assert (low, high) == pytest.approx(bounds(costs))
+
+
+def test_a_row_that_infers_what_decides_its_step_has_a_wider_interval(p: Prediction) -> None:
+    def asked(*assumed: str) -> Question:
+        run = p.asked[0].run
+        return replace(p.asked[0], run=replace(run, cells={**run.cells, "assumed": assumed}))
+
+    guessed = [asked("vocab", "dtype"), asked("vocab"), asked()]
+    assert widened(guessed).tolist() == [ASSUMED, 1.0, 1.0]
+    wide, narrow, same = half_widths(guessed)
+    assert narrow == same < wide < ASSUMED * narrow
 
 
 def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
