@@ -12,15 +12,13 @@ import hashlib
 import io
 from collections.abc import Iterable
 from dataclasses import fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from plan3d.simulator import validation
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.validation.nearest_run import FILE, MeasuredRun, features
-from plan3d.simulator.validation.published_runs import SHIPPED, PublishedRun, read_runs
+from plan3d.simulator.validation.published_runs import SHIPPED, PublishedRun, read_runs, titles
 from plan3d.simulator.validation.run_tasks import Question, questions
 from plan3d.simulator.validation.units import FACTS
 from plan3d.simulator.workload.model import Network
@@ -31,12 +29,6 @@ SAID = (
     *("virtual_stages", "micro_batch", "recompute", "pipeline_layout"),
 )
 """Columns whose assumed cells are worth a word."""
-
-
-def titles() -> dict[str, str]:
-    """Title of every source."""
-    text = resources.files(validation).joinpath("published_runs_sources.csv").read_text("utf-8")
-    return {row["source"]: row["title"] for row in csv.DictReader(text.splitlines())}
 
 
 def measured(runs: Iterable[PublishedRun]) -> list[MeasuredRun]:
