@@ -39,7 +39,6 @@ FARTHEST = 4.0
 twice the model."""
 SAME_SIZE = 0.05
 """Relative difference of parameters that is not worth a word."""
-SHOWN_AXES = ("tp", "cp", "pp", "ep", "virtual_stages", "micro_batch")
 SAID = {"parameters": "parameters", "gpus": "GPUs", "global_batch": "batch"}
 """Features by another name in a sentence."""
 LONGEST, LONGEST_CELL = 500, 80
@@ -68,13 +67,8 @@ class MeasuredRun:
     """16-bit, fp32 or fp8."""
     software: str
     """The profile that predicts its stack."""
-    tp: int
-    cp: int
-    pp: int
-    dp: int
-    ep: int
-    virtual_stages: int
-    micro_batch: int
+    layout: str
+    """Sizes above 1, 'tp=8 pp=8 virtual_stages=6'; dp fills the GPUs."""
     step_seconds: float
     mfu: float
     mfu_causal: float
@@ -94,17 +88,14 @@ class Nearest:
     def record(self) -> dict[str, Any]:
         """The same as JSON holds it."""
         cells = {f.name: getattr(self.run, f.name) for f in fields(MeasuredRun)}
-        pairs = {name: {"measured": a, "asked": b} for name, (a, b) in self.differs.items()}
-        assumed = cells.pop("assumed").split()
-        return {**cells, "assumed": assumed, "distance": self.distance, "differs": pairs}
+        del cells["kind"], cells["generation"]
+        return {**cells, "distance": self.distance, "differs": dict(self.differs)}
 
     def __str__(self) -> str:
         run = self.run
-        axes = {name: getattr(run, name) for name in SHOWN_AXES}
-        layout = " ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
         out = (
             f"closest measured run: {run.model} on {run.gpus:,} {run.accelerator}"
-            f"{', ' if layout else ''}{layout}: {100 * run.mfu:.1f} % MFU "
+            f"{', ' if run.layout else ''}{run.layout}: {100 * run.mfu:.1f} % MFU "
             f"({100 * run.mfu_causal:.1f} % causal), {run.published}"
         )
         pairs = ", ".join(
@@ -112,7 +103,7 @@ class Nearest:
             for name, (a, b) in self.differs.items()
         )
         out += f"; there / here: {pairs}" if pairs else ""
-        out += f"; assumed of it: {', '.join(run.assumed.split())}" if run.assumed else ""
+        out += f"; assumed of it: {run.assumed}" if run.assumed else ""
         return one_line(out, LONGEST)
 
 

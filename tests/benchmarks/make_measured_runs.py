@@ -29,6 +29,7 @@ SAID = (
     *("virtual_stages", "micro_batch", "recompute", "pipeline_layout"),
 )
 """Columns whose assumed cells are worth a word."""
+LAYOUT = ("tp", "cp", "pp", "ep", "virtual_stages", "micro_batch")
 
 
 def measured(runs: Iterable[PublishedRun]) -> list[MeasuredRun]:
@@ -60,13 +61,13 @@ def measured_run(q: Question, named: dict[str, str]) -> MeasuredRun:
     """What a row of the file says of a question."""
     costs, run = evaluate(q.task, q.plan), q.run
     slower = costs.step_seconds / run["step_seconds"]
-    axes = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "micro_batch")
+    sizes = {name: int(getattr(q.plan, name)) for name in LAYOUT}
     return MeasuredRun(
         run=str(run["run"]),
         published=f"{named[run.source]} {run['year']}",
         model=q.task.model.name,
         **features(q.task, number_format(costs.plans)),
-        **{name: int(getattr(q.plan, name)) for name in axes},
+        layout=" ".join(f"{name}={size}" for name, size in sizes.items() if size > 1),
         step_seconds=run["step_seconds"],
         mfu=round(costs.mfu * slower, 4),
         mfu_causal=round(costs.mfu_causal * slower, 4),

@@ -165,7 +165,7 @@ def test_search_json_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> N
     assert (found["task"]["gpus"], found["task"]["global_batch"]) == (16, 64)
     assert found["complete"] is True
     assert 0 < found["nearest_run"]["mfu_causal"] < found["nearest_run"]["mfu"] < 1
-    assert found["nearest_run"]["differs"]["gpus"]["asked"] == 16
+    assert found["nearest_run"]["differs"]["gpus"][1] == 16
     counts = found["counts"]
     assert counts["candidates"] >= counts["evaluated"] >= counts["feasible"] > 0
     assert counts["removed"]["memory"] == counts["evaluated"] - counts["feasible"]
