@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
+    from plan3d.simulator.validation.nearest_run import nearest_run
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
 
@@ -60,6 +61,7 @@ _HOME = {
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
+    "nearest_run": "simulator.validation.nearest_run",
     "preset_names": "simulator.workload.presets",
     "profile_names": "simulator.hardware.cluster",
     "read_calibration": "simulator.uncertainty.calibration",
@@ -95,6 +97,7 @@ __all__ = [
     "explain",
     "find_plans",
     "for_framework",
+    "nearest_run",
     "preset_names",
     "profile_names",
     "read_calibration",

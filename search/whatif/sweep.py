@@ -126,6 +126,7 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "step_seconds_high": high,
         "tokens_per_second": costs.tokens_per_second,
         "mfu": costs.mfu,
+        "mfu_causal": costs.mfu_causal,
         "peak_flops": costs.peak_flops,
         "number_format": number_format(costs.plans),
         "memory_bytes": costs.memory_bytes,

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..operators.layer_work import causal_span, model_flops_per_token
+from ..operators.layer_work import model_flops_per_token
 from ..step.costs import Costs
 from ..step.evaluate import by_stage
-from ..task import Task
-from ..workload.model import Network
 
 LABELS = {
     "ideal": "arithmetic at peak",
@@ -84,20 +82,9 @@ def _ideal(costs: Costs) -> tuple[float, float, float]:
     all_flops = model_flops_per_token(task.model, task.sequence)
     scores = all_flops - model_flops_per_token(task.model, 0)
     rate = costs.peak_flops * task.gpus / task.tokens
-    return all_flops / rate, scores / rate, _skipped_flops(task) / rate
-
-
-def _skipped_flops(task: Task) -> float:
-    """FLOPs a token that MFU counts in attention and flash kernels skip under the mask."""
-    if isinstance(task.model, Network) or not task.software.flash_attention:
-        return 0.0
-    total = 0.0
-    for kind in task.model.order:
-        a = task.model.kinds[kind].attention
-        window = min(a.window or task.sequence, a.index_topk or task.sequence, task.sequence)
-        seen = causal_span(a, task.sequence)
-        total += 6.0 * a.heads * (a.head_dim + a.value_dim) * (window - seen)
-    return total
+    flash = task.software.flash_attention
+    computed = model_flops_per_token(task.model, task.sequence, causal=flash)
+    return all_flops / rate, scores / rate, (all_flops - computed) / rate
 
 
 def waterfall(costs: Costs) -> list[Loss]:

@@ -51,6 +51,7 @@ def plan_record(
         "tokens_per_second": costs.tokens_per_second,
         **costs.reached,
         "mfu": costs.mfu,
+        "mfu_causal": costs.mfu_causal,
         "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
         "number_format": number_format(costs.plans),

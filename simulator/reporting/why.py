@@ -218,7 +218,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         *_about_layers(task),
         *(about_the_host(task) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
-        "MFU counts attention over the whole window and no recompute",
+        "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
     out += grid_traffic.sentences(costs, row)

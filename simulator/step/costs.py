@@ -145,8 +145,16 @@ class Costs:
 
     @property
     def mfu(self) -> Any:
-        """Model FLOPs utilisation: attention over the full window, no recompute."""
+        """Model FLOPs utilisation: attention over the whole window, no recompute."""
         return self.model_flops_per_second / self.peak_flops
+
+    @property
+    def mfu_causal(self) -> Any:
+        """The same with attention over the keys that the causal mask leaves, as Megatron-LM logs it
+        since core 0.12."""
+        model, sequence = self.task.model, self.task.sequence
+        causal = model_flops_per_token(model, sequence, causal=True)
+        return self.mfu * (causal / model_flops_per_token(model, sequence))
 
     @property
     def hfu(self) -> Any:

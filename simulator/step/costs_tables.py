@@ -63,6 +63,7 @@ def frame(costs: Costs | None) -> Any:
     numbers = {
         "step_seconds": costs.step_seconds,
         "mfu": costs.mfu,
+        "mfu_causal": costs.mfu_causal,
         "hfu": costs.hfu,
         "tokens_per_second": costs.tokens_per_second,
         "memory_bytes": costs.memory_bytes,
@@ -90,7 +91,8 @@ def summary(costs: Costs) -> str:
     costs = costs.one()
     verdict = "fits, at the edge" if costs.verdict == "edge" else costs.verdict
     return (
-        f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % of "
+        f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % "
+        f"({100 * costs.mfu_causal:.1f} % causal) of "
         f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "
         f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}: {verdict}"
     )

@@ -15,7 +15,8 @@ from . import short_format
 from .run_columns import NEEDED, columns
 
 SHIPPED = "published_runs.csv"
-"""The runs that come with the package."""
+SOURCES = "published_runs_sources.csv"
+"""The runs that come with the package, and where they were published."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ def read_runs(path: str | Path | None = None) -> list[PublishedRun]:
 def _shipped() -> tuple[PublishedRun, ...]:
     with resources.as_file(resources.files(__package__) / SHIPPED) as path:
         return tuple(_read(path, SHIPPED))
+
+
+def titles() -> dict[str, str]:
+    """What every source of the shipped runs is called."""
+    text = resources.files(__package__).joinpath(SOURCES).read_text(encoding="utf-8")
+    return {row["source"]: row["title"] for row in csv.DictReader(text.splitlines())}
 
 
 def _read(path: Path, name: str) -> list[PublishedRun]:

@@ -5,14 +5,16 @@ Source: definitions of populations and votes in docs/accuracy.md.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..base.arrays import Mask
 from ..base.errors import InputError, did_you_mean
-from .predict_runs import Prediction
-from .published_runs import PublishedRun
+
+if TYPE_CHECKING:
+    from .predict_runs import Prediction
+    from .published_runs import PublishedRun
 
 FEWEST_ROWS = 6
 """Timed rows that make a unit."""
@@ -84,23 +86,31 @@ FACTS = ("aws_moe", "aws_pcs")
 POPULATIONS = ("core", "all")
 
 
+def precision_class(number_format: str) -> str:
+    """Number formats that are one: '16-bit' of bf16 and fp16."""
+    return _PRECISION.get(number_format, number_format)
+
+
+def generation(accelerator: str) -> str:
+    """The generation of an accelerator by its name in small letters."""
+    return next(name for start, name in _GENERATIONS if accelerator.startswith(start))
+
+
 def unit_of(run: PublishedRun) -> Unit:
     """The unit of a run."""
-    dtype = str(run["dtype"])
     tuned = run["training"] != "pretrain"
     kind = "fine-tuning" if tuned else _KINDS.get(run.given("family", ""), "dense")
     if kind == "dense" and run["experts"]:
         kind = "moe"
-    return Unit(run.source, run["accelerator"], _PRECISION.get(dtype, dtype), kind)
+    return Unit(run.source, run["accelerator"], precision_class(str(run["dtype"])), kind)
 
 
 def class_of(run: PublishedRun) -> tuple[str, str, str, str]:
     """Generation, precision, kind, and whether it ran on one node: a row of the table."""
     unit = unit_of(run)
-    generation = next(name for start, name in _GENERATIONS if unit.accelerator.startswith(start))
     node = run.given("gpus_per_node", 8)
     return (
-        generation,
+        generation(unit.accelerator),
         unit.precision,
         unit.kind,
         "one node" if run["gpus"] <= node else "many nodes",

@@ -138,6 +138,30 @@ def test_model_flops_of_other_attention(block, weights, scores):
     assert layer_work.model_flops_per_token(model(block), 32) == 6 * (weights + scores) + HEAD
 
 
+@pytest.mark.parametrize(
+    ("block", "seen"),
+    [
+        # Half of 32 keys; a window of 8: 8 - 8 x 8 / 64; chunks of 8: half of one.
+        (dense(), 16),
+        (dense(window=8), 7),
+        (dense(window=8, chunked=True), 4),
+    ],
+)
+def test_model_flops_under_the_causal_mask(block, seen):
+    """Attention alone changes, in the layers and in that of multi-token prediction:
+    6 a (d + d_v) over the keys a query sees. Without a window that is what Megatron-LM's
+    num_floating_point_operations counts (core 0.12 to 0.19): 6 a d s / 2 x 2 a token and layer."""
+    whole = min(block.attention.window or 32, 32)
+    saved = 6 * 4 * 32 * (whole - seen)
+    for mtp_layers in (0, 1):
+        one = model(block, mtp_layers=mtp_layers)
+        less = layer_work.model_flops_per_token(one, 32) - saved * (1 + mtp_layers)
+        assert layer_work.model_flops_per_token(one, 32, causal=True) == less
+    assert layer_work.block_flops_per_token(one, 32, causal=True) == (
+        layer_work.block_flops_per_token(one, 32) - saved
+    )
+
+
 def test_model_flops_of_an_indexer():
     """2 index heads of 8 score half of 32 keys; attention sees the best 4.
 

@@ -75,7 +75,7 @@ def _print(found: Explanation, asked: str | None) -> None:
     costs, screen = found.costs, Screen()
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
-    screen.lines([f"Plan: {costs_tables.summary(costs)}"])
+    screen.lines([f"Plan: {costs_tables.summary(costs)}", *views.anchor_lines(costs)])
     print()
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))

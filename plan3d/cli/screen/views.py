@@ -21,6 +21,7 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.validation.nearest_run import nearest_run
 
 from . import proof
 
@@ -112,6 +113,19 @@ def peak_line(costs: Costs) -> str:
         f"{format_flops(peak)} ({name}, dense)" for name, peak in zip(formats, peaks, strict=True)
     ]
     return f"MFU of {' or '.join(dict.fromkeys(said))} per GPU"
+
+
+def anchor_lines(costs: Costs) -> list[str]:
+    """The nearest measured run, where one is near."""
+    found = nearest_run(costs.task, costs_tables.number_format(costs.plans))
+    return [str(found)] if found else []
+
+
+def anchor_record(task: Task, costs: Costs | None) -> dict[str, Any]:
+    """The same as JSON holds it."""
+    plans = [] if costs is None else [costs_tables.number_format(costs.plans)]
+    found = nearest_run(task, *plans)
+    return {"nearest_run": found.record() if found else None}
 
 
 def count_lines(result: SearchResult) -> list[str]:
@@ -306,6 +320,7 @@ def search_record(
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **proof.record(result),
+        **anchor_record(result.task, result.costs),
         "plans": plans,
     }
     if pareto:
@@ -361,6 +376,7 @@ def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> 
         "counts": {"candidates": 1, "evaluated": 1, "feasible": int(costs.fits), "removed": {}},
         "seconds_searching": 0.0,
         "complete": True,
+        **anchor_record(costs.task, costs),
         "plans": [plan],
         "stages": report.stage_records(costs),
     }

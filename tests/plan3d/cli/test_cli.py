@@ -164,6 +164,8 @@ def test_search_json_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> N
     assert found["task"]["parameters"] == 6_738_415_616
     assert (found["task"]["gpus"], found["task"]["global_batch"]) == (16, 64)
     assert found["complete"] is True
+    assert 0 < found["nearest_run"]["mfu_causal"] < found["nearest_run"]["mfu"] < 1
+    assert found["nearest_run"]["differs"]["gpus"][1] == 16
     counts = found["counts"]
     assert counts["candidates"] >= counts["evaluated"] >= counts["feasible"] > 0
     assert counts["removed"]["memory"] == counts["evaluated"] - counts["feasible"]
@@ -190,7 +192,7 @@ def check_plan(record: dict[str, Any]) -> None:
     assert total <= limit < capacity
     low, high = record["step_seconds_interval"]
     assert low < record["step_seconds"] < high
-    assert 0 < record["mfu"] < 1
+    assert 0 < record["mfu_causal"] < record["mfu"] < 1
     assert record["tokens_per_second"] == pytest.approx(64 * 2048 / record["step_seconds"])
     assert record["peak_flops"] == 989e12
     assert record["assumptions"]

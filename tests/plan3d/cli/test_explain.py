@@ -41,8 +41,8 @@ def test_text(capsys):
 def test_json(capsys):
     record = record_of(capsys, "--plan", PLAN)
     assert list(record) == [
-        *("plan3d", "task", "profile", "plans", "stages", "waterfall", "binding", "edits"),
-        *("too_large", "sensitivity", "held_by_tables", "capacity"),
+        *("plan3d", "task", "profile", "nearest_run", "plans", "stages", "waterfall", "binding"),
+        *("edits", "too_large", "sensitivity", "held_by_tables", "capacity"),
     ]
     (plan,) = record["plans"]
     bars = record["waterfall"]

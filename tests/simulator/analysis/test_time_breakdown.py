@@ -76,6 +76,14 @@ def test_a_loss_that_is_free_raises_the_mfu_by_what_it_took():
     assert bars["recompute"].mfu_if_free == pytest.approx(costs.mfu * costs.step_seconds / without)
 
 
+@pytest.mark.parametrize("task", [DENSE, EXPERTS])
+def test_the_causal_mfu_leaves_out_what_the_mask_skips(task):
+    costs = evaluate(task, Plan(pp=2))
+    parts = losses(costs)
+    kept = costs.mfu * (parts["ideal"] + parts["causal"]) / parts["ideal"]
+    assert costs.mfu_causal == pytest.approx(kept, rel=1e-12)
+
+
 def test_a_stack_that_stores_scores_skips_none():
     old = replace(DENSE, software=software_profile("megatron-lm-2021"))
     assert losses(evaluate(old, Plan(tp=8)))["causal"] == 0

@@ -1,0 +1,182 @@
+"""The measured run nearest to a question: what somebody has reached on something alike.
+
+measured_runs.csv holds the fastest measured layout of each task among the published runs; it is
+written by tests/benchmarks/make_measured_runs.py.
+
+    distance = sum of WEIGHTS where two differ + sum of PER_OCTAVE |log2(their ratio)|
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from math import log2
+from typing import Any
+
+from ..base.printable import one_line
+from ..base.units import format_count
+from ..task import Task
+from ..workload.model import Network
+from .units import generation, precision_class
+
+FILE = "measured_runs.csv"
+WEIGHTS = {"generation": 3.0, "kind": 2.0, "precision": 1.0, "accelerator": 0.5, "software": 0.75}
+"""Distance of two runs that differ in what has no size, by judgement: a share of peak says most of
+the generation of GPUs that it was reached on."""
+PER_OCTAVE = {
+    "parameters": 0.5,
+    "active_parameters": 0.5,
+    "gpus": 0.25,
+    "sequence": 0.25,
+    "global_batch": 0.25,
+}
+"""Distance that a factor of two makes, by judgement."""
+FARTHEST = 4.0
+"""Distance beyond which no run is near: sixteen times the model, or another generation of GPUs and
+twice the model."""
+SAME_SIZE = 0.05
+"""Relative difference of parameters that is not worth a word."""
+SAID = {"parameters": "parameters", "gpus": "GPUs", "global_batch": "batch"}
+"""Features by another name in a sentence."""
+LONGEST, LONGEST_CELL = 500, 80
+"""Characters of the sentence, and of a text of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """The fastest published layout of one task."""
+
+    run: str
+    """A row of published_runs.csv."""
+    published: str
+    """Where, with the year."""
+    model: str
+    kind: str
+    """dense or moe."""
+    parameters: int
+    active_parameters: int
+    accelerator: str
+    generation: str
+    gpus: int
+    sequence: int
+    global_batch: int
+    precision: str
+    """16-bit, fp32 or fp8."""
+    software: str
+    """The profile that predicts its stack."""
+    layout: str
+    """Sizes above 1, 'tp=8 pp=8 virtual_stages=6'; dp fills the GPUs."""
+    step_seconds: float
+    mfu: float
+    mfu_causal: float
+    assumed: str
+    """Settings that were not published, 'micro_batch=1 recompute=none'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The run nearest to a question, and where the two differ."""
+
+    run: MeasuredRun
+    distance: float
+    differs: Mapping[str, tuple[Any, Any]]
+    """What was measured and what is asked, by feature."""
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        cells = {f.name: getattr(self.run, f.name) for f in fields(MeasuredRun)}
+        del cells["kind"], cells["generation"]
+        return {**cells, "distance": self.distance, "differs": dict(self.differs)}
+
+    def __str__(self) -> str:
+        run = self.run
+        out = (
+            f"closest measured run: {run.model} on {run.gpus:,} {run.accelerator}"
+            f"{', ' if run.layout else ''}{run.layout}: {100 * run.mfu:.1f} % MFU "
+            f"({100 * run.mfu_causal:.1f} % causal), {run.published}"
+        )
+        pairs = ", ".join(
+            f"{SAID.get(name, name)} {_said(a)} / {_said(b)}"
+            for name, (a, b) in self.differs.items()
+        )
+        out += f"; there / here: {pairs}" if pairs else ""
+        out += f"; assumed of it: {run.assumed}" if run.assumed else ""
+        return one_line(out, LONGEST)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return format_count(value) if value >= 1e8 else f"{value:,}"
+
+
+def features(task: Task, number_format: str) -> dict[str, Any]:
+    """What two questions are compared by, of one whose GEMMs are in this format."""
+    model, accelerator = task.model, task.cluster.accelerator.name
+    return {
+        "kind": "moe" if any(kind.experts for kind in model.kinds) else "dense",
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "accelerator": accelerator,
+        "generation": generation(accelerator.lower()),
+        "gpus": task.gpus,
+        "sequence": task.sequence,
+        "global_batch": task.global_batch,
+        "precision": precision_class(number_format),
+        "software": task.software.name,
+    }
+
+
+def _text(cell: str) -> str:
+    return one_line(cell, LONGEST_CELL)
+
+
+_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": _text}
+
+
+@cache
+def measured_runs() -> tuple[MeasuredRun, ...]:
+    """All rows of the file."""
+    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line[:1] != "#"]
+    names = [(f.name, _READ[str(f.type)]) for f in fields(MeasuredRun)]
+    return tuple(
+        MeasuredRun(**{name: read(row[name]) for name, read in names})
+        for row in csv.DictReader(lines)
+    )
+
+
+def distance(run: MeasuredRun, asked: Mapping[str, Any]) -> float:
+    """How far a run is from the features of a question; 0 for the same."""
+    apart = sum(w for name, w in WEIGHTS.items() if getattr(run, name) != asked[name])
+    return apart + sum(
+        w * abs(log2(getattr(run, name) / asked[name])) for name, w in PER_OCTAVE.items()
+    )
+
+
+def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
+    """The run nearest to a task, of equals the one with the highest MFU; None where none is near,
+    and for networks that are no transformers."""
+    if isinstance(task.model, Network):
+        return None
+    asked = features(task, number_format)
+    run = min(measured_runs(), key=lambda run: (distance(run, asked), -run.mfu))
+    far = distance(run, asked)
+    return Nearest(run, far, _differences(run, asked)) if far <= FARTHEST else None
+
+
+def _differences(run: MeasuredRun, asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Measured and asked of every feature that differs, a generation by its accelerator alone."""
+    pairs = {name: (getattr(run, name), value) for name, value in asked.items()}
+    sizes = ("parameters", "active_parameters")
+    alike = {name for name in sizes if abs(pairs[name][0] / pairs[name][1] - 1) < SAME_SIZE}
+    if run.kind == asked["kind"] == "dense":
+        alike.add("active_parameters")
+    return {
+        name: (a, b)
+        for name, (a, b) in pairs.items()
+        if a != b and name not in {*alike, "generation"}
+    }
