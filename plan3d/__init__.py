@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
+    from plan3d.simulator.uncertainty.memory import probability_fits
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -61,6 +62,7 @@ _HOME = {
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
     "preset_names": "simulator.workload.presets",
+    "probability_fits": "simulator.uncertainty.memory",
     "profile_names": "simulator.hardware.cluster",
     "read_calibration": "simulator.uncertainty.calibration",
     "smallest_cluster": "launch_files.frameworks",
@@ -96,6 +98,7 @@ __all__ = [
     "find_plans",
     "for_framework",
     "preset_names",
+    "probability_fits",
     "profile_names",
     "read_calibration",
     "smallest_cluster",

@@ -68,14 +68,13 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
 
 def _print(found: Explanation, asked: str | None) -> None:
     from plan3d.simulator.reporting import report, why
-    from plan3d.simulator.step import costs_tables
 
     from ..screen import views
 
     costs, screen = found.costs, Screen()
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
-    screen.lines([f"Plan: {costs_tables.summary(costs)}"])
+    screen.lines([f"Plan: {report.summary(costs)}"])
     print()
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))

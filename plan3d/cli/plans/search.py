@@ -172,6 +172,7 @@ def _print_search(
     print()
     print_ranking(screen, result.costs, args, tokens)
     screen.lines([*export.refusal_line(result), *views.count_lines(result)])
+    screen.lines(views.fits_lines(result.costs))
     if beyond:
         screen.lines([sentence(beyond)])
     if tokens is not None:

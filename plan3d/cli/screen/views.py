@@ -20,6 +20,7 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share, word
 
 from . import proof
 
@@ -163,11 +164,26 @@ def _ties(result: SearchResult) -> list[str]:
     ]
 
 
+def fits_lines(costs: Costs) -> list[str]:
+    """Where the best plan is not sure to fit, the first listed one that is."""
+    fits = np.atleast_1d(probability_fits(costs))
+    if fits[0] >= SURE:
+        return []
+    sure = np.flatnonzero(fits >= SURE)
+    leave = 100 * (1 - sure_share(costs.take(slice(0, 1))))
+    other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
+    return [
+        f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
+        f"--memory-headroom {np.ceil(leave):.0f}% asks for plans that do"
+    ]
+
+
 def training_columns(
     costs: Costs, rows: int, tokens: float | None, price: float | None
 ) -> dict[str, list[str]]:
-    """Columns of a ranking that tell what training takes."""
-    reached = _accuracy_columns(costs, rows)
+    """Columns of a ranking that tell how likely a plan fits, and what training takes."""
+    fits = np.atleast_1d(probability_fits(costs))[:rows]
+    reached = {"fits %": [f"{100 * p:.0f}" for p in fits], **_accuracy_columns(costs, rows)}
     if tokens is None:
         return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
@@ -288,8 +304,12 @@ def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dic
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
     if costs.fits:
-        edge = " AT THE EDGE" if costs.verdict == "edge" else ""
-        return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+        probability = float(probability_fits(costs))
+        edge = "" if word(probability) == "fits" else " AT THE EDGE"
+        return (
+            f"FITS{edge} with probability {spelled(probability)}, "
+            f"{costs.margin / GIB:.1f} GiB left on the fullest rank"
+        )
     if costs.margin >= 0:
         return (
             f"DOES NOT FIT ON THE HOST: a node needs {costs.node_bytes / GIB:,.1f} GiB of "
