@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.arrays import Value
+from ..base.arrays import Index, Mask, Value
 from .memory import Spread, student
 
 STACK, PLAN = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
@@ -45,21 +45,24 @@ class Peaks:
     scale: Value
     """s [row]."""
 
-    def take(self, rows: Value) -> Peaks:
+    def take(self, rows: Index | Mask) -> Peaks:
         """The chosen rows."""
         return Peaks(self.low[rows], self.high[rows], self.scale[rows])
 
 
 def log_of_rows(peaks: Peaks, plan: float) -> Value:
     """log prod_i l_i [b]."""
-    width = plan * peaks.scale[:, None]
-    low, high = ((side[:, None] - SHARED) / width for side in (peaks.low, peaks.high))
-    measured = (peaks.low == peaks.high)[:, None]
-    finite = np.where(measured, low, 0.0)
-    density = 0.375 * (1 + finite**2 / 4) ** -2.5 / width
-    between = _below(high) - _below(low)
-    out: Value = np.log(np.maximum(np.where(measured, density, between), SMALLEST)).sum(axis=0)
-    return out
+    known = peaks.low == peaks.high
+    measured, bounded = peaks.take(known), peaks.take(~known)
+    width = plan * measured.scale[:, None]
+    z = (measured.low[:, None] - SHARED) / width
+    density: Value = np.log(0.375 / width) - 2.5 * np.log1p(z**2 / 4)
+    low, high = (
+        _below((side[:, None] - SHARED) / (plan * bounded.scale[:, None]))
+        for side in (bounded.low, bounded.high)
+    )
+    between: Value = np.log(np.maximum(high - low, SMALLEST))
+    return density.sum(axis=0) + between.sum(axis=0)
 
 
 def _below(z: Value) -> Value:
