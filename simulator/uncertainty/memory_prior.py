@@ -62,7 +62,8 @@ def log_of_rows(peaks: Peaks, plan: float) -> Value:
         for side in (bounded.low, bounded.high)
     )
     between: Value = np.log(np.maximum(high - low, SMALLEST))
-    return density.sum(axis=0) + between.sum(axis=0)
+    out: Value = density.sum(axis=0) + between.sum(axis=0)
+    return out
 
 
 def _below(z: Value) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -105,10 +105,9 @@ class Prediction:
 
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
-        columns = (self.step, self.memory, self.share, self.flops)
-        columns += (self.scale, self.stack, self.plan)
         asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
-        return Prediction(asked, *(column[keep] for column in columns))
+        own = (getattr(self, column.name) for column in fields(self)[1:])
+        return Prediction(asked, *(column[keep] for column in own))
 
 
 def batches(asked: Sequence[Question]) -> list[Index]:
