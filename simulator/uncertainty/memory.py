@@ -112,14 +112,9 @@ def sentence(costs: Costs) -> str:
 
 
 def spelled(probability: float) -> str:
-    """A probability to a hundredth, never as certain."""
-    return (
-        "<0.01"
-        if probability < 0.005
-        else ">0.99"
-        if probability >= 0.995
-        else (f"{probability:.2f}")
-    )
+    """A probability to a hundredth, rounded down so that 0.95 is one, and never as certain."""
+    hundredths = int(100 * probability)
+    return {0: "<0.01", 99: ">0.99", 100: ">0.99"}.get(hundredths, f"{hundredths / 100:.2f}")
 
 
 def word(fits: Value | float) -> Any:

@@ -183,7 +183,7 @@ def training_columns(
 ) -> dict[str, list[str]]:
     """Columns of a ranking that tell how likely a plan fits, and what training takes."""
     fits = np.atleast_1d(probability_fits(costs))[:rows]
-    reached = {"fits %": [f"{100 * p:.0f}" for p in fits], **_accuracy_columns(costs, rows)}
+    reached = {"fits %": [str(int(100 * p)) for p in fits], **_accuracy_columns(costs, rows)}
     if tokens is None:
         return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]

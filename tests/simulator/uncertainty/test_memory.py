@@ -78,7 +78,8 @@ def test_a_share_and_its_probability_belong_together():
 def test_words_by_hand():
     words = memory.word(np.array([0.0, 0.49, 0.5, 0.94, 0.95, 1.0]))
     assert words.tolist() == ["does not fit"] * 2 + ["edge"] * 2 + ["fits"] * 2
-    assert [memory.spelled(p) for p in (0.0, 0.42, 1.0)] == ["<0.01", "0.42", ">0.99"]
+    said = [memory.spelled(p) for p in (0.0, 0.42, 0.949, 0.95, 1.0)]
+    assert said == ["<0.01", "0.42", "0.94", "0.95", ">0.99"]
 
 
 @pytest.mark.parametrize("software", ["megatron-core", "nanotron"])
