@@ -11,7 +11,13 @@ import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base import csv_cells
-from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
+from plan3d.simulator.base.units import (
+    GIB,
+    format_count,
+    format_flops,
+    format_seconds,
+    whole_percent,
+)
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
@@ -183,7 +189,10 @@ def training_columns(
 ) -> dict[str, list[str]]:
     """Columns of a ranking that tell how likely a plan fits, and what training takes."""
     fits = np.atleast_1d(probability_fits(costs))[:rows]
-    reached = {"fits %": [str(int(100 * p)) for p in fits], **_accuracy_columns(costs, rows)}
+    reached = {
+        "fits %": [whole_percent(p) for p in fits.tolist()],
+        **_accuracy_columns(costs, rows),
+    }
     if tokens is None:
         return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
