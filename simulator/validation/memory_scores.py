@@ -55,7 +55,7 @@ def memory_scores(p: Prediction) -> dict[str, Any]:
         "ran": int((~out).sum()),
         "ran_not_said_to_fit": int((~said & ~out).sum()),
         "ran_but_said_not": every["false_ooms"],
-        "calibration": metrics.calibration(mine.fits, ~out, BINS),
+        "calibration": metrics.calibration(mine.fits, ~out, BINS) if len(mine) else [],
         "curve": [
             {"limit": limit, **metrics.verdicts(mine.share <= limit, out)}
             for limit in (LIMITS if len(mine) else ())
