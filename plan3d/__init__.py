@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
+    from plan3d.simulator.uncertainty.memory import probability_fits
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
     from plan3d.simulator.validation.nearest_run import nearest_run
     from plan3d.simulator.workload.model import Model
@@ -63,6 +64,7 @@ _HOME = {
     "for_framework": "launch_files.frameworks",
     "nearest_run": "simulator.validation.nearest_run",
     "preset_names": "simulator.workload.presets",
+    "probability_fits": "simulator.uncertainty.memory",
     "profile_names": "simulator.hardware.cluster",
     "read_calibration": "simulator.uncertainty.calibration",
     "smallest_cluster": "launch_files.frameworks",
@@ -99,6 +101,7 @@ __all__ = [
     "for_framework",
     "nearest_run",
     "preset_names",
+    "probability_fits",
     "profile_names",
     "read_calibration",
     "smallest_cluster",

@@ -13,6 +13,7 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import probability_fits
 
 from .families import Families
 from .objective import score
@@ -156,7 +157,10 @@ class SearchResult:
         """A pandas DataFrame of the ranked plans."""
         from plan3d.simulator.step.costs_tables import frame
 
-        return frame(self.costs)
+        table = frame(self.costs)
+        if self.costs is not None:
+            table["probability_fits"] = probability_fits(self.costs)
+        return table
 
     def _repr_html_(self) -> str:
         from plan3d.simulator.step.costs_tables import html

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from plan3d.simulator.analysis import plan_difference
 from plan3d.simulator.analysis.sensitivity import HELD, Sensitivity, held, sensitivities
 from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
@@ -19,6 +21,7 @@ from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import probability_fits, verdict, word
 
 from .single_field_changes import (
     Edits,
@@ -124,6 +127,7 @@ class Explanation:
         if edits.costs is None:
             return []
         step, memory = edits.costs.step.tolist(), edits.costs.memory_total.tolist()
+        fits = np.atleast_1d(probability_fits(edits.costs)).tolist()
         return [
             {
                 "edit": edits.text(row),
@@ -133,7 +137,8 @@ class Explanation:
                 "step_change": step[row] / costs.step_seconds - 1,
                 "memory_bytes": memory[row],
                 "memory_change_bytes": memory[row] - costs.memory_bytes,
-                "verdict": str(edits.costs.verdict[row]),
+                "probability_fits": fits[row],
+                "verdict": str(word(fits[row])),
             }
             for row in rows
         ]
@@ -185,7 +190,8 @@ def _record(costs: Costs, against: Contrast) -> dict[str, Any]:
         out |= {
             "step_seconds": theirs.step_seconds,
             "memory_bytes": theirs.memory_bytes,
-            "verdict": theirs.verdict,
+            "probability_fits": probability_fits(theirs),
+            "verdict": verdict(theirs),
             "seconds": {d.name: d.change for d in plan_difference.time_differences(costs, theirs)},
             "bytes": {d.name: d.change for d in plan_difference.memory_differences(costs, theirs)},
         }

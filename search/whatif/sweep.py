@@ -27,6 +27,7 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import probability_fits, verdict
 
 from ..find_plans import DEFAULT_HEADROOM, find_plans, lists_families
 from ..result.search_result import SearchResult
@@ -131,7 +132,8 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "number_format": number_format(costs.plans),
         "memory_bytes": costs.memory_bytes,
         "capacity_bytes": costs.capacity,
-        "verdict": costs.verdict,
+        "probability_fits": probability_fits(costs),
+        "verdict": verdict(costs),
         "global_batch": point.task.global_batch,
         "plan": str(costs.plans),
     }

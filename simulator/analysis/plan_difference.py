@@ -9,6 +9,7 @@ from ..plan.fields import AXES, OF_TABLE
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..step.costs import Costs
+from ..uncertainty.memory import sentence
 from .time_breakdown import LABELS, losses
 
 WORTH_A_WORD = 0.002
@@ -107,12 +108,8 @@ def _memory_sentence(a: Costs, b: Costs) -> str:
     terms.sort(key=lambda t: -abs(t.change))
     parts = [f"{t.label} {t.change / GIB:+.1f} GiB" for t in terms[:TOLD]]
     told = f" ({', '.join(parts)})" if parts else ""
+    over = f", {format_bytes(-b.margin)} too much" if b.margin < 0 else ""
     return (
         f"Its fullest rank needs {format_bytes(b.memory_bytes)} instead of "
-        f"{format_bytes(a.memory_bytes)}{told}: it {_verdict(b)}."
+        f"{format_bytes(a.memory_bytes)}{told}: it {sentence(b)}{over}."
     )
-
-
-def _verdict(costs: Costs) -> str:
-    over = f"does not fit, {format_bytes(-costs.margin)} too much"
-    return {"fits": "fits", "edge": "fits at the edge"}.get(str(costs.verdict), over)

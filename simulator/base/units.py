@@ -139,3 +139,8 @@ def format_seconds(value: float) -> str:
         if abs(value) >= (2 * factor if factor > 1 else factor):
             return f"{value / factor:.3g} {unit}"
     return f"{value * 1e6:.3g} us"
+
+
+def whole_percent(share: float) -> str:
+    """A share in whole percent, rounded down: 0.949 is not 95."""
+    return str(int(100 * share))

@@ -16,8 +16,9 @@ from ..analysis.time_breakdown import KERNELS, Loss
 from ..base.printable import without_math
 from ..base.units import GIB
 from ..step import memory
-from ..step.costs import EDGE, Costs
-from ..step.costs_tables import number_format, summary
+from ..step.costs import Costs
+from ..step.costs_tables import number_format
+from ..uncertainty.memory import SURE, sure_share
 from .palette import (
     BLACK,
     BLUE,
@@ -35,7 +36,7 @@ from .palette import (
     time_axis,
     written,
 )
-from .report import stage_records
+from .report import stage_records, summary
 
 SHARE_DRAWN = 0.0005
 """Share of a step below which a bar is left out."""
@@ -83,8 +84,9 @@ def _colour(bar: Loss) -> str:
     return SKY if bar.name in COMMUNICATION else PINK
 
 
-def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float) -> Any:
-    """Memory of every pipeline rank by component, against what a GPU has."""
+def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float, sure: float) -> Any:
+    """Memory of every pipeline rank by component, against what a GPU has and the share of it up to
+    which a plan is said to fit."""
     ranks = np.array([stage["rank"] for stage in stages])
     bottom = np.zeros(ranks.size)
     for name, colour in MEMORY_COLOURS.items():
@@ -94,8 +96,8 @@ def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float) ->
         bottom += part
     high = max(bottom.max(), capacity / GIB)
     axes.axhline(capacity / GIB, color=BLACK, linewidth=1.2, label="capacity")
-    label = f"{100 * EDGE:.0f} % of it"
-    axes.axhline(EDGE * capacity / GIB, color=BLACK, linewidth=0.9, linestyle="--", label=label)
+    label = f"fits with probability {SURE:g}"
+    axes.axhline(sure * capacity / GIB, color=BLACK, linewidth=0.9, linestyle="--", label=label)
     axes.set(xlabel="pipeline rank", ylabel="memory of a GPU / GiB", ylim=(0, 1.05 * high))
     axes.set_xticks(ranks[:: max(ranks.size // 16, 1)])
     axes.set_xlim(ranks[0] - 0.6, ranks[-1] + 0.6)
@@ -172,7 +174,7 @@ def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     costs, drawn = costs.one(), figure(13, 4.6)
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
-    memory_bars(right, stage_records(costs), costs.capacity)
+    memory_bars(right, stage_records(costs), costs.capacity, sure_share(costs))
     return written(drawn, form)
 
 
@@ -188,7 +190,7 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     costs, page = costs.one(), figure(16, 9.5)
     upper, lower = page.subplots(2, 2)
     waterfall(upper[0], bars, costs.mfu)
-    memory_bars(upper[1], stage_records(costs), costs.capacity)
+    memory_bars(upper[1], stage_records(costs), costs.capacity, sure_share(costs))
     tornado(lower[0], found, costs.step_seconds)
     roofline(lower[1], costs)
     where = f"{costs.task.model.name} on {costs.task.gpus} x {costs.task.cluster.accelerator.name}"

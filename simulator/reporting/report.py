@@ -11,10 +11,12 @@ from typing import Any
 from ..analysis.provenance import time_provenance
 from ..base.text_tables import Table
 from ..base.units import GIB
+from ..step import costs_tables
 from ..step.costs import Costs
 from ..step.costs_tables import number_format, plan_fields
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
+from ..uncertainty.memory import probability_fits, sentence, verdict
 from .host_report import host_record
 from .why import assumptions, layers_per_rank
 
@@ -47,7 +49,8 @@ def plan_record(
         },
         **host_record(costs),
         "fits": bool(costs.fits),
-        "verdict": costs.verdict,
+        "probability_fits": probability_fits(costs),
+        "verdict": verdict(costs),
         "tokens_per_second": costs.tokens_per_second,
         **costs.reached,
         "mfu": costs.mfu,
@@ -96,6 +99,11 @@ def bounds(costs: Costs) -> tuple[float, float]:
     """Seconds between which the step of one plan lies in about four of five such runs."""
     low, high = step_interval(costs.one())
     return float(low[0]), float(high[0])
+
+
+def summary(costs: Costs) -> str:
+    """One line: the plan, its step, MFU with the peak, its memory, and how likely it fits."""
+    return costs_tables.summary(costs, sentence(costs))
 
 
 def stage_table(costs: Costs) -> Table:

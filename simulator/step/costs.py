@@ -17,10 +17,6 @@ from ..task import Task
 from . import costs_tables
 from .plan_groups import COMPUTE, PARTS, PlanGroup
 
-EDGE = 0.85
-"""Share of the capacity above which a run may or may not fit: between it and 1 lay as many
-out-of-memory runs as others among 340 labelled runs of LLaMA models on A100."""
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -89,16 +85,8 @@ class Costs:
 
     @property
     def fits(self) -> Any:
-        """Whether a GPU and, where it is used, the host have the memory."""
+        """Whether a GPU and, where it is used, the host have the memory, as predicted."""
         return (self.margin >= 0) & (self.host_share <= 1)
-
-    @property
-    def verdict(self) -> Any:
-        """'fits' below EDGE of the capacity, 'edge' up to all of it, else 'does not fit'."""
-        names = np.array(["fits", "edge", "does not fit"])
-        share = np.maximum(self.memory_total / self.capacity, self.host_share)
-        column = names[(share > EDGE).astype(int) + (share > 1)]
-        return str(column[0]) if self.single else column
 
     @property
     def seconds(self) -> dict[str, Any]:

@@ -86,15 +86,17 @@ def text(costs: Costs) -> str:
     return text_tables.plain(ranking(costs, SHOWN))
 
 
-def summary(costs: Costs) -> str:
-    """One line: the plan, its step, MFU with the peak, and whether it fits."""
+def summary(costs: Costs, fits: str = "") -> str:
+    """One line: the plan, its step, MFU with the peak, its memory, and what is said of whether it
+    fits."""
     costs = costs.one()
-    verdict = "fits, at the edge" if costs.verdict == "edge" else costs.verdict
+    told = fits or ("" if costs.fits else "does not fit")
     return (
         f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % "
         f"({100 * costs.mfu_causal:.1f} % causal) of "
         f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "
-        f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}: {verdict}"
+        f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}"
+        f"{told and f': {told}'}"
     )
 
 

@@ -18,6 +18,8 @@ from .prior import Prior
 
 FILE = "priors.json"
 KNOWN, UNKNOWN = "known", "unknown"
+MEMORY = "memory"
+"""The part about peaks of memory."""
 TAUGHT = ("fitted", "measured")
 """Kinds of a sustained rate that somebody has timed."""
 
@@ -45,10 +47,17 @@ def from_record(record: dict[str, Any]) -> Prior:
 
 
 @cache
+def records() -> dict[str, Any]:
+    """What FILE holds."""
+    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    out: dict[str, Any] = json.loads(text)
+    return out
+
+
+@cache
 def learned(which: str) -> Prior:
     """The prior of KNOWN or UNKNOWN stacks around their profiles' own numbers."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    prior = from_record(json.loads(text)[which])
+    prior = from_record(records()[which])
     return Prior(prior.names, np.zeros_like(prior.mean), prior.covariance, prior.sigma)
 
 

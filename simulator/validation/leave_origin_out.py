@@ -17,29 +17,21 @@ import numpy as np
 
 from ..base.arrays import Index, Mask, Value
 from ..plan.plan import concat
-from ..step.costs import EDGE
 from ..uncertainty.constants import CONSTANTS
-from ..uncertainty.forecast import scale_of
-from ..uncertainty.learned import KNOWN, UNKNOWN
+from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record
+from ..uncertainty.memory import NUMBERS, SURE
 from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
 from ..uncertainty.response import Simulated, Tabulated
 from . import metrics, units
-from .predict_runs import (
-    Prediction,
-    batches,
-    memory_scores,
-    predict,
-    ranking_groups,
-    widened,
-)
+from .memory_labels import held_out, taught_records
+from .memory_scores import memory_by_source, memory_scores, refused
+from .predict_runs import Prediction, batches, predict, ranking_groups, widened
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions
-from .units import Unit
+from .units import Unit, sampled
 
 NAMES = tuple(CONSTANTS)
-MOST_ROWS = 40
-"""Rows of a unit that count: those of a large one, evenly spaced."""
 DRAWS = 8
 """Ways to choose the steps of a unit that are known."""
 REGRET_DRAWS = 2
@@ -54,13 +46,6 @@ def simulated(asked: Sequence[Question]) -> Simulated:
         for rows in batches(asked)
     ]
     return Simulated(parts, NAMES)
-
-
-def sampled(rows: Sequence[int]) -> Index:
-    """At most MOST_ROWS of the rows, evenly spaced."""
-    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
-    some: Index = np.array(rows)[chosen]
-    return some
 
 
 @dataclass(frozen=True)
@@ -93,8 +78,7 @@ class Unseen:
         asked = [self.prediction.asked[row] for row in every]
         response = Tabulated.of(simulated(asked), spreads_of(NAMES))
         measured = np.log(self.prediction.measured[every])
-        own = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
-        scale = own * widened(asked)
+        scale = self.prediction.scale[every] * widened(asked)
         out, start = {}, 0
         for unit, rows in self.rows.items():
             at = np.arange(start, start + rows.size)
@@ -127,13 +111,14 @@ class Unseen:
 
 
 def knows_itself(q: Question) -> bool:
-    """Whether the row's stack was fitted to runs of its origin."""
-    every = q.task.software.provenance.values()
+    """Whether what decides steps of the row's stack was fitted to runs of its origin."""
+    every = (one for name, one in q.task.software.provenance.items() if name not in NUMBERS)
     return any(one.kind == "fitted" and q.run.origin in one.origins for one in every)
 
 
-def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Prior]:
-    """What all origins teach: of stacks that were fitted to runs of them, and of others."""
+def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
+    """What all origins teach, as JSON: of stacks that were fitted to runs of them, and of others;
+    of steps, and of peaks of memory."""
     neutral, fitted = (
         Unseen.of(predict([a for a in questions(runs, learned) if isinstance(a, Question)]))
         for learned in (False, True)
@@ -141,8 +126,9 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Prior]:
     asked = fitted.prediction.asked
     known = [u for u, rows in fitted.rows.items() if knows_itself(asked[int(rows[0])])]
     return {
-        UNKNOWN: neutral.prior(),
-        KNOWN: fit(NAMES, [fitted.table[unit] for unit in known], off=False),
+        MEMORY: taught_records(neutral.prediction, fitted.prediction),
+        UNKNOWN: as_record(neutral.prior()),
+        KNOWN: as_record(fit(NAMES, [fitted.table[unit] for unit in known], off=False)),
     }
 
 
@@ -232,7 +218,7 @@ def regret_fitting(unseen: Unseen, chosen: Sequence[Unit], steps: int) -> float 
     unit_of_row = {row: unit for unit in chosen for row in by_unit[unit]}
     for group in ranking_groups(p):
         unit = unit_of_row.get(int(group[0]))
-        fits = group[p.share[group] <= EDGE]
+        fits = group[p.fits[group] >= SURE]
         if unit is None or not fits.size or unseen.rows[unit].size <= steps:
             continue
         exact = simulated([p.asked[row] for row in fits])
@@ -269,6 +255,7 @@ def score(
     progress("reading settings")
     answers = questions(runs, learned=False)
     p = predict([answer for answer in answers if isinstance(answer, Question)])
+    p = held_out(p)
     unseen = Unseen.of(p)
     chosen = unseen.known(population)
     progress("asking the simulator about every constant")
@@ -287,6 +274,8 @@ def score(
         "classes": by_class(unseen, chosen),
         "few_shot": few_shot,
         "memory": memory_scores(p),
+        "memory_sources": memory_by_source(p),
+        "ran_out_but_refused": refused(runs, p),
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
     }
 

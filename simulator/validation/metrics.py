@@ -6,6 +6,7 @@ Pure functions of predicted and measured columns. A score of nothing is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,17 +86,35 @@ def ranking(groups: Sequence[tuple[Value, Value]]) -> dict[str, Any]:
     }
 
 
-def verdicts(share: Value, ran_out: Mask, limit: float) -> dict[str, float | None]:
-    """How often 'fits' was wrong, of runs that did not, and 'does not fit', of runs that did.
-
-    `share` is predicted memory over capacity; a run is said to fit up to `limit`.
-    """
-    fits = share <= limit
+def verdicts(fits: Mask, ran_out: Mask) -> dict[str, float | None]:
+    """How often 'fits' was wrong, of runs that did not, and 'does not fit', of runs that did."""
     ran = ~ran_out
     return {
         "false_fits": float(fits[ran_out].mean()) if ran_out.any() else None,
         "false_ooms": float((~fits)[ran].mean()) if ran.any() else None,
     }
+
+
+def calibration(
+    probability: Value, happened: Mask, bins: Sequence[float]
+) -> list[dict[str, float | int | None]]:
+    """By bin of probability, its mean and the share of rows in which it happened; the last bin
+    holds its upper bound."""
+    inside = np.clip(np.searchsorted(bins, probability, side="right") - 1, 0, len(bins) - 2)
+    out: list[dict[str, float | int | None]] = []
+    for number, (low, high) in enumerate(pairwise(bins)):
+        mine = inside == number
+        some = bool(mine.any())
+        out.append(
+            {
+                "from": low,
+                "to": high,
+                "rows": int(mine.sum()),
+                "said": float(probability[mine].mean()) if some else None,
+                "happened": float(happened[mine].mean()) if some else None,
+            }
+        )
+    return out
 
 
 def coverage(low: Value, high: Value, measured: Value) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ from ..pipeline.stage_placement import every_rank
 from ..pipeline.stage_placement import layout as stage_layout
 from ..plan.fields import AXES
 from ..plan.plan import concat
-from ..step.costs import EDGE, Costs
+from ..step.costs import Costs
 from ..step.evaluate import simulate
-from ..uncertainty.forecast import Forecast
+from ..uncertainty.forecast import Forecast, scale_of
+from ..uncertainty.memory import Spread, probability, spread_of
 from . import metrics
+from .memory_scores import COUNTS, LISTS, memory_scores, refused
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions
 
@@ -43,8 +45,6 @@ ASSUMED = 1.5
 """Errors of such rows over those of others. Chosen before they were looked at."""
 ASKED = 20
 """Rows of a source whose intervals are looked at."""
-LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
-"""Points of the curve of wrong verdicts."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Prediction:
     """Bytes of the fullest rank, reserve included, over the capacity."""
     flops: Value
     """Model FLOPs of a step over the peak FLOP/s of all GPUs: seconds at an MFU of one."""
+    scale: Value
+    """How much wider than usual the error of the row is."""
+    stack: Value
+    plan: Value
+    """Of memory.Spread, how far off its peak is."""
     half_width: Value
     """Of the 80 % interval of the step's logarithm; NaN where nobody asked."""
 
@@ -81,6 +86,20 @@ class Prediction:
         )
 
     @property
+    def capacity(self) -> Value:
+        """Bytes of a GPU."""
+        return np.array([q.at_peak.cluster.accelerator.memory for q in self.asked], float)
+
+    def below(self, share: Value) -> Value:
+        """Probability that the peak is at most this times what is predicted [row]."""
+        return probability(np.log(share), Spread(self.stack, self.plan), self.scale)
+
+    @property
+    def fits(self) -> Value:
+        """Probability that a row fits [row]."""
+        return self.below(1 / self.share)
+
+    @property
     def timed(self) -> Mask:
         return ~np.isnan(self.measured)
 
@@ -95,9 +114,9 @@ class Prediction:
 
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
-        columns = (self.step, self.memory, self.share, self.flops, self.half_width)
         asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
-        return Prediction(asked, *(column[keep] for column in columns))
+        own = (getattr(self, column.name) for column in fields(self)[1:])
+        return Prediction(asked, *(column[keep] for column in own))
 
 
 def batches(asked: Sequence[Question]) -> list[Index]:
@@ -112,7 +131,7 @@ def batches(asked: Sequence[Question]) -> list[Index]:
 
 def predict(asked: Sequence[Question]) -> Prediction:
     """Predicts every question, those of one task together."""
-    columns = np.empty((4, len(asked)))
+    columns = np.empty((7, len(asked)))
     for rows in batches(asked):
         several = [asked[row] for row in rows]
         task, at_peak = several[0].task, several[0].at_peak
@@ -130,6 +149,9 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
         columns[2, rows] = peak.memory_total / peak.capacity
         columns[3, rows] = costs.mfu * costs.step
+        columns[4, rows] = scale_of(task, plans)
+        spread = spread_of(task.software)
+        columns[5, rows], columns[6, rows] = spread.stack, spread.plan
     return Prediction(tuple(asked), *columns, half_width=np.full(len(asked), np.nan))
 
 
@@ -238,29 +260,6 @@ def score(p: Prediction, rows: int) -> dict[str, Any]:
     }
 
 
-def memory_scores(p: Prediction) -> dict[str, Any]:
-    """Errors of stated peaks; verdicts, with 'fits' up to the edge, on rows of sources that also
-    state what did not fit; and on all rows that ran, labelled so or not."""
-    measured = p.measured_memory
-    known = ~np.isnan(measured)
-    errors = metrics.errors(p.memory[known], measured[known])
-    both = {q.run.source for q in p.asked if q.run.ran_out_of_memory}
-    labelled = np.array([q.run.source in both for q in p.asked], bool)
-    share, ran_out = p.share[labelled], p.ran_out[labelled]
-    return {
-        "rows": int(known.sum()),
-        "median_abs": errors["median_abs"],
-        "mean_abs": errors["mean_abs"],
-        **metrics.verdicts(share, ran_out, EDGE),
-        "labelled": int(labelled.sum()),
-        "ran_but_said_not": metrics.verdicts(p.share, p.ran_out, EDGE)["false_ooms"],
-        "curve": [
-            {"limit": limit, **metrics.verdicts(share, ran_out, limit)}
-            for limit in (LIMITS if labelled.any() else ())
-        ],
-    }
-
-
 def _dense(p: Prediction) -> Mask:
     """Dense models in 16 bits at an MFU of at least 5 %: what the bars are stated for."""
     sixteen = np.array([q.run["dtype"] in ("bf16", "fp16") for q in p.asked], bool)
@@ -299,17 +298,17 @@ def by_source(p: Prediction, rows: Counter[str]) -> dict[str, dict[str, Any]]:
 def overall(sources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Counts added up, and scores averaged over sources so that the largest does not decide."""
     every = list(sources)
-    out: dict[str, Any] = metrics.mean_of([{**r, "memory": _without_curve(r)} for r in every])
+    out: dict[str, Any] = metrics.mean_of([{**r, "memory": _without_lists(r)} for r in every])
     for name in ("rows", "supported", "timed"):
         out[name] = sum(r[name] for r in every)
     out["regret"]["groups"] = sum(r["regret"]["groups"] for r in every)
-    for name in ("rows", "labelled"):
+    for name in COUNTS:
         out["memory"][name] = sum(r["memory"][name] for r in every)
     return out
 
 
-def _without_curve(r: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in r["memory"].items() if name != "curve"}
+def _without_lists(r: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in r["memory"].items() if name not in LISTS}
 
 
 @dataclass(frozen=True)
@@ -337,6 +336,8 @@ def validate(runs: Sequence[PublishedRun]) -> Validation:
         "sources": sources,
         "subsets": {name: _subset(part) for name, part in parts.items() if len(part)},
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
+        "calibration": memory_scores(p)["calibration"],
+        "ran_out_but_refused": refused(runs, p),
         "timed_transformers": _coverage(runs, answers),
     }
     return Validation(tuple(runs), tuple(answers), p, record)

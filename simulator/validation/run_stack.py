@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.errors import InputError
 from ..base.units import GIB
+from ..hardware.provenance import Provenance
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 
@@ -98,7 +99,15 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     software = software if learned else neutral(software)
     changes = {**_kernels(run, software), **_formats(run, software), **_recompute(run)}
     if learned:
-        changes |= {**_looked_at(run), **OF_SOURCE.get(run.source, {})}
+        fitted = OF_SOURCE.get(run.source, {})
+        told = Provenance(
+            source=f"{run.source}: its own runs",
+            measured=False,
+            kind="fitted",
+            origins=(run.origin,),
+        )
+        changes |= {**_looked_at(run), **fitted}
+        changes["provenance"] = {**software.provenance, **dict.fromkeys(fitted, told)}
     return replace(software, **changes)
 
 

@@ -69,6 +69,15 @@ STACKS = (
 )
 """Stack by a part of the framework's name; the first that fits."""
 
+_SCHEDULES = {
+    "none": "",
+    **dict.fromkeys(("afab", "all-forward-all-backward"), "gpipe"),
+    "interleaved (gis)": "interleaved-gis",
+    "interleaved (gis-h, half memory)": "interleaved-gis-h",
+    "interleaved + half activation offload": "interleaved-offload-half",
+    "interleaved + full activation offload": "interleaved-offload-full",
+}
+"""Schedules that go by another name."""
 _GIB, _GB = 2**30, 10**9
 
 
@@ -229,8 +238,7 @@ def _schedule(row: Mapping[str, str], cells: dict[str, str], assumed: list[str])
     text = row["schedule"].lower()
     inner = re.fullmatch(r"zb \((.*)\)", text)
     name = inner[1] if inner else text.removesuffix(" (deepspeed)").removesuffix(" 1f1b")
-    names = {"none": "", "afab": "gpipe", "all-forward-all-backward": "gpipe"}
-    cells["schedule"] = names.get(name, name).replace(" ", "-")
+    cells["schedule"] = _SCHEDULES.get(name, name).replace(" ", "-")
     if cells["schedule"] == "zb-2p" and _said(row, "synchronous all-reduce optimizer step"):
         cells["schedule"] = "zb-2p-sync"
     if _said(row, "first and last stage (?:have )?one layer (?:fewer|less)|embeddings? counted as"):

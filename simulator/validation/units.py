@@ -5,17 +5,20 @@ Source: definitions of populations and votes in docs/accuracy.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Mask
+from ..base.arrays import Index, Mask
 from ..base.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from .predict_runs import Prediction
     from .published_runs import PublishedRun
 
+MOST_ROWS = 40
+"""Rows of a unit that count: those of a large one, evenly spaced."""
 FEWEST_ROWS = 6
 """Timed rows that make a unit."""
 NARROWEST = 1024
@@ -141,6 +144,13 @@ def population(p: Prediction, name: str) -> Mask:
     enough = np.array([counts[unit] >= FEWEST_ROWS for unit in units], bool)
     whole: Mask = chosen & enough
     return whole
+
+
+def sampled(rows: Sequence[int]) -> Index:
+    """At most MOST_ROWS of the rows, evenly spaced."""
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
+    some: Index = np.array(rows)[chosen]
+    return some
 
 
 def rows_by_unit(p: Prediction) -> dict[Unit, list[int]]:

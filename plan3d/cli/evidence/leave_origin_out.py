@@ -12,12 +12,15 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 
 from ..screen.output import Screen, check_writable, print_json, warn, write_whole
+from . import memory_tables
+from .memory_tables import percent
 
 NOTES = (
     "nothing that published runs taught is used, but a prior of constants learned from the runs "
     "of all other origins; a unit, one source on one accelerator, precision and kind, counts once",
     "median, mean: |predicted / measured - 1| of a step; bias: the signed median, over units the "
     "mean of its size; in 80 %: measured inside that interval; width: half of it, in log",
+    memory_tables.NOTE,
     "regret: how much slower than the best measured layout is the one predicted best of those said "
     "to fit; after n steps: n random rows of a unit are known, its others are scored",
 )
@@ -44,11 +47,10 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         runs, args.population or "all", steps, (lambda what: warn(what, False)) if talks else _quiet
     )
     if args.prior_out is not None:
-        from plan3d.simulator.uncertainty.learned import as_record
         from plan3d.simulator.validation.leave_origin_out import learned_priors
 
-        priors = {name: as_record(prior) for name, prior in learned_priors(runs).items()}
-        write_whole(args.prior_out, "--prior-out", json.dumps(priors, indent=1) + "\n")
+        text = json.dumps(learned_priors(runs), indent=1) + "\n"
+        write_whole(args.prior_out, "--prior-out", text)
     if args.json:
         print_json({"plan3d": views.version(), **record})
         return 0
@@ -56,7 +58,11 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     screen.table(_few_shot(record["few_shot"]))
     screen.table(_classes(record["classes"]))
     screen.table(_units(record["units"]))
-    screen.table(_memory(record["memory"]))
+    screen.table(memory_tables.peaks({**record["memory_sources"], "together": record["memory"]}))
+    if record["memory"]["labelled"]:
+        screen.table(memory_tables.calibration(record["memory"]["calibration"]))
+        screen.lines([memory_tables.refused_line(record["ran_out_but_refused"])])
+        print()
     reasons = [f"{part['rows']} rows: {part['reason']}" for part in record["unsupported"]]
     screen.section("Not supported", reasons)
     screen.section("Notes", list(NOTES))
@@ -75,15 +81,11 @@ def _steps(text: str | None) -> tuple[int, ...]:
     return tuple(sorted({0, *map(int, parts)}))
 
 
-def _percent(share: float | None, digits: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:.{digits}f}"
-
-
 def _row(r: Mapping[str, Any], bias: str) -> tuple[str, ...]:
     width = r["half_width80"]
     return (
-        *(_percent(r[name]) for name in ("median_abs", "mean_abs", bias)),
-        *(_percent(r[name], 0) for name in ("coverage50", "coverage80", "coverage95")),
+        *(percent(r[name]) for name in ("median_abs", "mean_abs", bias)),
+        *(percent(r[name], 0) for name in ("coverage50", "coverage80", "coverage95")),
         "-" if width is None else f"{width:.2f}",
     )
 
@@ -93,7 +95,7 @@ ERRORS = ("median %", "mean %", "bias %", "in 50 %", "in 80 %", "in 95 %", "widt
 
 def _few_shot(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = [
-        (f"after {n}", str(r["units"]), *_row(r, "mean_abs_bias"), _percent(r["regret_fitting"]))
+        (f"after {n}", str(r["units"]), *_row(r, "mean_abs_bias"), percent(r["regret_fitting"]))
         for n, r in scores.items()
     ]
     headers = ("known steps", "units", *ERRORS, "regret %")
@@ -116,15 +118,3 @@ def _units(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     headers = ("unit, worst first", "origin", "rows", *ERRORS)
     words = frozenset({0, 1})
     return Table(title="and by unit", headers=headers, rows=tuple(rows), words=words)
-
-
-def _memory(r: Mapping[str, Any]) -> Table:
-    row = (
-        str(r["rows"]),
-        *(_percent(r[name]) for name in ("median_abs", "mean_abs")),
-        str(r["labelled"]),
-        *(_percent(r[name]) for name in ("false_fits", "false_ooms", "ran_but_said_not")),
-    )
-    verdicts = ("labelled", "false fits %", "false OOM %", "ran, said not %")
-    headers = ("peaks", "median %", "mean %", *verdicts)
-    return Table(title="peak memory, and whether a run fits", headers=headers, rows=(row,))

@@ -16,6 +16,8 @@ from plan3d.simulator.base.text_tables import Table
 
 from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
+from . import memory_tables
+from .memory_tables import percent
 
 if TYPE_CHECKING:
     from plan3d.simulator.validation.predict_runs import Validation
@@ -48,6 +50,7 @@ NOTES = (
     "interval: measured inside the 80 % interval",
     "regret: how much slower than the best measured layout is the one predicted best, in groups "
     "that differ in layout only; of 3: the best of the first three; tau: Kendall's",
+    memory_tables.NOTE,
     "overall averages over sources; software profiles were fitted on some of these sources, and "
     "vtrain24_single is predicted with a table of layers made from it, so these are not held-out "
     "errors (--cross-validate has those)",
@@ -156,11 +159,11 @@ def _held_out_table(
             (
                 name,
                 str(r["rows"]),
-                *(_percent(r.get(key, nothing)["median_abs"]) for key in ("shipped", "unfitted")),
-                *(_percent(r["step"][key]) for key in ERRORS),
-                *(_percent(models[key]) for key in ("median_abs", "mean_abs")),
+                *(percent(r.get(key, nothing)["median_abs"]) for key in ("shipped", "unfitted")),
+                *(percent(r["step"][key]) for key in ERRORS),
+                *(percent(models[key]) for key in ("median_abs", "mean_abs")),
                 "-" if tau is None else f"{tau:.2f}",
-                _percent(choice["top1_mean"]),
+                percent(choice["top1_mean"]),
             )
         )
     headers = ("held out", *HELD_OUT_HEADERS)
@@ -189,7 +192,7 @@ def _interval_table(intervals: Mapping[str, Mapping[str, Any]]) -> Table:
             name,
             *(str(r[key]) for key in ("rows", "sources")),
             *("-" if r[key] is None else f"{r[key]:.3f}" for key in ("low", "high")),
-            *(_percent(r[key], 0) for key in ("coverage", "elsewhere")),
+            *(percent(r[key], 0) for key in ("coverage", "elsewhere")),
         )
         for name, r in intervals.items()
     ]
@@ -203,10 +206,14 @@ def _print(record: Mapping[str, Any]) -> None:
     screen.table(_time_table("step time, and choosing by it", every))
     subsets = {name: part["pooled"] for name, part in record["subsets"].items()}
     screen.table(_time_table("the same for parts of the rows, pooled", subsets))
-    screen.table(_memory_table({**every, **subsets}))
+    peaks = {name: r["memory"] for name, r in {**every, **subsets}.items() if r["supported"]}
+    screen.table(memory_tables.peaks(peaks))
     curves = _curve_table(record["sources"])
     if curves.rows:
         screen.table(curves)
+        screen.table(memory_tables.calibration(record["calibration"]))
+        screen.lines([memory_tables.refused_line(record["ran_out_but_refused"])])
+        print()
     covered = record["timed_transformers"]
     if covered["rows"]:
         share = 100 * covered["supported"] / covered["rows"]
@@ -224,10 +231,6 @@ def _print(record: Mapping[str, Any]) -> None:
     screen.section("Notes", list(NOTES))
 
 
-def _percent(share: float | None, digits: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:.{digits}f}"
-
-
 def _time_table(title: str, scores: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for name, r in scores.items():
@@ -238,32 +241,14 @@ def _time_table(title: str, scores: Mapping[str, Mapping[str, Any]]) -> Table:
                 name,
                 str(r["rows"]),
                 str(r["supported"]),
-                *(_percent(step[key]) for key in ERRORS),
-                _percent(r["interval80_coverage"], 0),
+                *(percent(step[key]) for key in ERRORS),
+                percent(r["interval80_coverage"], 0),
                 str(choice["groups"]),
                 "-" if tau is None else f"{tau:.2f}",
-                *(_percent(choice[key]) for key in ("top1_mean", "top1_p95", "top3_mean")),
+                *(percent(choice[key]) for key in ("top1_mean", "top1_p95", "top3_mean")),
             )
         )
     return Table(title=title, headers=TIME_HEADERS, rows=tuple(rows))
-
-
-def _memory_table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
-    keys = ("median_abs", "mean_abs", "false_fits", "false_ooms", "ran_but_said_not")
-    rows = [
-        (
-            name,
-            str(r["memory"]["rows"]),
-            *(_percent(r["memory"][key]) for key in keys[:2]),
-            str(r["memory"]["labelled"]),
-            *(_percent(r["memory"][key]) for key in keys[2:]),
-        )
-        for name, r in scores.items()
-        if r["supported"]
-    ]
-    verdicts = ("labelled", "false fits %", "false OOM %", "ran, said not %")
-    headers = ("source", "peaks", "median %", "mean %", *verdicts)
-    return Table(title="peak memory, and whether a run fits", headers=headers, rows=tuple(rows))
 
 
 def _curve_table(sources: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -272,8 +257,8 @@ def _curve_table(sources: Mapping[str, Mapping[str, Any]]) -> Table:
         (
             name,
             f"{100 * point['limit']:.0f}",
-            _percent(point["false_fits"]),
-            _percent(point["false_ooms"]),
+            percent(point["false_fits"]),
+            percent(point["false_ooms"]),
         )
         for name, r in sources.items()
         for point in r["memory"]["curve"]

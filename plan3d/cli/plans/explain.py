@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB
+from plan3d.simulator.base.units import GIB, whole_percent
 
 from ..screen.output import Progress, Screen, print_json, write_whole
 
@@ -68,14 +68,13 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
 
 def _print(found: Explanation, asked: str | None) -> None:
     from plan3d.simulator.reporting import report, why
-    from plan3d.simulator.step import costs_tables
 
     from ..screen import views
 
     costs, screen = found.costs, Screen()
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
-    screen.lines([f"Plan: {costs_tables.summary(costs)}", *views.anchor_lines(costs)])
+    screen.lines([f"Plan: {report.summary(costs)}", *views.anchor_lines(costs)])
     print()
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))
@@ -118,12 +117,13 @@ def _edit_table(title: str, records: list[dict[str, Any]]) -> Table:
             f"{100 * r['step_change']:+.1f}",
             f"{r['memory_bytes'] / GIB:.1f}",
             f"{r['memory_change_bytes'] / GIB:+.1f}",
+            whole_percent(r["probability_fits"]),
             r["verdict"],
         )
         for r in records
     )
-    headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "verdict")
-    return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 5}))
+    headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "fits %", "verdict")
+    return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 6}))
 
 
 def _sensitivity_table(found: Explanation) -> Table:

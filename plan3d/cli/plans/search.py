@@ -182,6 +182,7 @@ def _print_search(
     print()
     print_ranking(screen, result.costs, args, tokens, extra=views.family_columns(result))
     screen.lines([*export.refusal_line(result), *views.count_lines(result)])
+    screen.lines(views.fits_lines(result.costs))
     if tokens is not None:
         screen.lines([views.training_line(result.costs, tokens, args.price)])
     screen.lines(views.accuracy_lines(result.costs))

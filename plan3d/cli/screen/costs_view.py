@@ -37,7 +37,7 @@ def print_ranking(
 def print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -> None:
     """Where one plan's time and memory go, why, and what that rests on."""
     low, high = report.bounds(costs)
-    said = f"{title}: {costs_tables.summary(costs)}; step between {low:.4g} and {high:.4g} s"
+    said = f"{title}: {report.summary(costs)}; step between {low:.4g} and {high:.4g} s"
     screen.lines([said, *views.anchor_lines(costs)])
     print()
     for table in costs_tables.breakdown(costs):

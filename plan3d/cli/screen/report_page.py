@@ -60,7 +60,7 @@ def _answer(
 ) -> list[str]:
     best = costs.take(slice(0, 1))
     low, high = report.bounds(best)
-    said = [f"Best plan: {costs_tables.summary(best)}; step between {low:.4g} and {high:.4g} s"]
+    said = [f"Best plan: {report.summary(best)}; step between {low:.4g} and {high:.4g} s"]
     said += views.anchor_lines(best)
     if tokens is not None:
         said.append(views.training_line(costs, tokens, price))

@@ -11,8 +11,14 @@ import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base import csv_cells
-from plan3d.simulator.base.units import GIB, format_count, format_flops, format_seconds
-from plan3d.simulator.plan.families import families, spelled
+from plan3d.simulator.base.units import (
+    GIB,
+    format_count,
+    format_flops,
+    format_seconds,
+    whole_percent,
+)
+from plan3d.simulator.plan import families
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
@@ -21,6 +27,7 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share, word
 from plan3d.simulator.validation.nearest_run import nearest_run
 
 from . import proof
@@ -193,11 +200,29 @@ def _ties(result: SearchResult) -> list[str]:
     ]
 
 
+def fits_lines(costs: Costs) -> list[str]:
+    """Where the best plan is not sure to fit, the first listed one that is."""
+    fits = np.atleast_1d(probability_fits(costs))
+    if fits[0] >= SURE:
+        return []
+    sure = np.flatnonzero(fits >= SURE)
+    leave = 100 * (1 - sure_share(costs.take(slice(0, 1))))
+    other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
+    return [
+        f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
+        f"--memory-headroom {np.ceil(leave):.0f}% asks for plans that do"
+    ]
+
+
 def training_columns(
     costs: Costs, rows: int, tokens: float | None, price: float | None
 ) -> dict[str, list[str]]:
-    """Columns of a ranking that tell what training takes."""
-    reached = _accuracy_columns(costs, rows)
+    """Columns of a ranking that tell how likely a plan fits, and what training takes."""
+    fits = np.atleast_1d(probability_fits(costs))[:rows]
+    reached = {
+        "fits %": [whole_percent(p) for p in fits.tolist()],
+        **_accuracy_columns(costs, rows),
+    }
     if tokens is None:
         return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
@@ -267,7 +292,8 @@ def plan_records(
 def family_records(result: SearchResult) -> list[dict[str, Any]]:
     """The family of each ranked plan, and what the plan stands for where families are listed."""
     assert result.costs is not None
-    names = [{"plan_family": spelled(of)} for of in families(result.costs.plans)]
+    of = families.families(result.costs.plans)
+    names = [{"plan_family": families.spelled(one)} for one in of]
     if result.families is None:
         return names
     standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
@@ -347,8 +373,12 @@ def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dic
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
     if costs.fits:
-        edge = " AT THE EDGE" if costs.verdict == "edge" else ""
-        return f"FITS{edge}, {costs.margin / GIB:.1f} GiB left on the fullest rank"
+        probability = float(probability_fits(costs))
+        edge = "" if word(probability) == "fits" else " AT THE EDGE"
+        return (
+            f"FITS{edge} with probability {spelled(probability)}, "
+            f"{costs.margin / GIB:.1f} GiB left on the fullest rank"
+        )
     if costs.margin >= 0:
         return (
             f"DOES NOT FIT ON THE HOST: a node needs {costs.node_bytes / GIB:,.1f} GiB of "

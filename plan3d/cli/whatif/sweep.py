@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, format_flops
+from plan3d.simulator.base.units import GIB, format_flops, whole_percent
 
 from ..arguments import sweep_points
 from ..arguments.sweep_points import SIZES, Axis
@@ -157,6 +157,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
     ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
     ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
+    ("probability_fits", "fits %", whole_percent),
     ("train_seconds", "days", lambda x: f"{x / DAY:.1f}"),
     ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),
     ("cost_usd", "USD", lambda x: f"{x:,.0f}"),

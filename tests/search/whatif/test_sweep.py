@@ -37,6 +37,7 @@ ROWS = [run_point(p) for p in POINTS]
 def test_rows_hold_settings_and_numbers():
     first = ROWS[0]
     assert (first["gpus"], first["status"], first["verdict"]) == (1, "ok", "fits")
+    assert 0.95 <= first["probability_fits"] <= 1
     assert first["tokens_per_second"] * first["step_seconds"] == pytest.approx(48 * 2048)
     assert first["step_seconds_low"] < first["step_seconds"] < first["step_seconds_high"]
     trained = run_point(point(2, tokens=1e9, price=2.0))

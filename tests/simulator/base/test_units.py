@@ -122,3 +122,9 @@ def test_convert_refuses(value: float, unit: str, dimension: str) -> None:
 def test_convert_names_near_units() -> None:
     with pytest.raises(InputError, match="did you mean"):
         units.convert(1, "GB/sec", "bandwidth")
+
+
+def test_whole_percent_is_rounded_down():
+    assert [units.whole_percent(share) for share in (0.0, 0.949, 0.95, 0.9999, 1.0)] == [
+        *("0", "94", "95", "99", "100")
+    ]

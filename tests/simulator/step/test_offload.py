@@ -24,6 +24,7 @@ from plan3d.simulator.step.costs_tables import breakdown
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import verdict
 from plan3d.simulator.workload.model import Model
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -204,7 +205,7 @@ def test_a_host_may_be_too_small():
     assert costs.margin > 0
     assert costs.host_share > 1
     assert not costs.fits
-    assert costs.verdict == "does not fit"
+    assert verdict(costs) == "does not fit"
     assert evaluate(task(gpus=8), Plan(offload_optimizer=100)).fits
 
 

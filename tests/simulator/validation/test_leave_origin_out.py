@@ -12,10 +12,8 @@ import pytest
 from plan3d.cli.main import main
 from plan3d.simulator.validation import units
 from plan3d.simulator.validation.leave_origin_out import (
-    MOST_ROWS,
     Scored,
     Unseen,
-    sampled,
     score,
     summary,
 )
@@ -61,9 +59,9 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
 
 
 def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
-    assert sampled(range(7)).tolist() == list(range(7))
-    many = sampled(range(1000))
-    assert many.size == MOST_ROWS
+    assert units.sampled(range(7)).tolist() == list(range(7))
+    many = units.sampled(range(1000))
+    assert many.size == units.MOST_ROWS
     assert (many[0], many[-1]) == (0, 999)
     assert np.ptp(np.diff(many)) <= 1
 

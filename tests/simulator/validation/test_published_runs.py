@@ -15,6 +15,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.validation import short_format
 from plan3d.simulator.validation.published_runs import SHIPPED, PublishedRun, read_runs
 from plan3d.simulator.validation.run_columns import NEEDED, columns
 from plan3d.simulator.validation.run_model import FAMILIES
@@ -353,3 +354,19 @@ def test_a_layer_list_needs_no_sizes_but_a_machine() -> None:
     (run, *_) = (run for run in read_runs() if run.source == "bluefog21")
     blind = PublishedRun({**run.cells, "accelerator": None})
     assert questions([blind]) == ["accelerator not stated"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ("interleaved (GIS)", "interleaved-gis"),
+        ("interleaved (GIS-H, half memory)", "interleaved-gis-h"),
+        ("interleaved + half activation offload", "interleaved-offload-half"),
+        ("interleaved + full activation offload", "interleaved-offload-full"),
+        ("AFAB", "gpipe"),
+        ("1F1B (DeepSpeed)", "1f1b"),
+    ],
+)
+def test_schedules_of_the_short_format(stated: str, read: str) -> None:
+    row = dict.fromkeys(short_format.NEEDED, "") | {"schedule": stated, "framework": "Megatron-LM"}
+    assert short_format.translated(row, "row 1").get("schedule") == read

@@ -1,0 +1,122 @@
+"""Whether plans fit: the probability that their peak of memory stays below the capacity.
+
+    log(peak_i / predicted_i) = b + e_i,    b ~ N(0, stack^2),    e_i ~ plan s_i t_4
+
+    P(fits) = P(b + e_i <= log(capacity / predicted_i))
+
+b the error that all plans of a stack share, s_i how much wider than usual that of a plan is
+(forecast.scale_of). The prediction is the median. A peak is what the allocator holds, slack and
+context included: a run that needs its slack back to go on stalls, and does not count as fitting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..hardware.software import Software
+from ..step.costs import Costs
+from .forecast import scale_of
+from .learned import KNOWN, MEMORY, TAUGHT, UNKNOWN, records
+
+SURE, EVEN = 0.95, 0.5
+"""Probabilities from which a plan is said to fit, and to be at the edge."""
+WORDS = ("does not fit", "edge", "fits")
+NUMBERS = (
+    *("gradient_memory", "optimizer_memory", "bucket_memory", "boundary_buffers", "working_sets"),
+    *("context_bytes", "communicator_bytes", "allocator_slack", "logit_bytes"),
+)
+"""Numbers of a stack that peaks of memory teach."""
+NODES = np.linspace(-5.0, 5.0, 101)
+"""Values of b / stack that are summed over."""
+WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
+ROOMS = np.linspace(0.0, 3.0, 3001)
+"""Logs of capacity over prediction among which `share_for` looks."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far off predicted peaks are, in log."""
+
+    stack: Value | float
+    """Standard deviation of what plans of a stack share; one, or one a row."""
+    plan: Value | float
+    """Scale of Student's t, 4 degrees of freedom, of what they do not."""
+
+
+def student(z: Value) -> Value:
+    """The distribution function of Student's t with 4 degrees of freedom.
+
+    1/2 + 3/8 u (1 - u^2 / 12),    u = z / sqrt(1 + z^2 / 4)
+
+    Source: Abramowitz and Stegun 1964, equation 26.7.4.
+    """
+    u = z / np.sqrt(1 + z**2 / 4)
+    out: Value = 0.5 + 0.375 * u * (1 - u**2 / 12)
+    return out
+
+
+def probability(room: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
+    """P(b + e <= room) [row], room = log(capacity / predicted)."""
+    stack, width = np.asarray(spread.stack)[..., None], np.asarray(spread.plan * scale)[..., None]
+    out: Value = student((np.asarray(room)[..., None] - stack * NODES) / width) @ WEIGHTS
+    return out
+
+
+def share_for(wanted: float, spread: Spread, scale: float = 1.0) -> float:
+    """The share of the capacity up to which a plan fits with a probability of at least EVEN."""
+    return float(np.exp(-np.interp(wanted, probability(ROOMS, spread, scale), ROOMS)))
+
+
+def is_known(software: Software) -> bool:
+    """Whether a number of a stack that decides peaks was fitted to peaks of it, or measured."""
+    return any(
+        name in software.provenance and software.provenance[name].kind in TAUGHT for name in NUMBERS
+    )
+
+
+def spread_of(software: Software) -> Spread:
+    """How far off the peaks of a stack are, less where it is known."""
+    record = records()[MEMORY][KNOWN if is_known(software) else UNKNOWN]
+    return Spread(record["stack"], record["plan"])
+
+
+def probability_fits(costs: Costs) -> Any:
+    """Probability that each plan fits [row], of the GPU or, where it is fuller, the host."""
+    share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
+    spread, scale = spread_of(costs.task.software), scale_of(costs.task, costs.plans.table())
+    out = probability(-np.log(share), spread, scale)
+    return float(out[0]) if costs.single else out
+
+
+def sure_share(costs: Costs) -> float:
+    """The share of the capacity up to which plans like one plan are said to fit."""
+    (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
+    return share_for(SURE, spread_of(costs.task.software), scale)
+
+
+def verdict(costs: Costs) -> Any:
+    """'fits' from SURE on, 'edge' from EVEN on, else 'does not fit' [row]."""
+    words = word(probability_fits(costs))
+    return str(words) if costs.single else words
+
+
+def sentence(costs: Costs) -> str:
+    """Whether one plan fits, and how likely that is."""
+    probability = float(probability_fits(costs.one()))
+    told = {"fits": "fits", "edge": "fits, at the edge"}.get(str(word(probability)), WORDS[0])
+    return f"{told} (probability {spelled(probability)})"
+
+
+def spelled(probability: float) -> str:
+    """A probability to a hundredth, rounded down so that 0.95 is one, and never as certain."""
+    hundredths = int(100 * probability)
+    return {0: "<0.01", 99: ">0.99", 100: ">0.99"}.get(hundredths, f"{hundredths / 100:.2f}")
+
+
+def word(fits: Value | float) -> Any:
+    """What a probability is called [row]."""
+    return np.array(WORDS)[(np.asarray(fits) >= EVEN).astype(int) + (np.asarray(fits) >= SURE)]

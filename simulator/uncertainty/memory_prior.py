@@ -1,0 +1,93 @@
+"""How far off predicted peaks of memory are, learned from peaks and from runs that ran out of it.
+
+    L_u(stack, plan) = integral N(b; 0, stack^2) prod_i l_i(b) db
+
+    l_i = t((y - b) / (plan s_i)) / (plan s_i)                      a measured peak
+    l_i = T((high - b) / (plan s_i)) - T((low - b) / (plan s_i))    one known to lie between
+
+y, low and high are logs of peak / predicted; u is a source of one stack, t and T the density and
+distribution function of Student's t with 4 degrees of freedom. The peak of a run that ran out of
+memory is above log(capacity / predicted), that of one that ran below it. Both numbers are means
+over a grid, on a log scale, so that few sources leave them wide.
+Sources: Tobin 1958 (censored observations); Laird and Ware 1982 (random effects).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..base.arrays import Index, Mask, Value
+from .memory import Spread, student
+
+STACK, PLAN = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
+"""Values of the two numbers that are weighed."""
+START = Spread(0.1, 0.05)
+"""Where they start: reserved over allocated memory is 1.06 to 1.22 by stack (SimuMax; Mist, Zhu et
+al. 2025, arXiv:2503.19050)."""
+DOUBT = 0.5
+"""Standard deviation of the log of both, before anything is seen."""
+SHARED = np.arange(-1.5, 1.5, 0.0025)
+"""Values of b."""
+SMALLEST = 1e-300
+"""Of a likelihood."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Peaks of one stack: what is known of log(peak / predicted) [row]."""
+
+    low: Value
+    high: Value
+    """Equal to `low` where the peak was measured."""
+    scale: Value
+    """s [row]."""
+
+    def take(self, rows: Index | Mask) -> Peaks:
+        """The chosen rows."""
+        return Peaks(self.low[rows], self.high[rows], self.scale[rows])
+
+
+def log_of_rows(peaks: Peaks, plan: float) -> Value:
+    """log prod_i l_i [b]."""
+    known = peaks.low == peaks.high
+    measured, bounded = peaks.take(known), peaks.take(~known)
+    width = plan * measured.scale[:, None]
+    z = (measured.low[:, None] - SHARED) / width
+    density: Value = np.log(0.375 / width) - 2.5 * np.log1p(z**2 / 4)
+    low, high = (
+        _below((side[:, None] - SHARED) / (plan * bounded.scale[:, None]))
+        for side in (bounded.low, bounded.high)
+    )
+    between: Value = np.log(np.maximum(high - low, SMALLEST))
+    out: Value = density.sum(axis=0) + between.sum(axis=0)
+    return out
+
+
+def _below(z: Value) -> Value:
+    """T(z), at infinity as well."""
+    bounded: Value = student(np.clip(z, -1e6, 1e6))
+    return bounded
+
+
+def log_likelihood(peaks: Peaks) -> Value:
+    """log L of one source [stack, plan]."""
+    rows = np.stack([log_of_rows(peaks, plan) for plan in PLAN], axis=1)
+    top = rows.max(axis=0)
+    bell = np.exp(-0.5 * (SHARED / STACK[:, None]) ** 2)
+    bell /= bell.sum(axis=1, keepdims=True)
+    out: Value = np.log(np.maximum(bell @ np.exp(rows - top), SMALLEST)) + top
+    return out
+
+
+def fit(likelihoods: Sequence[Value]) -> Spread:
+    """The two numbers that suit some sources, given their log_likelihood; START of none."""
+    far = (np.log(STACK[:, None] / START.stack) / DOUBT) ** 2
+    far = far + (np.log(PLAN / START.plan) / DOUBT) ** 2
+    weight = sum(likelihoods, -0.5 * far)
+    weight = np.exp(weight - weight.max())
+    weight /= weight.sum()
+    stack = np.exp(weight.sum(axis=1) @ np.log(STACK))
+    return Spread(float(stack), float(np.exp(weight.sum(axis=0) @ np.log(PLAN))))

@@ -1,0 +1,79 @@
+"""How far off peaks are: likelihoods by hand, and spreads that runs were made with found again."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.uncertainty.memory import Spread, probability, student
+from plan3d.simulator.uncertainty.memory_prior import (
+    PLAN,
+    STACK,
+    START,
+    Peaks,
+    fit,
+    log_likelihood,
+)
+
+INF = math.inf
+Z = np.linspace(-9, 9, 1801)
+
+
+def peaks(*rows):
+    low, high = np.array(rows, float).T
+    return Peaks(low, high, np.ones(len(rows)))
+
+
+def test_at_the_prediction_a_run_is_as_likely_to_run_out_as_not():
+    """Censored rows with no room: one half, whatever the spreads."""
+    for row in ((0, INF), (-INF, 0)):
+        assert log_likelihood(peaks(row)) == pytest.approx(math.log(0.5), abs=1e-3)
+
+
+def test_a_censored_row_is_the_probability_that_it_fits():
+    ran, out = log_likelihood(peaks((-INF, 0.1))), log_likelihood(peaks((0.1, INF)))
+    for i, j in ((3, 5), (12, 12), (20, 8)):
+        fits = float(probability(np.array(0.1), Spread(STACK[i], PLAN[j])))
+        assert np.exp([ran[i, j], out[i, j]]) == pytest.approx([fits, 1 - fits], abs=2e-3)
+
+
+def test_a_measured_peak_is_the_density():
+    """Where plans are hardly off, that of what they share: 1 / (stack sqrt(2 pi))."""
+    found = log_likelihood(peaks((0, 0)))[-1, 0]
+    assert found == pytest.approx(-math.log(STACK[-1] * math.sqrt(2 * math.pi)), abs=1e-2)
+
+
+def test_rows_of_a_stack_share_its_error():
+    """One ran and one ran out at the same share: less likely than a half times a half, as both have
+    the same error; nearly that where they share little."""
+    both = np.exp(log_likelihood(peaks((-INF, 0), (0, INF))))
+    assert (both < 0.25 + 1e-6).all()
+    assert both[0, -1] == pytest.approx(0.25, rel=0.02)
+    assert both[-1, 0] < 0.02
+
+
+def test_nothing_seen_leaves_the_start():
+    found = fit([])
+    assert (found.stack, found.plan) == pytest.approx((START.stack, START.plan), rel=0.03)
+
+
+def test_spreads_that_runs_were_made_with_are_found_again():
+    """Twenty stacks and eight plans of each, at quantiles of both distributions."""
+    made = Spread(0.2, 0.03)
+    shared = [made.stack * NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)]
+    own = np.interp((np.arange(8) + 0.5) / 8, student(Z), Z) * made.plan
+    each = [log_likelihood(Peaks(b + own, b + own, np.ones(8))) for b in shared]
+    found = fit(each)
+    assert found.stack == pytest.approx(made.stack, rel=0.1)
+    assert found.plan == pytest.approx(made.plan, rel=0.1)
+
+
+def test_a_run_that_should_have_fitted_widens():
+    calm = [log_likelihood(peaks((0.02, 0.02), (-0.02, -0.02)))] * 4
+    shock = log_likelihood(peaks((0.3, INF)))
+    assert fit([*calm, shock]).stack > fit(calm).stack
+    easy = log_likelihood(peaks((-INF, 0.3)))
+    assert fit([*calm, easy]).stack < fit(calm).stack * 1.001

@@ -1,0 +1,121 @@
+"""What peaks and out-of-memory labels of published runs say, and their score by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, log
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.validation import metrics
+from plan3d.simulator.validation.memory_labels import (
+    held_out,
+    is_taught,
+    peaks_by_source,
+    taught_records,
+)
+from plan3d.simulator.validation.memory_scores import memory_scores, refused
+from plan3d.simulator.validation.predict_runs import Prediction, predict
+from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
+from plan3d.simulator.validation.run_tasks import Question, questions
+
+
+@pytest.fixture(scope="module")
+def p() -> Prediction:
+    """Peaks of two sources: the zero-bubble tables, and BLOOM's prequel."""
+    some = [run for run in read_runs() if run.source in ("zerobubble24", "bloom_prequel22")]
+    return predict([q for q in questions(some) if isinstance(q, Question)])
+
+
+def marked(p: Prediction, row: int, **cells: object) -> Prediction:
+    """One row with other cells; what is None is taken out."""
+    new = {**p.asked[row].run.cells, **cells}
+    run = PublishedRun({name: value for name, value in new.items() if value is not None})
+    asked = [*p.asked[:row], replace(p.asked[row], run=run), *p.asked[row + 1 :]]
+    return replace(p, asked=tuple(asked))
+
+
+def first(p: Prediction, count: int) -> Prediction:
+    """The first rows of the zero-bubble tables that state a peak."""
+    rows = [
+        row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24" and q.run.measured
+    ]
+    return p.take(np.isin(np.arange(len(p)), rows[:count]))
+
+
+def test_a_measured_peak_is_known(p: Prediction) -> None:
+    found = peaks_by_source(p)["zerobubble24"]
+    assert found.low.tolist() == found.high.tolist()
+    assert found.low.size == 40
+    assert np.abs(found.low).max() < 0.1
+
+
+def test_a_label_is_a_bound(p: Prediction) -> None:
+    """A run that ran out needs more than the capacity, its twin that ran less."""
+    source = first(p, 3)
+    out = marked(source, 0, status="oom", peak_bytes=None)
+    out = marked(out, 1, peak_bytes=None)
+    found = peaks_by_source(out)["zerobubble24"]
+    room = [log(1 / out.share[row]) for row in (0, 1)]
+    assert found.low.tolist()[:2] == pytest.approx([room[0], -inf])
+    assert found.high.tolist()[:2] == pytest.approx([inf, room[1]])
+    assert found.low[2] == found.high[2]
+    assert peaks_by_source(marked(first(p, 1), 0, peak_bytes=None)) == {}
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [{"peak_bytes": 1e9}, {"assumed": ("hidden",)}, {"memory_use": "score-only"}],
+    ids=["a small part of the capacity", "a guessed width", "not to be learned from"],
+)
+def test_rows_that_teach_nothing(p: Prediction, cells: dict[str, object]) -> None:
+    one = first(p, 1)
+    assert set(peaks_by_source(one)) == {"zerobubble24"}
+    assert peaks_by_source(marked(one, 0, **cells)) == {}
+
+
+def test_an_origin_does_not_teach_its_own_score(p: Prediction) -> None:
+    """Its peaks twice as high: other origins' spreads widen, its own stays."""
+    before = held_out(p)
+    rows = [row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24"]
+    doubled = p
+    for row in rows:
+        cells = p.asked[row].run.cells
+        if "peak_bytes" in cells:
+            doubled = marked(doubled, row, peak_bytes=2 * cells["peak_bytes"])
+    after = held_out(doubled)
+    other = next(row for row, q in enumerate(p.asked) if q.run.source == "bloom_prequel22")
+    assert after.stack[rows[0]] == before.stack[rows[0]]
+    assert after.stack[other] > before.stack[other]
+
+
+def test_what_taught_is_named(p: Prediction) -> None:
+    record = taught_records(p, p)
+    assert record["unknown"]["sources"] == ["bloom_prequel22", "zerobubble24"]
+    assert record["unknown"]["origins"] == ["bigscience", "zerobubble24"]
+    assert all(is_taught(q) for q in p.asked if q.run.source == "zerobubble24")
+    assert record["known"]["peaks"] <= record["unknown"]["peaks"] <= 80
+
+
+def test_scores_by_hand(p: Prediction) -> None:
+    """Four rows of a source with shares 0.2, 0.99, 0.2 and 3; the last two ran out of memory."""
+    four = p.take(np.arange(len(p)) < 4)
+    four = replace(four, share=np.array([0.2, 0.99, 0.2, 3.0]))
+    for row in (2, 3):
+        four = marked(four, row, status="oom", peak_bytes=None)
+    score = memory_scores(four)
+    assert (score["labelled"], score["ran_out"], score["ran"]) == (4, 2, 2)
+    assert (score["ran_out_said_to_fit"], score["ran_not_said_to_fit"]) == (1, 1)
+    assert (score["false_fits"], score["false_ooms"]) == (0.5, 0.5)
+    assert [one["rows"] for one in score["calibration"]] == [1, 0, 0, 1, 0, 2]
+    runs = [q.run for q in four.asked]
+    assert refused([*runs, PublishedRun({"status": "oom"})], four) == 1
+
+
+def test_calibration_by_hand() -> None:
+    said, ran = np.array([0.1, 0.3, 0.6, 1.0]), np.array([False, True, True, True])
+    low, high = metrics.calibration(said, ran, (0.0, 0.5, 1.0))
+    assert (low["rows"], low["said"], low["happened"]) == (2, pytest.approx(0.2), 0.5)
+    assert (high["rows"], high["said"], high["happened"]) == (2, pytest.approx(0.8), 1.0)
+    assert metrics.calibration(said[:0], ran[:0], (0.0, 1.0))[0]["said"] is None
