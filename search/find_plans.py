@@ -11,6 +11,7 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
 from plan3d.simulator.task import Task
 
+from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
 from .result.objective import check_goal
 from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
@@ -37,6 +38,8 @@ BACKENDS: Registry[Callable[..., SearchResult]] = Registry(
 """Searches that take a space; those of sampling.samplers.SAMPLERS draw plans from it."""
 UNEQUAL = ("dynamic-programming", "integer-programming")
 """Backends whose plans may have stages that differ."""
+PROVING = ("branch-and-bound", *UNEQUAL)
+"""Backends that leave out plans that the expected step rules out."""
 SPACES = ("uniform", "staged")
 """Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
@@ -53,6 +56,7 @@ def find_plans(
     choose: Mapping[str, Sequence[Any]] | None = None,
     system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
+    risk: float | None = None,
     top: int = 10,
     budget: int | None = None,
     time_limit: float | None = None,
@@ -64,8 +68,10 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free. The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when
-    None) is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    free. `risk` ranks the at_risk.SHORT_LIST best by that quantile of their forecast step instead
+    of its expectation: 0.9 is what nine of ten such runs stay below. The search ends, incomplete,
+    after `budget` plans or `time_limit` seconds; `seed` (0 when None) is what SAMPLERS draw from,
+    which end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
@@ -75,13 +81,15 @@ def find_plans(
     objective_of(objective)
     check_goal(objective, task)
     _check_numbers(top, headroom, budget)
+    if risk is not None:
+        check_risk(risk, objective, backend, backend not in PROVING)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
     values = constraints(system_named(system), task, choose or {}) if system else choose
     options = SearchOptions(
         objective=objective,
         limit=limit,
-        top=top,
+        top=top if risk is None else max(top, SHORT_LIST),
         budget=budget,
         deadline=deadline,
         progress=progress,
@@ -92,7 +100,8 @@ def find_plans(
         # What was asked for by name has an answer, if none that can be launched.
         wanted = unrestricted(wanted)
         found = search(_subject(wanted, space, backend, values), options, **drawn)
-    return replace(found, task=task, system=system)
+    found = replace(found, task=task, system=system)
+    return found if risk is None else ranked_at_risk(found, risk, top)
 
 
 def _launchable(

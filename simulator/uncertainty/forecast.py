@@ -82,6 +82,12 @@ class Forecast:
         width = self.half_width(level)
         return np.exp(self.log_seconds - width), np.exp(self.log_seconds + width)
 
+    def quantile(self, share: float) -> Value:
+        """Seconds that a step stays below with probability `share` [row]."""
+        width = self.half_width(abs(2 * share - 1))
+        out: Value = np.exp(self.log_seconds + np.sign(share - 0.5) * width)
+        return out
+
     def fastest(self) -> Value:
         """Probability that each plan is the fastest of the table [row].
 

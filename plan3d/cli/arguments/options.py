@@ -66,6 +66,14 @@ OPTIONS = (
         help="step-time (default), memory, cost or time-to-accuracy",
     ),
     Option(
+        flag="--risk",
+        value="Q",
+        read=positive,
+        verbs=SEARCH,
+        help="rank the 300 best plans by this quantile of the forecast step instead of its "
+        "expectation: 0.9 is what nine of ten such runs stay below",
+    ),
+    Option(
         flag="--backend",
         value="B",
         verbs=SEARCH,

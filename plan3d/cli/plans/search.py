@@ -103,6 +103,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "system": args.system,
         "objective": args.objective,
         "headroom": args.memory_headroom,
+        "risk": args.risk,
         "top": args.top,
         "budget": args.budget,
         "time_limit": args.time_limit,

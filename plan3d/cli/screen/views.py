@@ -125,10 +125,15 @@ def count_lines(result: SearchResult) -> list[str]:
     met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
     found = (
         f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
-        f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
+        f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
     return [found, *proof.lines(result), *_ties(result), *_events(result)]
+
+
+def _ranked_by(result: SearchResult) -> str:
+    """The objective, and the quantile of it that ranks."""
+    return result.objective + (f" at quantile {result.risk:g}" if result.risk is not None else "")
 
 
 def _large(count: int) -> str:
@@ -245,12 +250,17 @@ def search_record(
         plans = plan_records(result.costs, result.limit, tokens, price, forecast)
         for plan, share in zip(plans, forecast.fastest().tolist(), strict=True):
             plan["probability_fastest"] = share
+        if result.risk is not None:
+            at_risk = forecast.quantile(result.risk).tolist()
+            for plan, seconds in zip(plans, at_risk, strict=True):
+                plan["step_seconds_at_risk"] = seconds
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds
     out = {
         **question_record(result.task, tokens),
         "backend": result.backend,
         "objective": result.objective,
+        **({} if result.risk is None else {"risk": result.risk}),
         "memory_limit_bytes": float(result.limit),
         "ties": result.ties,
         "counts": {
