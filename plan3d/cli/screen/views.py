@@ -19,6 +19,7 @@ from plan3d.simulator.reporting.why import loss_shares, provenance_counts, prove
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
 
 from . import proof
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
 
 RULES_SHOWN = 4
+TO_TIME = 3
+"""Plans that are suggested to be timed."""
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 DAY = 86400.0
@@ -161,11 +164,20 @@ def _ties(result: SearchResult) -> list[str]:
 
     if result.ties < 2 or result.costs is None:
         return []
-    share = Forecast.of(result.task, result.costs.plans).fastest()
+    choice = Forecast.of(result.task, result.costs.plans).choice
+    chance, regret = choice.fastest[0], choice.regret[0]
     return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the {share.size} "
-        f"listed plan 1 is the fastest with probability {share[0]:.2f}, so time several"
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the "
+        f"{choice.mean.size} listed plan 1 is the fastest with probability {chance:.2f}, its "
+        f"expected regret {100 * regret:.1f} %; {_to_time(choice)}"
     ]
+
+
+def _to_time(choice: Choice) -> str:
+    """Which plans to time next, and what that leaves."""
+    found = choice.time_next(TO_TIME)
+    ranks = " ".join(str(one.row + 1) for one in found)
+    return f"time plans {ranks} next: the best of them has {100 * found[-1].regret:.1f} %"
 
 
 def training_columns(
@@ -245,11 +257,18 @@ def search_record(
     """The JSON object of a search."""
     counts = result.counts
     plans: list[dict[str, Any]] = []
+    time_next: list[dict[str, Any]] = []
     if result.costs is not None:
         forecast = Forecast.of(result.task, result.costs.plans)
         plans = plan_records(result.costs, result.limit, tokens, price, forecast)
-        for plan, share in zip(plans, forecast.fastest().tolist(), strict=True):
-            plan["probability_fastest"] = share
+        choice = forecast.choice
+        for row, plan in enumerate(plans):
+            plan["probability_fastest"] = float(choice.fastest[row])
+            plan["expected_regret"] = float(choice.regret[row])
+        time_next = [
+            {"rank": one.row + 1, "expected_regret": one.regret}
+            for one in choice.time_next(TO_TIME)
+        ]
         if result.risk is not None:
             at_risk = forecast.quantile(result.risk).tolist()
             for plan, seconds in zip(plans, at_risk, strict=True):
@@ -272,6 +291,7 @@ def search_record(
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **proof.record(result),
+        "time_next": time_next,
         "plans": plans,
     }
     if pareto:
