@@ -40,6 +40,7 @@ VERBS = {
     "search": Verb("rank the plans of a model on a cluster", "plans.search"),
     "estimate": Verb("time and memory of one plan", "plans.estimate"),
     "explain": Verb("why a plan is as fast as it is, and what to change", "plans.explain"),
+    "tune": Verb("time a few plans on your own machine, and know the best", "plans.tune"),
     "sweep": Verb("the same question over one or two numbers", "whatif.sweep"),
     "compare": Verb("search backends against the optimum", "whatif.compare"),
     "timeline": Verb("one plan simulated event by event: trace and picture", "plans.timeline"),

@@ -86,6 +86,13 @@ class Choice:
         out: Value = (self.draws - self.draws.min(axis=1, keepdims=True)).mean(axis=0)
         return out
 
+    def gains(self, timed: Sequence[int]) -> Value:
+        """By how much timing each plan is expected to make the best of the timed ones faster, in
+        log seconds [plan]; infinite where none is timed."""
+        known = self.draws[:, list(timed)].min(axis=1, initial=np.inf)
+        out: Value = np.maximum(known[:, None] - self.draws, 0.0).mean(axis=0)
+        return out
+
     def time_next(self, count: int, timed: Sequence[int] = ()) -> list[Suggestion]:
         """Plans to time besides those that are: the one of the least expected step, then each that
         makes the best of these plans fastest on the mean."""

@@ -24,6 +24,7 @@ from .task_options import (
     TRAINING,
     VALIDATE,
 )
+from .tune_options import TUNE_OPTIONS
 
 OPTIONS = (
     *TASK_OPTIONS,
@@ -252,6 +253,7 @@ OPTIONS = (
     *FRAMEWORK_OPTIONS,
     *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
+    *TUNE_OPTIONS,
     *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
