@@ -140,6 +140,13 @@ OPTIONS = (
         help="draw the timeline: .png, .svg or .pdf",
     ),
     Option(
+        flag="--measured-step",
+        value="S",
+        read=seconds,
+        verbs=("explain",),
+        help="its step as you timed it, 4.2 or 4200ms: what it says of the constants",
+    ),
+    Option(
         flag="--against",
         value="PLAN",
         read=words,
