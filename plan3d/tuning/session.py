@@ -21,6 +21,8 @@ STATE = "tune.json"
 FORMAT = 1
 """Of the file of state; another is refused."""
 OPEN, TIMED, FAILED, RAN_OUT = "open", "timed", "failed", "out-of-memory"
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
+"""What reading a file that something else wrote ends in."""
 STATES = (OPEN, TIMED, FAILED, RAN_OUT)
 
 
@@ -93,7 +95,7 @@ def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
         known = dict(record["question"])
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (KeyError, TypeError, ValueError, RecursionError, InputError) as error:
+    except (*MALFORMED, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
     for name, value in question.items():
         if known.get(name) != value:

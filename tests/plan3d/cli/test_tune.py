@@ -179,14 +179,15 @@ def test_another_question_is_refused(tmp_path, capsys):
 def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):
     asked(capsys, tmp_path, "--next", "1")
     script, state = tmp_path / "run-001.sh", tmp_path / "tune.json"
-    written = script.read_text()
+    written, kept = script.read_text(), state.read_text()
     script.write_text(written + "echo mine\n")
     code, printed = tune(capsys, tmp_path, "--launch", machine[0])
     assert code == 2
     assert "is not the file that plan3d wrote" in printed.err
     assert not (tmp_path / "run-001.log").exists()
     script.write_text(written)
-    state.write_text(state.read_text().replace("run-001.sh", "../run-001.sh"))
-    code, printed = tune(capsys, tmp_path, "--launch", machine[0])
-    assert code == 2
-    assert "is not a session of this version" in printed.err
+    for other in ('"../run-001.sh"', "5", '"run-001.sh;x"', '"run-002.sh"'):
+        state.write_text(kept.replace('"run-001.sh"', other))
+        code, printed = tune(capsys, tmp_path, "--launch", machine[0])
+        assert code == 2
+        assert "is not a session of this version" in printed.err
