@@ -262,9 +262,9 @@ def search_record(
         forecast = Forecast.of(result.task, result.costs.plans)
         plans = plan_records(result.costs, result.limit, tokens, price, forecast)
         choice = forecast.choice
-        for row, plan in enumerate(plans):
-            plan["probability_fastest"] = float(choice.fastest[row])
-            plan["expected_regret"] = float(choice.regret[row])
+        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
+        for plan, share, regret in known:
+            plan |= {"probability_fastest": share, "expected_regret": regret}
         time_next = [
             {"rank": one.row + 1, "expected_regret": one.regret}
             for one in choice.time_next(TO_TIME)
