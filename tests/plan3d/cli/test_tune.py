@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 
 import numpy as np
@@ -137,8 +138,9 @@ def test_an_interrupt_loses_nothing(machine, tmp_path, capsys):
     words = shlex.split(command)
     launch = shlex.join([*words[:3], str(stop), str(stop), "{script}", *words[3:]])
     folder = tmp_path / "runs"
-    code, _ = tune(capsys, folder, "--launch", launch, "--next", "3", "--worth", "0")
-    assert code == 130
+    words = [*COMMAND, "--logs", str(folder), "--launch", launch, "--worth", "0", "--quiet"]
+    done = subprocess.run([sys.executable, "-m", "plan3d", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
     state = json.loads((folder / "tune.json").read_text())
     assert [run["state"] for run in state["runs"]] == ["timed", "open"]
     assert not (folder / "run-002.log").exists()
