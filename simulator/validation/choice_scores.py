@@ -77,7 +77,8 @@ class Group:
     def best(self) -> Value:
         """1 for the fastest plan, shared by those that tie with it [plan]."""
         first: Value = (self.measured <= self.measured.min() + metrics.TIE).astype(float)
-        return first / first.sum()
+        out: Value = first / first.sum()
+        return out
 
 
 def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
