@@ -11,6 +11,7 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
 from plan3d.simulator.task import Task
 
+from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
 from .result.families import OBJECTIVES as OF_FAMILIES
 from .result.objective import check_goal
 from .result.objective import objective as objective_of
@@ -38,6 +39,8 @@ BACKENDS: Registry[Callable[..., SearchResult]] = Registry(
 """Searches that take a space; those of sampling.samplers.SAMPLERS draw plans from it."""
 UNEQUAL = ("dynamic-programming", "integer-programming")
 """Backends whose plans may have stages that differ."""
+PROVING = ("branch-and-bound", *UNEQUAL)
+"""Backends that leave out plans that the expected step rules out."""
 SPACES = ("uniform", "staged")
 """Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
@@ -54,6 +57,7 @@ def find_plans(
     choose: Mapping[str, Sequence[Any]] | None = None,
     system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
+    risk: float | None = None,
     top: int = 10,
     families: bool = False,
     frontier: bool = False,
@@ -69,8 +73,10 @@ def find_plans(
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
     free. With `families` the simplest plan of each family is ranked (result.families), which needs
     every plan costed; `frontier` also keeps the plans that no other beats in both time and memory.
-    The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
-    is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    `risk` ranks the at_risk.SHORT_LIST best by that quantile of their forecast step instead of its
+    expectation: 0.9 is what nine of ten such runs stay below. The search ends, incomplete, after
+    `budget` plans or `time_limit` seconds; `seed` (0 when None) is what SAMPLERS draw from, which
+    end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
@@ -80,15 +86,20 @@ def find_plans(
     objective_of(objective)
     check_goal(objective, task)
     _check_numbers(top, headroom, budget)
-    if families and not lists_families(backend, objective):
-        raise InputError(f"families need every plan costed by its time: not {backend}, {objective}")
+    if families and not lists_families(backend, objective, risk):
+        raise InputError(
+            f"families need every plan costed and ranked by its time: not {backend}, {objective}"
+            + (f", risk {risk:g}" if risk is not None else "")
+        )
+    if risk is not None:
+        check_risk(risk, objective, backend, backend not in PROVING)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     limit = task.cluster.accelerator.memory * (1 - headroom)
     values = constraints(system_named(system), task, choose or {}) if system else choose
     options = SearchOptions(
         objective=objective,
         limit=limit,
-        top=top,
+        top=top if risk is None else max(top, SHORT_LIST),
         families=families,
         frontier=frontier,
         budget=budget,
@@ -101,12 +112,15 @@ def find_plans(
         # What was asked for by name has an answer, if none that can be launched.
         wanted = unrestricted(wanted)
         found = search(_subject(wanted, space, backend, values), options, **drawn)
-    return replace(found, task=task, system=system)
+    found = replace(found, task=task, system=system)
+    return found if risk is None else ranked_at_risk(found, risk, top)
 
 
-def lists_families(backend: str = "exhaustive", objective: str = "step-time") -> bool:
-    """Whether a search may list families of plans: it costs all of them, by their time."""
-    return backend == "exhaustive" and objective in OF_FAMILIES
+def lists_families(
+    backend: str = "exhaustive", objective: str = "step-time", risk: float | None = None
+) -> bool:
+    """Whether a search may list families of plans: it costs all of them, and ranks by time."""
+    return backend == "exhaustive" and objective in OF_FAMILIES and risk is None
 
 
 def _launchable(

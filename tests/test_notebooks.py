@@ -46,8 +46,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return execute
 
 
-def test_there_are_three() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["calibration", "search_backends", "what_if"]
+def test_there_are_four() -> None:
+    names = ["calibration", "search_backends", "tune", "what_if"]
+    assert [path.stem for path in NOTEBOOKS] == names
 
 
 def test_short_and_stripped(notebook: Any) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -105,14 +106,16 @@ ALL = "*"
 
 
 def _fill(sub: Parser, verb: str) -> None:
+    positional = VERBS[verb].positional
+    answered = positional.instead_of if positional else ()
     for option in OPTIONS:
         if verb in option.verbs:
-            option.add_to(sub)
+            needed = option.required and option.flag not in answered
+            replace(option, required=needed).add_to(sub)
     if verb == "calibrate":
         VERBS[verb].load().declare(sub)
     if verb in ASKING:
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
-    positional = VERBS[verb].positional
     if positional:
         action = sub.add_argument(
             positional.name.lower(),

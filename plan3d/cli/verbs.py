@@ -20,6 +20,8 @@ class Positional:
     completes: str
     """What a shell completes: 'file', 'model', 'cluster', 'software', 'system'."""
     optional: bool = False
+    instead_of: tuple[str, ...] = ()
+    """Required options that it answers as well."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,18 @@ class Verb:
 VERBS = {
     "search": Verb("rank the plans of a model on a cluster", "plans.search"),
     "estimate": Verb("time and memory of one plan", "plans.estimate"),
-    "explain": Verb("why a plan is as fast as it is, and what to change", "plans.explain"),
+    "explain": Verb(
+        "why a plan is as fast as it is, and what to change",
+        "plans.explain",
+        Positional(
+            "FILE",
+            "launch file that states the plan, instead of --plan",
+            "file",
+            optional=True,
+            instead_of=("--model", "--cluster", "--plan"),
+        ),
+    ),
+    "tune": Verb("time a few plans on your own machine, and know the best", "plans.tune"),
     "sweep": Verb("the same question over one or two numbers", "whatif.sweep"),
     "compare": Verb("search backends against the optimum", "whatif.compare"),
     "timeline": Verb("one plan simulated event by event: trace and picture", "plans.timeline"),

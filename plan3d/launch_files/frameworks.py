@@ -99,7 +99,7 @@ def _climbed(
     from plan3d.search.find_plans import lists_families
     from plan3d.search.whatif.climb import climbed
 
-    asked = {name: options[name] for name in ("backend", "objective") if name in options}
+    asked = {name: options[name] for name in ("backend", "objective", "risk") if name in options}
     families = options.get("families", lists_families(**asked))
     found = searched(task, **{**options, "families": families})
     return climbed(found, options.get("choose") or {}) if families else found

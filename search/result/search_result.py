@@ -114,6 +114,8 @@ class SearchResult:
     """What no plan that fits scores below, where the backend proves it."""
     system: str | None = None
     """The system whose plans alone were searched."""
+    risk: float | None = None
+    """The quantile of the objective that ranks; None for its expectation."""
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
 

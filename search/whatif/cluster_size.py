@@ -183,6 +183,8 @@ def smallest_cluster(
     """
     if days is None and budget_usd is None:
         raise InputError("say what limits the run: days, or a budget with a price per GPU-hour")
+    if options.get("risk") is not None:
+        raise InputError("risk does not go with days or a budget, which the expected step decides")
     if budget_usd is not None and price is None:
         raise InputError("a budget needs a price per GPU-hour")
     seconds = (days if days is not None else np.inf) * DAY

@@ -10,6 +10,7 @@ z, q quantiles of the normal distribution and of Student's t, A the covariance o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..task import Task
+from .choice import Choice
 from .learned import prior_of
-from .predictive import draws, half_width, probability_fastest
+from .predictive import half_width, likeness
 from .prior import Posterior, Prior, unconditioned
 from .response import Simulated
 
@@ -27,8 +29,6 @@ LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
 """Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
 are published. Chosen before such rows were looked at."""
 FINE = 32
-DRAWS = 4000
-"""Probabilities are known to a hundredth."""
 
 
 def narrow(recipe: Recipe) -> bool:
@@ -63,6 +63,7 @@ class Forecast:
     """s [row]."""
     prior: Prior
     posterior: Posterior
+    plans: Plan
 
     @classmethod
     def of(cls, task: Task, plans: Plan) -> Forecast:
@@ -70,7 +71,7 @@ class Forecast:
         prior, posterior = known_of(task)
         response = Simulated([(task, plans, np.arange(plans.rows))], prior.names)
         values, slopes = response.at(np.zeros(len(prior.names)))
-        return cls(values, slopes, scale_of(task, plans), prior, posterior)
+        return cls(values, slopes, scale_of(task, plans), prior, posterior, plans)
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
@@ -82,14 +83,23 @@ class Forecast:
         width = self.half_width(level)
         return np.exp(self.log_seconds - width), np.exp(self.log_seconds + width)
 
-    def fastest(self) -> Value:
-        """Probability that each plan is the fastest of the table [row].
+    def quantile(self, share: float) -> Value:
+        """Seconds that a step stays below with probability `share` [row]."""
+        width = self.half_width(abs(2 * share - 1))
+        out: Value = np.exp(self.log_seconds + np.sign(share - 0.5) * width)
+        return out
 
-        Errors of rows count as independent of each other: those of plans that are nearly alike
-        are not, so that probabilities are more even than they should be.
-        """
-        drawn = draws(self.prior, self.posterior, self.slopes, self.log_seconds, self.scale, DRAWS)
-        return probability_fastest(drawn)
+    @cached_property
+    def choice(self) -> Choice:
+        """The plans as alternatives, of which one is the fastest."""
+        noise = self.prior.sigma * self.scale
+        covariance = self.slopes @ self.posterior.covariance @ self.slopes.T
+        covariance += noise[:, None] * noise * likeness(self.plans)
+        return Choice(self.log_seconds, covariance, self.prior.freedom)
+
+    def fastest(self) -> Value:
+        """Probability that each plan is the fastest of the table [row]."""
+        return self.choice.fastest
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,10 +50,14 @@ class Learned:
     """Seconds predicted of each step without them [step]."""
     after: Value
     """With all of them [step]."""
-    left_out: Value
-    """With the others [step]."""
     spread: Value
     """Standard deviation of each constant before [constant]."""
+
+    @cached_property
+    def left_out(self) -> Value:
+        """Seconds predicted of each step with the others [step]."""
+        prior = self.calibration.prior
+        return np.array([_without(self.steps, prior, row) for row in range(len(self.steps))])
 
     @property
     def measured(self) -> Value:
@@ -100,9 +105,8 @@ def learn(steps: Sequence[TimedStep]) -> Learned:
         prior=prior,
         posterior=posterior,
     )
-    left = np.array([_without(steps, prior, row) for row in range(len(steps))])
     spread = np.sqrt(np.diag(prior.covariance))
-    return Learned(found, tuple(steps), np.exp(before), np.exp(after), left, spread)
+    return Learned(found, tuple(steps), np.exp(before), np.exp(after), spread)
 
 
 def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:

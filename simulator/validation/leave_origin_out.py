@@ -24,6 +24,8 @@ from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
 from ..uncertainty.response import Simulated, Tabulated
 from . import metrics, units
+from .choice_scores import Group
+from .choice_scores import scores as choice_scores
 from .memory_labels import held_out, taught_records
 from .memory_scores import memory_by_source, memory_scores, refused
 from .predict_runs import Prediction, batches, predict, ranking_groups, widened
@@ -210,16 +212,21 @@ def summary(scores: Iterable[dict[str, float] | None]) -> dict[str, Any]:
     }
 
 
+def fitting_groups(unseen: Unseen, chosen: Sequence[Unit]) -> list[tuple[Unit, Index]]:
+    """Rows of the ranking groups of some units that are said to fit, where there are any."""
+    p = unseen.prediction
+    by_unit = units.rows_by_unit(p)
+    unit_of_row = {row: unit for unit in chosen for row in by_unit[unit]}
+    found = [(unit_of_row.get(int(g[0])), g[p.fits[g] >= SURE]) for g in ranking_groups(p)]
+    return [(unit, fits) for unit, fits in found if unit is not None and fits.size]
+
+
 def regret_fitting(unseen: Unseen, chosen: Sequence[Unit], steps: int) -> float | None:
     """How much slower than the best measured layout is the one predicted best of those said to
     fit: the mean over ranking groups of some units, after some of their steps."""
     p, found = unseen.prediction, []
-    by_unit = units.rows_by_unit(p)
-    unit_of_row = {row: unit for unit in chosen for row in by_unit[unit]}
-    for group in ranking_groups(p):
-        unit = unit_of_row.get(int(group[0]))
-        fits = group[p.fits[group] >= SURE]
-        if unit is None or not fits.size or unseen.rows[unit].size <= steps:
+    for unit, fits in fitting_groups(unseen, chosen):
+        if unseen.rows[unit].size <= steps:
             continue
         exact = simulated([p.asked[row] for row in fits])
         for draw in range(REGRET_DRAWS if steps else 1):
@@ -227,6 +234,20 @@ def regret_fitting(unseen: Unseen, chosen: Sequence[Unit], steps: int) -> float 
             predicted = np.exp(exact.steps(posterior.mean))
             found.append(metrics.regret(predicted, p.measured[fits]))
     return float(np.mean(found)) if found else None
+
+
+def choice_groups(unseen: Unseen, chosen: Sequence[Unit]) -> list[Group]:
+    """The same groups as choices."""
+    asked = unseen.prediction.asked
+    return [
+        Group.of(
+            str(unit),
+            [asked[row] for row in fits],
+            simulated([asked[row] for row in fits]),
+            unseen.priors[unseen.origin(unit)],
+        )
+        for unit, fits in fitting_groups(unseen, chosen)
+    ]
 
 
 def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
@@ -273,6 +294,7 @@ def score(
         "units": dict(sorted(record.items(), key=lambda item: -item[1]["step"]["median_abs"])),
         "classes": by_class(unseen, chosen),
         "few_shot": few_shot,
+        "choices": choice_scores(choice_groups(unseen, chosen)),
         "memory": memory_scores(p),
         "memory_sources": memory_by_source(p),
         "ran_out_but_refused": refused(runs, p),

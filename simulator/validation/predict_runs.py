@@ -131,7 +131,7 @@ def batches(asked: Sequence[Question]) -> list[Index]:
 
 def predict(asked: Sequence[Question]) -> Prediction:
     """Predicts every question, those of one task together."""
-    columns = np.empty((7, len(asked)))
+    columns = np.full((8, len(asked)), np.nan)
     for rows in batches(asked):
         several = [asked[row] for row in rows]
         task, at_peak = several[0].task, several[0].at_peak
@@ -152,7 +152,7 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[4, rows] = scale_of(task, plans)
         spread = spread_of(task.software)
         columns[5, rows], columns[6, rows] = spread.stack, spread.plan
-    return Prediction(tuple(asked), *columns, half_width=np.full(len(asked), np.nan))
+    return Prediction(tuple(asked), *columns)
 
 
 def widened(asked: Sequence[Question]) -> Value:

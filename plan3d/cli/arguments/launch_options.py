@@ -60,7 +60,7 @@ LAUNCH_OPTIONS = (
         flag="--vocabulary",
         value="N",
         read=whole,
-        verbs=("import",),
+        verbs=("import", "explain"),
         help="tokens of the tokenizer, where the file does not say",
     ),
     Option(flag="--estimate", verbs=("import",), help="predict the plan's time and memory"),

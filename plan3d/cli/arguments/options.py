@@ -24,6 +24,7 @@ from .task_options import (
     TRAINING,
     VALIDATE,
 )
+from .tune_options import TUNE_OPTIONS
 
 OPTIONS = (
     *TASK_OPTIONS,
@@ -64,6 +65,14 @@ OPTIONS = (
         value="O",
         verbs=RANKING,
         help="step-time (default), memory, cost or time-to-accuracy",
+    ),
+    Option(
+        flag="--risk",
+        value="Q",
+        read=positive,
+        verbs=SEARCH,
+        help="rank the 300 best plans by this quantile of the forecast step instead of its "
+        "expectation: 0.9 is what nine of ten such runs stay below",
     ),
     Option(
         flag="--backend",
@@ -134,6 +143,13 @@ OPTIONS = (
         completes="file",
         verbs=("timeline",),
         help="draw the timeline: .png, .svg or .pdf",
+    ),
+    Option(
+        flag="--measured-step",
+        value="S",
+        read=seconds,
+        verbs=("explain",),
+        help="its step as you timed it, 4.2 or 4200ms: what it says of the constants",
     ),
     Option(
         flag="--against",
@@ -249,6 +265,7 @@ OPTIONS = (
     *FRAMEWORK_OPTIONS,
     *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
+    *TUNE_OPTIONS,
     *LAUNCH_OPTIONS,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),

@@ -92,11 +92,11 @@ def task_of(args: argparse.Namespace) -> Task:
         raise InputError(f"--sequence {sequence} must be at least 1")
     batch = _batch(args, model, sequence)
     asked = question(model, cluster_of(args), sequence, batch, args.software)
-    asked = _calibrated(args, framework_arguments.launched(args, asked))
+    asked = with_calibration(args, framework_arguments.launched(args, asked))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
 
 
-def _calibrated(args: argparse.Namespace, task: Task) -> Task:
+def with_calibration(args: argparse.Namespace, task: Task) -> Task:
     """The task with what --calibration says of its stack and machine."""
     if getattr(args, "calibration", None) is None:
         return task

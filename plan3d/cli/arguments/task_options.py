@@ -12,8 +12,9 @@ from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 from .launch_options import LAUNCH
 from .parser import Option, percents, positive, whole, words
 from .sweep_options import SWEEP
+from .tune_options import TUNE
 
-ASKED = ("search", "estimate", "timeline", "explain", "compare")
+ASKED = ("search", "estimate", "timeline", "explain", "compare", *TUNE)
 """Verbs that need a model and a cluster."""
 TASK = (*ASKED, *SWEEP)
 ONE = ("estimate", "timeline", "explain")
@@ -23,7 +24,7 @@ ASKING = (*TASK, *LAUNCH)
 PREDICTING = (*TASK, "import")
 """Verbs that a number of the machine matters to."""
 SEARCH = ("search",)
-CHOOSING = ("search", "compare", *SWEEP)
+CHOOSING = ("search", "compare", *SWEEP, *TUNE)
 """Verbs about a space of plans."""
 RANKING = (*SEARCH, *SWEEP)
 """Verbs that rank plans by more than one thing."""
@@ -142,7 +143,7 @@ TASK_OPTIONS = (
     Option(
         flag="--calibration",
         value="FILE",
-        verbs=TASK,
+        verbs=tuple(verb for verb in TASK if verb not in TUNE),
         completes="file",
         help="timed steps of the stack on this machine, from 'plan3d calibrate steps'",
     ),

@@ -23,6 +23,8 @@ NOTES = (
     memory_tables.NOTE,
     "regret: how much slower than the best measured layout is the one predicted best of those said "
     "to fit; after n steps: n random rows of a unit are known, its others are scored",
+    "suggested plans are timed one after another, nothing else of the unit is known; runs to 1 %: "
+    "until a plan within 1 % of the best is timed, mean (90th percentile), in groups of 8 and more",
 )
 MOST_STEPS = 100
 
@@ -56,6 +58,9 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         return 0
     screen = Screen()
     screen.table(_few_shot(record["few_shot"]))
+    if record["choices"]:
+        screen.table(_choices(record["choices"]))
+        screen.table(_probabilities(record["choices"]["probabilities"]))
     screen.table(_classes(record["classes"]))
     screen.table(_units(record["units"]))
     screen.table(memory_tables.peaks({**record["memory_sources"], "together": record["memory"]}))
@@ -100,6 +105,38 @@ def _few_shot(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     ]
     headers = ("known steps", "units", *ERRORS, "regret %")
     return Table(title="a stack nobody has timed", headers=headers, rows=tuple(rows))
+
+
+def _choices(r: Mapping[str, Any]) -> Table:
+    """What choosing among measured layouts costs, and how many runs a good one takes."""
+    suggested, in_order = r["runs_to_good"], r["runs_to_good_in_order"]
+
+    def runs(of: Mapping[str, Any]) -> str:
+        return "-" if of["mean"] is None else f"{of['mean']:.1f} ({of['p90']:.0f})"
+
+    row = (
+        str(r["groups"]),
+        percent(r["expected_regret"]),
+        *(percent(value) for value in r["regret_after"].values()),
+        runs(suggested),
+        runs(in_order),
+    )
+    after = (f"after {k} %" for k in r["regret_after"])
+    headers = ("groups", "expected regret %", *after, "runs to 1 %", "in order")
+    return Table(title="regret after timing suggested plans", headers=headers, rows=(row,))
+
+
+def _probabilities(classes: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple(
+        (
+            f"{c['from']:g} to {c['to']:g}",
+            str(c["plans"]),
+            *(percent(c[name], 0) for name in ("said", "were")),
+        )
+        for c in classes
+    )
+    headers = ("probability", "plans", "said %", "were %")
+    return Table(title="said to be the fastest", headers=headers, rows=rows)
 
 
 def _classes(scores: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
 
-from ..screen.output import Progress, Screen, print_json, write_whole
+from ..screen.output import Progress, Screen, print_json, warn, write_whole
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
     from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.task import Task
+
+    from .measured_step import Measured
 
 ABOUT = """Explain one plan: where its time and memory go, and what one change would do.
 
   plan3d explain --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
       --plan "tp=2 pp=2" --against tp=4
+  plan3d explain pretrain.sh --cluster h100-sxm --gpus 64 --measured-step 4.2s
 
 Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
 
@@ -26,12 +31,15 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Explain one plan; one that does not fit is still a valid question."""
     from plan3d.search.whatif.explanation import explain as explained
 
-    from ..arguments import framework_arguments, plan_arguments, task_arguments
+    from ..arguments import framework_arguments
     from ..screen import plot_file
 
     form = plot_file.form_of(args.plot)
-    task = framework_arguments.usual(args, task_arguments.task_of(args))
-    plan = plan_arguments.plan_of(args)
+    task, plan = _asked(args) if args.file is None else _of_file(args)
+    task, measured = framework_arguments.usual(args, task), None
+    if args.measured_step is not None:
+        measured = _measured(args, task, plan)
+        task = measured.task
     found = explained(task, plan, None if args.against is None else _other(args))
     if args.plot is not None:
         from plan3d.simulator.reporting.plots import explanation
@@ -39,10 +47,49 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
     if args.json:
-        print_json(record(found, args.against))
+        told = {} if measured is None else {"measured": measured.record}
+        print_json({**record(found, args.against), **told})
     else:
-        _print(found, args.against)
+        _print(found, args.against, [] if measured is None else measured.lines)
     return 0
+
+
+def _asked(args: argparse.Namespace) -> tuple[Task, Plan]:
+    """The task and the plan of the options."""
+    from ..arguments import plan_arguments, task_arguments
+
+    missing = [f"--{name}" for name in ("model", "cluster", "plan") if getattr(args, name) is None]
+    if missing:
+        raise InputError(f"the following arguments are required: {', '.join(missing)}")
+    return task_arguments.task_of(args), plan_arguments.plan_of(args)
+
+
+def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
+    """The task and the plan of a launch file, and of the options that it leaves open."""
+    from ..arguments import framework_arguments, plan_arguments, task_arguments
+    from ..files.import_ import imported
+
+    for name in ("plan", "system"):
+        if getattr(args, name, None) is not None:
+            raise InputError(f"--{name} and a launch file both state the plan: give one")
+    found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
+    for part in (part for part in found.launch.kept if part.matters):
+        warn(f"{args.file}: {part.where}: {part.text} is not modelled", args.quiet)
+    task = framework_arguments.launched(args, found.task)
+    stated = frozenset(found.launch.plan)
+    plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)
+    return task_arguments.with_calibration(args, task), plan
+
+
+def _measured(args: argparse.Namespace, task: Task, plan: Plan) -> Measured:
+    """What --measured-step says."""
+    from .measured_step import Measured
+
+    if args.calibration is not None:
+        raise InputError(
+            "--measured-step does not go with --calibration: give the step to calibrate steps too"
+        )
+    return Measured.of(task, plan, args.measured_step)
 
 
 def _other(args: argparse.Namespace) -> Plan | str:
@@ -66,7 +113,7 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
     return out
 
 
-def _print(found: Explanation, asked: str | None) -> None:
+def _print(found: Explanation, asked: str | None, measured: list[str]) -> None:
     from plan3d.simulator.reporting import report, why
 
     from ..screen import views
@@ -76,6 +123,7 @@ def _print(found: Explanation, asked: str | None) -> None:
     print()
     screen.lines([f"Plan: {report.summary(costs)}", *views.anchor_lines(costs)])
     print()
+    screen.section("The measured step", measured)
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))
     screen.table(_waterfall_table(found))

@@ -104,6 +104,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "system": args.system,
         "objective": args.objective,
         "headroom": args.memory_headroom,
+        "risk": args.risk,
         "top": args.top,
         "families": _families(args),
         "frontier": args.pareto or args.plot is not None or args.report is not None,
@@ -124,7 +125,7 @@ def _families(args: argparse.Namespace) -> bool:
     """Whether families of plans are listed: where the search can, unless told otherwise."""
     from plan3d.search.find_plans import lists_families
 
-    asked = {n: v for n in ("backend", "objective") if (v := getattr(args, n)) is not None}
+    asked = {n: v for n in ("backend", "objective", "risk") if (v := getattr(args, n)) is not None}
     if args.all_plans and not lists_families(**asked):
         raise InputError("--all-plans has no effect: this search ranks plans on their own anyway")
     return lists_families(**asked) and not args.all_plans

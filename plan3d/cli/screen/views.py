@@ -26,6 +26,7 @@ from plan3d.simulator.reporting.why import loss_shares, provenance_counts, prove
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share, word
 from plan3d.simulator.validation.nearest_run import nearest_run
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
 
 RULES_SHOWN = 4
+TO_TIME = 3
+"""Plans that are suggested to be timed."""
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 DAY = 86400.0
@@ -147,7 +150,7 @@ def count_lines(result: SearchResult) -> list[str]:
     met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
     found = (
         f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
-        f"{counts.feasible:,} fit{removed}; {result.backend} search by {result.objective}, "
+        f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
     return [found, *climb_lines(result), *proof.lines(result), *_ties(result), *_events(result)]
@@ -166,6 +169,11 @@ def climb_lines(result: SearchResult) -> list[str]:
         f"{result.counts.changes} single changes of fields that the search keeps fixed were tried: "
         f"{made}"
     ]
+
+
+def _ranked_by(result: SearchResult) -> str:
+    """The objective, and the quantile of it that ranks."""
+    return result.objective + (f" at quantile {result.risk:g}" if result.risk is not None else "")
 
 
 def _large(count: int) -> str:
@@ -193,10 +201,12 @@ def _ties(result: SearchResult) -> list[str]:
 
     if result.ties < 2 or result.costs is None:
         return []
-    share = Forecast.of(result.task, result.costs.plans).fastest()
+    choice = Forecast.of(result.task, result.costs.plans).choice
+    chance, regret = choice.fastest[0], choice.regret[0]
     return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the {share.size} "
-        f"listed plan 1 is the fastest with probability {share[0]:.2f}, so time several"
+        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the "
+        f"{choice.mean.size} listed plan 1 is the fastest with probability {chance:.2f}, its "
+        f"expected regret {100 * regret:.1f} %; {_to_time(choice)}"
     ]
 
 
@@ -212,6 +222,13 @@ def fits_lines(costs: Costs) -> list[str]:
         f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
         f"--memory-headroom {np.ceil(leave):.0f}% asks for plans that do"
     ]
+
+
+def _to_time(choice: Choice) -> str:
+    """Which plans to time next, and what that leaves."""
+    found = choice.time_next(TO_TIME)
+    ranks = " ".join(str(one.row + 1) for one in found)
+    return f"time plans {ranks} next: the best of them has {100 * found[-1].regret:.1f} %"
 
 
 def training_columns(
@@ -320,19 +337,31 @@ def search_record(
     """The JSON object of a search."""
     counts = result.counts
     plans: list[dict[str, Any]] = []
+    time_next: list[dict[str, Any]] = []
     if result.costs is not None:
         forecast = Forecast.of(result.task, result.costs.plans)
         plans = plan_records(result.costs, result.limit, tokens, price, forecast)
         for plan, standing in zip(plans, family_records(result), strict=True):
             plan |= standing
-        for plan, share in zip(plans, forecast.fastest().tolist(), strict=True):
-            plan["probability_fastest"] = share
+        choice = forecast.choice
+        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
+        for plan, share, regret in known:
+            plan |= {"probability_fastest": share, "expected_regret": regret}
+        time_next = [
+            {"rank": one.row + 1, "expected_regret": one.regret}
+            for one in choice.time_next(TO_TIME)
+        ]
+        if result.risk is not None:
+            at_risk = forecast.quantile(result.risk).tolist()
+            for plan, seconds in zip(plans, at_risk, strict=True):
+                plan["step_seconds_at_risk"] = seconds
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds
     out = {
         **question_record(result.task, tokens),
         "backend": result.backend,
         "objective": result.objective,
+        **({} if result.risk is None else {"risk": result.risk}),
         "memory_limit_bytes": float(result.limit),
         "ties": result.ties,
         "counts": {
@@ -347,6 +376,7 @@ def search_record(
         "complete": result.complete,
         **proof.record(result),
         **anchor_record(result.task, result.costs),
+        "time_next": time_next,
         "plans": plans,
     }
     if pareto:

@@ -1,7 +1,9 @@
 """`plan3d explain` prints, draws and refuses what it says."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plan3d.cli.main import main
@@ -111,4 +113,55 @@ def test_mistakes_take_one_line(capsys, words, message, tmp_path, monkeypatch):
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert message in err
+    assert err.count("\n") == 1
+
+
+SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "gpt_7b.sh"
+
+
+def test_a_launch_file_is_explained_as_the_plan_that_it_states(capsys):
+    cluster = ["--cluster", "h100-sxm", "--json"]
+    assert main(["explain", str(SCRIPT), *cluster]) == 0
+    of_file = json.loads(capsys.readouterr().out)
+    assert main(["import", str(SCRIPT), *cluster, "--estimate"]) == 0
+    estimate = json.loads(capsys.readouterr().out)
+    assert of_file["plans"][0]["step_seconds"] == estimate["plans"][0]["step_seconds"]
+    assert of_file["task"] == estimate["task"]
+
+
+@pytest.mark.parametrize("factor", [0.85, 1.15])
+def test_a_measured_step_moves_what_is_explained(capsys, factor):
+    """Most of a difference of 15 % is taken for constants, none of it beyond what was measured."""
+    plain = record_of(capsys, "--plan", PLAN)
+    before = plain["plans"][0]["step_seconds"]
+    seconds = f"{factor * before:.6f}"
+    found = record_of(capsys, "--plan", PLAN, "--measured-step", seconds)
+    said, after = found["measured"], found["plans"][0]["step_seconds"]
+    assert said["predicted_seconds"] == before
+    assert said["conditioned_seconds"] == after
+    low, high = sorted((before, float(seconds)))
+    assert low < after < high
+    assert abs(after - float(seconds)) < 0.5 * abs(before - float(seconds))
+    moved = sum(said["moves"].values())
+    assert moved == pytest.approx(np.log(after / before), abs=0.03)
+    assert sum(bar["seconds"] for bar in found["waterfall"]) == pytest.approx(after)
+    _, out, _ = run(capsys, "--plan", PLAN, "--measured-step", seconds)
+    assert "are left to this run alone" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--plan", PLAN, "--measured-step", "4200"], "more than ten times off"),
+        (["--plan", PLAN, "--measured-step", "0"], "above 0 seconds"),
+        (["--plan", PLAN, "--measured-step", "4", "--calibration", "x.toml"], "x.toml"),
+        (["--plan", "tp=64", "--measured-step", "4"], "tensor size 64"),
+        ([], "the following arguments are required: --plan"),
+        ([str(SCRIPT), "--plan", PLAN], "both state the plan"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(capsys, words, why):
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert why in err
     assert err.count("\n") == 1

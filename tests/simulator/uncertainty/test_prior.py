@@ -10,7 +10,6 @@ import pytest
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.uncertainty.predictive import (
     half_width,
-    probability_fastest,
     student_quantile,
 )
 from plan3d.simulator.uncertainty.prior import Prior, Rows, fit, solve, unconditioned
@@ -103,9 +102,3 @@ def test_half_width_adds_constants_and_rows_in_squares():
 def test_quantiles_of_students_t_with_four_degrees_of_freedom(p, t):
     """Tables of the t distribution."""
     assert student_quantile(p) == pytest.approx(t, abs=1e-4)
-
-
-def test_choices_are_counted_by_draws():
-    """Three draws: the first plan is the fastest in two."""
-    seconds = np.log([[1.0, 1.1], [1.0, 1.2], [1.1, 1.0]])
-    assert probability_fastest(seconds) == pytest.approx([2 / 3, 1 / 3])

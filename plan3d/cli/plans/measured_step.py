@@ -1,0 +1,90 @@
+"""One measured step of the plan that is explained: what it says of the constants, and of the rest.
+
+It conditions constants as `plan3d calibrate steps` does; what is explained is then the plan with
+constants that the step makes likely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.rules.validity import check
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.calibration import calibrated
+from plan3d.simulator.uncertainty.constants import CONSTANTS
+from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+
+WORTH_SAYING = 0.005
+"""Share of the step that a constant's move must be to be named."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured step beside what was predicted of it."""
+
+    task: Task
+    """The task with constants as the step makes them likely."""
+    seconds: float
+    predicted: float
+    interval: tuple[float, float]
+    """Between which 80 % of such runs were expected."""
+    conditioned: float
+    """Predicted with the step known."""
+    moves: dict[str, float]
+    """Change of log t by constant, the largest first."""
+
+    @classmethod
+    def of(cls, task: Task, plan: Plan, seconds: float) -> Measured:
+        """InputError for a plan that is not legal and for a step of something else."""
+        plan = resolve(plan, task.gpus)
+        check(plan, task)
+        step = TimedStep(task, plan, seconds, "--measured-step")
+        found = learn([step]).calibration
+        known, table = calibrated(task, found), plan.table()
+        low, high = Forecast.of(task, table).interval()
+        moved = Forecast.of(known, table).slopes[0] * found.posterior.mean
+        order = np.argsort(-np.abs(moved))
+        return cls(
+            task=known,
+            seconds=seconds,
+            predicted=evaluate(task, plan).step_seconds,
+            interval=(float(low[0]), float(high[0])),
+            conditioned=evaluate(known, plan).step_seconds,
+            moves={found.prior.names[k]: float(moved[k]) for k in order},
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """Sentences."""
+        low, high = self.interval
+        where = "inside" if low <= self.seconds <= high else "outside"
+        out = [
+            f"measured {self.seconds:.4g} s, predicted {self.predicted:.4g} s: "
+            f"{self.seconds / self.predicted:.3g} times, {where} the {low:.4g} to {high:.4g} s of "
+            "80 % of such runs",
+            f"with the step known {self.conditioned:.4g} s, which is explained below; "
+            f"{100 * (self.seconds / self.conditioned - 1):+.1f} % are left to this run alone",
+        ]
+        told = [
+            f"{CONSTANTS[name].acts_on} {100 * move:+.1f} %"
+            for name, move in self.moves.items()
+            if abs(move) >= WORTH_SAYING
+        ]
+        return out + ([f"likeliest share of the step: {', '.join(told)}"] if told else [])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "step_seconds": self.seconds,
+            "predicted_seconds": self.predicted,
+            "predicted_interval": list(self.interval),
+            "conditioned_seconds": self.conditioned,
+            "moves": self.moves,
+        }

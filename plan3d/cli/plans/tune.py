@@ -1,0 +1,221 @@
+"""The verb `tune`: launch files of the plans to time next, their logs read, until it is enough."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.text_tables import Table
+
+from ..screen.output import (
+    INTERRUPTED,
+    Progress,
+    Screen,
+    check_writable,
+    print_json,
+    warn,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from plan3d.simulator.task import Task
+
+    from ...tuning.advice import Advice
+    from ...tuning.loop import Loop
+    from ...tuning.session import Run, Session
+
+ABOUT = """Time a few plans on your own machine, and know which is the best.
+
+  plan3d tune --framework megatron --model llama-7b --cluster h100-sxm --gpus 64 \\
+      --global-batch 512 --logs runs --next 3
+
+writes runs/run-001.sh to run-003.sh. Start them, let each print into its log (run-001.log), and
+ask again: logs are read, constants and probabilities updated, the next launch files written, until
+one more run is not expected to gain --worth. With --launch "bash start.sh {script}" it starts them
+itself, one at a time, and chooses the next after each."""
+
+
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
+    """Read the logs that are there, and suggest, or start, the next runs."""
+    words = _command(args)
+    loop = _loop(args, words)
+    advice = loop.advice()
+    if advice is None:
+        raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
+    _make(loop.folder)
+    try:
+        if words:
+            advice = loop.start(advice, args.next, words)
+        else:
+            loop.suggest(advice, args.next)
+    except KeyboardInterrupt:
+        loop.save(loop.advice())
+        warn(f"interrupted: {loop.folder} holds what was timed; ask again to go on", args.quiet)
+        return INTERRUPTED
+    if args.json:
+        print_json(_record(loop, advice))
+    else:
+        _print(loop, advice)
+    return 0
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """The words of --launch; none where runs are not started."""
+    from ...tuning.runs import PLACE
+
+    if args.next < 1:
+        raise InputError(f"--next {args.next} must be at least 1")
+    if args.launch is None:
+        return []
+    try:
+        words = shlex.split(args.launch)
+    except ValueError as error:
+        raise InputError(f"--launch: {error}") from None
+    if not any(PLACE in word for word in words):
+        raise InputError(f"--launch needs {PLACE} where the launch file stands: 'bash {PLACE}'")
+    if shutil.which(words[0]) is None:
+        raise InputError(f"--launch: there is no program {words[0]!r}")
+    return words
+
+
+def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
+    """The session of --logs, gone on with or new."""
+    from ...launch_files.registry import exporter
+    from ...tuning.loop import WORTH, Loop
+    from ...tuning.runs import command_of
+    from ...tuning.session import resumed
+    from ..arguments import task_arguments
+
+    if args.framework is None:
+        raise InputError("--framework is needed: launch files are written for it")
+    form = exporter(args.framework, "--framework").form()
+    task, choose = task_arguments.task_of(args), task_arguments.choices_of(args)
+    task_arguments.check_choices(task, choose)
+    folder, headroom = Path(args.logs), args.memory_headroom
+
+    def tell(one: Run) -> None:
+        command = shlex.join(command_of(words, folder / one.script))
+        warn(f"{command}: {one.as_plan()}", args.quiet)
+
+    return Loop(
+        task=task,
+        framework=args.framework,
+        form=form,
+        session=resumed(folder, _question(task)),
+        folder=folder,
+        options={"choose": choose, **({} if headroom is None else {"headroom": headroom})},
+        worth=WORTH if args.worth is None else args.worth,
+        write=lambda path, text: write_whole(str(path), "--logs", text),
+        tell=tell,
+    )
+
+
+def _question(task: Task) -> dict[str, Any]:
+    """What may not change in a session."""
+    from ..screen import views
+
+    asked = views.task_record(task)
+    return {**asked, "software": task.software.name, "framework": views.launcher(task)}
+
+
+def _make(folder: Path) -> None:
+    """The folder, which must be one that can be written to."""
+    from ...tuning.session import STATE
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--logs {folder}: cannot be made ({error.strerror})") from None
+    check_writable(str(folder / STATE), "--logs")
+
+
+def _record(loop: Loop, advice: Advice) -> dict[str, Any]:
+    """The JSON object of a session."""
+    from ..screen import views
+
+    return {
+        **views.question_record(loop.task),
+        "runs": [_run_record(loop, one) for one in loop.session.runs],
+        "best": _best_record(advice),
+        "expected_gain": advice.gain if advice.timed else None,
+        "enough": loop.enough(advice),
+    }
+
+
+def _run_record(loop: Loop, one: Run) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "state": one.state,
+        "step_seconds": one.seconds,
+        "why": one.why,
+        "script": str(loop.folder / one.script),
+        "log": str(loop.folder / one.log),
+        "plan": one.plan,
+    }
+
+
+def _best_record(advice: Advice) -> dict[str, Any] | None:
+    if advice.best is None:
+        return None
+    return {
+        "plan": advice.row(advice.best).to_dict(),
+        "step_seconds": float(advice.seconds[advice.best]),
+        "probability_fastest": float(advice.choice.fastest[advice.best]),
+        "expected_regret": float(advice.choice.regret[advice.best]),
+    }
+
+
+def _print(loop: Loop, advice: Advice) -> None:
+    from ...tuning.loop import CALIBRATION
+    from ...tuning.session import OPEN
+    from ..screen import views
+
+    screen = Screen()
+    screen.lines(views.header(loop.task))
+    print()
+    screen.table(_table(loop.session))
+    best, enough = _best_record(advice), loop.enough(advice)
+    if best is not None and advice.best is not None:
+        screen.lines(
+            [
+                f"best so far: {advice.row(advice.best)}, {best['step_seconds']:.4g} s a step; "
+                f"of {advice.plans.rows} plans the fastest with probability "
+                f"{best['probability_fastest']:.2f}, expected regret "
+                f"{100 * best['expected_regret']:.1f} %",
+                f"learned from {advice.timed} steps: --calibration {loop.folder / CALIBRATION}",
+            ]
+        )
+    screen.lines(_contradictions(advice))
+    if enough:
+        screen.lines([f"enough: {enough}"])
+        return
+    print()
+    files = [(loop.folder / one.script, loop.folder / one.log) for one in loop.session.of(OPEN)]
+    screen.section("To run, then ask again", [f"{script}, into {log}" for script, log in files])
+
+
+def _contradictions(advice: Advice) -> list[str]:
+    """Timed steps that the others do not explain."""
+    if advice.learned is None:
+        return []
+    logs = [advice.learned.steps[row].where for row in advice.learned.contradicting]
+    return [f"{log} contradicts the others: was it this plan, alone on its GPUs?" for log in logs]
+
+
+def _table(session: Session) -> Table:
+    rows = tuple(
+        (
+            str(one.number),
+            one.state,
+            "-" if one.seconds is None else f"{one.seconds:.4g}",
+            str(one.as_plan()),
+            one.why,
+        )
+        for one in session.runs
+    )
+    headers = ("run", "state", "step s", "plan", "note")
+    return Table(headers=headers, rows=rows, words=frozenset({1, 3, 4}))

@@ -1,0 +1,123 @@
+"""What timed runs say of the plans of a task: the best so far, what it may lose, what to time next.
+
+The constants move to the mode of their posterior, the plans are searched again with them, and those
+of the short list are a choice (uncertainty.choice) in which the timed ones are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.plan.plan import Plan, concat
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.calibration import calibrated
+from plan3d.simulator.uncertainty.choice import Choice
+from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.prior import unconditioned
+from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn
+
+SHORT_LIST = 60
+"""Plans among which the next runs are chosen: the best by their expected step."""
+BELOW = 0.999
+"""Of the predicted memory of a plan that ran out: what others may need at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What is known of plans that were run, all resolved."""
+
+    timed: Sequence[tuple[Plan, float, str]] = ()
+    """Plans, seconds of a step, and where they were read."""
+    failed: Sequence[Plan] = ()
+    """Plans that did not run."""
+    ran_out: Sequence[Plan] = ()
+    """Those of them that ran out of memory: plans that need as much are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to do next."""
+
+    plans: Plan
+    """The timed plans in their order, then the short list."""
+    timed: int
+    """How many of them are timed."""
+    choice: Choice
+    learned: Learned | None
+    """What the timed steps say of the constants; None before the first."""
+
+    @property
+    def best(self) -> int | None:
+        """The fastest timed plan; None before the first."""
+        return int(self.choice.mean[: self.timed].argmin()) if self.timed else None
+
+    @property
+    def seconds(self) -> Value:
+        """Expected seconds of a step, measured where a plan is timed [plan]."""
+        out: Value = np.exp(self.choice.mean)
+        return out
+
+    @property
+    def gain(self) -> float:
+        """The most that one more run is expected to make the best timed plan faster, in log
+        seconds; infinite before the first."""
+        return float(self.choice.gains(range(self.timed)).max(initial=0.0))
+
+    def row(self, row: int) -> Plan:
+        """One of the plans."""
+        return self.plans.take(row)
+
+    def next(self, count: int) -> list[int]:
+        """Rows of the plans to time next."""
+        return [one.row for one in self.choice.time_next(count, range(self.timed))]
+
+
+def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
+    """The advice of a task after some runs; `options` go to find_plans. None where no plan fits
+    and none is timed."""
+    learned, known = None, task
+    if tried.timed:
+        learned = learn([TimedStep(task, *one) for one in tried.timed])
+        known = calibrated(task, learned.calibration)
+    found = find_plans(known, top=SHORT_LIST, **_with_room(task, tried, options))
+    ran = [plan for plan, _, _ in tried.timed]
+    seen = {_key(plan) for plan in (*ran, *tried.failed, *tried.ran_out)}
+    listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]
+    if not listed:
+        return None
+    plans = concat([plan.table() for plan in listed])
+    forecast = Forecast.of(known, plans)
+    if learned is not None:
+        forecast = _from_the_prior(forecast, learned)
+    choice = forecast.choice
+    if tried.timed:
+        measured = np.log([seconds for _, seconds, _ in tried.timed])
+        choice = choice.knowing(range(len(ran)), measured)
+    return Advice(plans=plans, timed=len(ran), choice=choice, learned=learned)
+
+
+def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
+    """The same slopes with nothing known: measured steps then count once, with their errors."""
+    prior, mode = learned.calibration.prior, learned.calibration.posterior.mean
+    back = forecast.log_seconds + forecast.slopes @ (prior.mean - mode)
+    return replace(forecast, log_seconds=back, prior=prior, posterior=unconditioned(prior))
+
+
+def _with_room(task: Task, tried: Tried, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a search that leaves out what needs as much memory as a plan that ran out."""
+    headroom = options.get("headroom", DEFAULT_HEADROOM)
+    for plan in tried.ran_out:
+        costs = evaluate(task, plan)
+        headroom = max(headroom, 1 - BELOW * costs.memory_bytes / costs.capacity)
+    return {**options, "headroom": min(headroom, BELOW)}
+
+
+def _key(plan: Plan) -> str:
+    return repr(sorted(plan.to_dict().items()))

@@ -1,0 +1,115 @@
+"""Runs of a session: launch files written, started one at a time, and their logs read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.calibration.readers.training_logs import KnownLine, is_log, read_log
+from plan3d.simulator.task import Task
+
+from .session import RAN_OUT, TIMED, Run
+
+if TYPE_CHECKING:
+    from plan3d.launch_files.exporter import Form
+    from plan3d.simulator.plan.plan import Plan
+
+ENDINGS = {"torchtitan": "toml", "nanotron": "yaml"}
+"""Of launch files by framework; of others sh, or json."""
+OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
+"""What PyTorch prints when a run needs more than a GPU has."""
+PLACE = "{script}"
+"""Word of a command that the launch file's path replaces."""
+PATIENCE = 10.0
+"""Seconds that an interrupted command has to end."""
+
+
+def launch_file(task: Task, plan: Plan, framework: str, form: Form) -> tuple[str, str]:
+    """Ending and text of a plan's launch file."""
+    from plan3d.launch_files.exporter import written
+
+    text = written(task, plan, form)
+    return "json" if text.startswith("{") else ENDINGS.get(framework, "sh"), text
+
+
+def read_run(run: Run, folder: Path, task: Task) -> None:
+    """The run once its log is there: timed, out of memory, or still open and why."""
+    path = folder / run.log
+    try:
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    known = KnownLine(task.gpus, task.sequence, task.global_batch)
+    if any(words in text for words in OUT_OF_MEMORY):
+        run.state, run.why = RAN_OUT, "out of memory"
+        return
+    if not is_log(text):
+        run.why = f"{run.log}: no line of a training framework"
+        return
+    try:
+        (row,) = read_log(text, known, run.log)
+    except InputError as error:
+        run.why = str(error)
+        return
+    run.state, run.seconds, run.why = TIMED, float(str(row["seconds"])), ""
+
+
+def check_unchanged(path: Path, text: str) -> None:
+    """InputError unless a launch file is what plan3d wrote: nothing else is started."""
+    try:
+        found = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        found = ""
+    if found != text:
+        raise InputError(
+            f"{path}: is not the file that plan3d wrote, and is not started; what you add belongs "
+            "in the command of --launch"
+        )
+
+
+def command_of(words: Sequence[str], script: Path) -> list[str]:
+    """The words of a command with the launch file's path in them."""
+    return [word.replace(PLACE, str(script)) for word in words]
+
+
+def started(run: Run, words: Sequence[str], folder: Path) -> int:
+    """Start a run and wait for its exit code; what it prints is its log once it has ended.
+
+    No shell reads the words. An interrupt ends the command and leaves the run open, its output in
+    a draft. Raises InputError for a command that cannot be started.
+    """
+    draft = folder / f"{run.log}.part"
+    command = command_of(words, (folder / run.script).resolve())
+    with draft.open("wb") as out:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+        except (OSError, ValueError) as error:
+            draft.unlink()
+            why = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"--launch: cannot start {one_line(command[0])} ({why})") from None
+        try:
+            code = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+    os.replace(draft, folder / run.log)
+    return code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command, at once where it does not listen."""
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,118 @@
+"""The runs of a tuning session: one folder, one file of state, one launch file and one log a run.
+
+tune.json       the question and every run, written whole after every change
+run-001.sh      launch file of the first run, and run-001.log, what it prints
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
+
+from .advice import Tried
+
+STATE = "tune.json"
+FORMAT = 1
+"""Of the file of state; another is refused."""
+OPEN, TIMED, FAILED, RAN_OUT = "open", "timed", "failed", "out-of-memory"
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
+"""What reading a file that something else wrote ends in."""
+STATES = (OPEN, TIMED, FAILED, RAN_OUT)
+
+
+@dataclass
+class Run:
+    """One run that was suggested."""
+
+    number: int
+    plan: dict[str, Any]
+    """Names and plain values of a resolved plan."""
+    script: str
+    """Name of its launch file in the folder."""
+    state: str = OPEN
+    seconds: float | None = None
+    """Of a step, once it is timed."""
+    why: str = ""
+    """Why it is not timed."""
+
+    @property
+    def log(self) -> str:
+        """Name of its log in the folder."""
+        return f"{name_of(self.number)}.log"
+
+    def as_plan(self) -> Plan:
+        return Plan(**self.plan)
+
+
+@dataclass
+class Session:
+    """The question, and what was run for it."""
+
+    question: Mapping[str, Any]
+    runs: list[Run] = field(default_factory=list)
+
+    def of(self, state: str) -> list[Run]:
+        """The runs in one state."""
+        return [run for run in self.runs if run.state == state]
+
+    @property
+    def tried(self) -> Tried:
+        """What is known of plans, for advice."""
+        timed = [(r.as_plan(), r.seconds, r.log) for r in self.of(TIMED) if r.seconds]
+        failed, ran_out = ([run.as_plan() for run in self.of(s)] for s in (FAILED, RAN_OUT))
+        return Tried(timed=timed, failed=failed, ran_out=ran_out)
+
+    @property
+    def text(self) -> str:
+        """The file of state."""
+        runs = [asdict(run) for run in self.runs]
+        record = {"format": FORMAT, "question": self.question, "runs": runs}
+        return json.dumps(record, indent=1) + "\n"
+
+
+def name_of(number: int) -> str:
+    """The name of a run, of its launch file and of its log."""
+    return f"run-{number:03d}"
+
+
+def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
+    """The session in a folder, a new one where there is none; InputError where it is of another
+    question, or its file is not what plan3d wrote."""
+    path = folder / STATE
+    if not path.exists():
+        return Session(question)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']}")
+        runs = [_checked(Run(**one), number) for number, one in enumerate(record["runs"], 1)]
+        known = dict(record["question"])
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (*MALFORMED, InputError) as error:
+        raise InputError(f"{path}: is not a session of this version ({error})") from None
+    for name, value in question.items():
+        if known.get(name) != value:
+            raise InputError(
+                f"{path}: is of another question: {name} {known.get(name)}, asked is {value}; give "
+                "another folder"
+            )
+    return Session(question, runs)
+
+
+def _checked(run: Run, number: int) -> Run:
+    """A run as it was read; its names are those that plan3d gives, so that no other file is
+    written or started."""
+    stem, _, ending = run.script.partition(".")
+    names = run.number == number and stem == name_of(number) and ending.isalpha()
+    timed = isinstance(run.seconds, float) and run.seconds > 0
+    if not (names and run.state in STATES and timed == (run.state == TIMED)):
+        raise ValueError(f"run {number} is not whole")
+    run.as_plan()
+    return run

@@ -1,0 +1,149 @@
+"""Choices among published layouts, of stacks that nobody has timed: what probabilities, expected
+regrets and suggestions to time are worth.
+
+A ranking group is a choice (uncertainty.choice) among its plans that are said to fit; nothing of
+its unit is known but what is timed as suggested, one plan after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..base.arrays import Index, Value
+from ..plan.plan import concat
+from ..uncertainty.choice import Choice
+from ..uncertainty.forecast import Forecast, scale_of
+from ..uncertainty.prior import Prior, unconditioned
+from ..uncertainty.response import Response
+from . import metrics
+from .run_tasks import Question
+
+TIMED = 3
+"""Suggested plans after which the regret is told."""
+MANY = 8
+"""Layouts of a group in which the runs until a good plan is timed are counted."""
+GOOD = 0.01
+"""Regret of a good plan."""
+EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Of the classes of probabilities."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Alternatives of one task, and how they were measured."""
+
+    unit: str
+    choice: Choice
+    measured: Value
+    """log seconds [plan]."""
+
+    @classmethod
+    def of(
+        cls,
+        unit: str,
+        asked: Sequence[Question],
+        response: Response,
+        prior: Prior,
+    ) -> Group:
+        """The choice among the plans of some questions, of which only a prior is known."""
+        values, slopes = response.at(prior.mean)
+        plain = [replace(q.plan, layers_per_stage=(), segments=None).table() for q in asked]
+        scale = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
+        known = unconditioned(prior)
+        forecast = Forecast(values, slopes, scale, prior, known, concat(plain))
+        measured = np.log([float(q.run["step_seconds"]) for q in asked])
+        return cls(unit, forecast.choice, measured)
+
+    def regret(self, row: int) -> float:
+        """How much slower than the best measured plan one is."""
+        return float(np.expm1(self.measured[row] - self.measured.min()))
+
+    @property
+    def suggested(self) -> list[int]:
+        """Every plan in the order in which it is suggested, each after those before are timed."""
+        timed: list[int] = []
+        known = self.choice
+        while len(timed) < self.measured.size:
+            timed.append(known.time_next(1, timed)[0].row)
+            known = self.choice.knowing(timed, self.measured[timed])
+        return timed
+
+    @property
+    def best(self) -> Value:
+        """1 for the fastest plan, shared by those that tie with it [plan]."""
+        first: Value = (self.measured <= self.measured.min() + metrics.TIE).astype(float)
+        out: Value = first / first.sum()
+        return out
+
+
+def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
+    """Scores of choices, in the form of the JSON contract; None of nothing."""
+    if not groups:
+        return None
+    orders = [group.suggested for group in groups]
+    after = [
+        [group.regret(int(group.choice.mean.argmin())), *_reached(group, order)]
+        for group, order in zip(groups, orders, strict=True)
+    ]
+    return {
+        "groups": len(groups),
+        "expected_regret": float(
+            np.mean([g.choice.regret[g.choice.mean.argmin()] for g in groups])
+        ),
+        "regret_after": {str(k): float(np.mean([r[k] for r in after])) for k in range(TIMED + 1)},
+        "probabilities": probabilities(groups),
+        "runs_to_good": _runs(groups, orders),
+        "runs_to_good_in_order": _runs(groups, [np.argsort(g.choice.mean) for g in groups]),
+    }
+
+
+def _reached(group: Group, order: Sequence[int]) -> list[float]:
+    """Regret of the best timed plan after each of TIMED runs."""
+    each = [group.regret(row) for row in order]
+    return [min(each[:k]) for k in range(1, TIMED + 1)]
+
+
+def _runs(groups: Sequence[Group], orders: Sequence[Sequence[int] | Index]) -> dict[str, Any]:
+    """Timed plans until one is GOOD, in groups of MANY plans and more."""
+    needed = [
+        1 + next(k for k, row in enumerate(order) if group.regret(int(row)) <= GOOD)
+        for group, order in zip(groups, orders, strict=True)
+        if group.measured.size >= MANY
+    ]
+    if not needed:
+        return {"groups": 0, "median": None, "mean": None, "p90": None}
+    return {
+        "groups": len(needed),
+        "median": float(np.median(needed)),
+        "mean": float(np.mean(needed)),
+        "p90": float(np.percentile(needed, 90)),
+    }
+
+
+def probabilities(groups: Sequence[Group]) -> list[dict[str, float]]:
+    """Of plans said to be the fastest with a probability between two edges, the share that were,
+    one vote a unit."""
+    units = [group.unit for group in groups]
+    vote = np.concatenate([np.full(g.measured.size, 1 / units.count(g.unit)) for g in groups])
+    said = np.concatenate([group.choice.fastest for group in groups])
+    were = np.concatenate([group.best for group in groups])
+    out = []
+    for low, high in pairwise(EDGES):
+        inside = (said >= low) & ((said < high) | (high == EDGES[-1]))
+        if inside.any():
+            weights = vote[inside]
+            out.append(
+                {
+                    "from": low,
+                    "to": high,
+                    "plans": int(inside.sum()),
+                    "said": float(np.average(said[inside], weights=weights)),
+                    "were": float(np.average(were[inside], weights=weights)),
+                }
+            )
+    return out

@@ -1,0 +1,195 @@
+"""The loop of timed runs, with a stand-in for the framework whose constants nobody is told."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from plan3d.cli.main import main
+from plan3d.launch_files.frameworks import find_plans
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate, simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
+from plan3d.simulator.uncertainty.constants import scaled
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=16), sequence=2048, global_batch=64
+)
+COMMAND = ["tune", "--framework", "megatron", "--model", "llama-7b", "--cluster", "h100-sxm"]
+COMMAND += ["--gpus", "16", "--global-batch", "64"]
+CONSTANTS = {"gemm": 0.25, "floor": 0.8, "fast_bandwidth": 0.3, "network_bandwidth": -0.2}
+STAND_IN = """
+import json, sys
+lines = open(sys.argv[1]).read().splitlines()
+plan = next(line for line in lines if line.startswith("# plan: "))[8:]
+seconds = json.load(open(sys.argv[2]))[plan]
+for i in range(1, 13):
+    print(f" iteration {i}/ 12 | elapsed time per iteration (ms): {1e3 * seconds:.3f} |")
+"""
+LINE = " iteration {}/ 20 | elapsed time per iteration (ms): {} |\n"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A command that prints Megatron's log of a machine with other constants, and its steps."""
+    folder = tmp_path_factory.mktemp("machine")
+    table = find_plans(TASK, framework="megatron", families=False, top=5000).costs.plans
+    steps = evaluate(scaled(TASK, CONSTANTS), table).step
+    seconds = {str(plan): float(step) for plan, step in zip(table, steps, strict=True)}
+    (folder / "steps.json").write_text(json.dumps(seconds))
+    (folder / "stand_in.py").write_text(STAND_IN)
+    words = [sys.executable, "-S", "-E", str(folder / "stand_in.py"), "{script}"]
+    return shlex.join([*words, str(folder / "steps.json")]), table, seconds
+
+
+def tune(capsys, folder, *options):
+    code = main([*COMMAND, "--logs", str(folder), "--quiet", *options])
+    return code, capsys.readouterr()
+
+
+def asked(capsys, folder, *options):
+    """The JSON answer."""
+    code, printed = tune(capsys, folder, "--json", *options)
+    assert code == 0, printed.err
+    return json.loads(printed.out)
+
+
+def log(folder, number, milliseconds, count=12):
+    lines = [LINE.format(i, milliseconds) for i in range(1, count + 1)]
+    (folder / f"run-{number:03d}.log").write_text("".join(lines))
+
+
+def test_the_loop_finds_the_best_plan_of_a_machine_it_does_not_know(machine, tmp_path, capsys):
+    command, table, seconds = machine
+    folder = tmp_path / "runs"
+    answer = asked(capsys, folder, "--launch", command, "--next", "9")
+    assert {run["state"] for run in answer["runs"]} == {"timed"}
+    assert 2 <= len(answer["runs"]) <= 6
+    assert "expected to gain" in answer["enough"] or "probability" in answer["enough"]
+    best = answer["best"]["step_seconds"]
+    assert best == pytest.approx(min(run["step_seconds"] for run in answer["runs"]), rel=0.005)
+    assert best < 1.02 * min(seconds.values())
+    again = asked(capsys, folder, "--launch", command)
+    assert again["runs"] == answer["runs"]
+    known = calibrated(TASK, read_calibration(folder / "calibration.toml"))
+    real = np.log([*seconds.values()])
+    before, after = (np.abs(np.log(simulate(t, table).step) - real) for t in (TASK, known))
+    assert np.median(after) < 0.5 * np.median(before)
+
+
+def test_logs_are_read_as_they_appear(tmp_path, capsys):
+    first = asked(capsys, tmp_path, "--next", "2")
+    assert [run["state"] for run in first["runs"]] == ["open", "open"]
+    assert first["best"] is None
+    script = (tmp_path / "run-001.sh").read_text()
+    assert str(Plan(**first["runs"][0]["plan"])) in script
+    log(tmp_path, 1, 1500.0)
+    log(tmp_path, 2, 1600.0, count=5)
+    answer = asked(capsys, tmp_path, "--next", "2", "--worth", "0")
+    assert [run["state"] for run in answer["runs"]] == ["timed", "open", "open"]
+    assert "5 iterations" in answer["runs"][1]["why"]
+    assert answer["best"]["step_seconds"] == pytest.approx(1.5, rel=0.01)
+    plans = [json.dumps(run["plan"]) for run in answer["runs"]]
+    assert len(set(plans)) == 3
+    code, printed = tune(capsys, tmp_path, "--worth", "0")
+    assert code == 0
+    assert "best so far" in printed.out
+
+
+def test_what_needs_as_much_as_a_plan_that_ran_out_is_not_suggested(tmp_path, capsys):
+    answer = asked(capsys, tmp_path, "--next", "1")
+    full = evaluate(TASK, Plan(**answer["runs"][0]["plan"])).memory_bytes
+    (tmp_path / "run-001.log").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    answer = asked(capsys, tmp_path, "--next", "3")
+    assert answer["runs"][0]["state"] == "out-of-memory"
+    needed = [evaluate(TASK, Plan(**run["plan"])).memory_bytes for run in answer["runs"][1:]]
+    assert len(needed) == 3
+    assert max(needed) < full
+
+
+def test_a_command_that_fails_is_not_repeated(tmp_path, capsys):
+    command = f"{shlex.quote(sys.executable)} -S -c 'raise SystemExit(3)' {{script}}"
+    answer = asked(capsys, tmp_path, "--launch", command, "--next", "2")
+    assert [(run["state"], run["why"]) for run in answer["runs"]] == [("failed", "exit code 3")] * 2
+    assert answer["runs"][0]["plan"] != answer["runs"][1]["plan"]
+
+
+def test_an_interrupt_loses_nothing(machine, tmp_path, capsys):
+    """The second run interrupts plan3d, as Ctrl-C does, and hangs; asked again, all goes on."""
+    command, *_ = machine
+    stop = tmp_path / "stop.py"
+    stop.write_text(
+        "import os, runpy, signal, sys, time\n"
+        "if 'run-002' in sys.argv[2] and not os.path.exists(sys.argv[1] + '.done'):\n"
+        "    open(sys.argv[1] + '.done', 'w').close()\n"
+        "    os.kill(os.getppid(), signal.SIGINT)\n"
+        "    time.sleep(30)\n"
+        "sys.argv = sys.argv[3:]\n"
+        "runpy.run_path(sys.argv[0])\n"
+    )
+    words = shlex.split(command)
+    launch = shlex.join([*words[:3], str(stop), str(stop), "{script}", *words[3:]])
+    folder = tmp_path / "runs"
+    words = [*COMMAND, "--logs", str(folder), "--launch", launch, "--worth", "0", "--quiet"]
+    done = subprocess.run([sys.executable, "-m", "plan3d", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+    state = json.loads((folder / "tune.json").read_text())
+    assert [run["state"] for run in state["runs"]] == ["timed", "open"]
+    assert not (folder / "run-002.log").exists()
+    answer = asked(capsys, folder, "--launch", launch, "--next", "1", "--worth", "0")
+    assert [run["state"] for run in answer["runs"]] == ["timed", "timed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--launch", "bash start.sh"], "needs {script}"),
+        (["--launch", "no-such-program {script}"], "there is no program 'no-such-program'"),
+        (["--launch", "bash 'x {script}"], "No closing quotation"),
+        (["--next", "0"], "at least 1"),
+        (["--framework", "megatrom"], "megatron"),
+        (["--calibration", "mine.toml"], "unknown option '--calibration'"),
+        (["--fix", "tp=3"], "tp"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, options, why):
+    folder = tmp_path / "runs"
+    code, printed = tune(capsys, folder, *options)
+    assert code == 2
+    assert why in printed.err
+    assert printed.err.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_another_question_is_refused(tmp_path, capsys):
+    asked(capsys, tmp_path)
+    before = (tmp_path / "tune.json").read_text()
+    code, printed = tune(capsys, tmp_path, "--gpus", "32")
+    assert code == 2
+    assert "another question: gpus 16, asked is 32" in printed.err
+    assert (tmp_path / "tune.json").read_text() == before
+
+
+def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):
+    asked(capsys, tmp_path, "--next", "1")
+    script, state = tmp_path / "run-001.sh", tmp_path / "tune.json"
+    written, kept = script.read_text(), state.read_text()
+    script.write_text(written + "echo mine\n")
+    code, printed = tune(capsys, tmp_path, "--launch", machine[0])
+    assert code == 2
+    assert "is not the file that plan3d wrote" in printed.err
+    assert not (tmp_path / "run-001.log").exists()
+    script.write_text(written)
+    for other in ('"../run-001.sh"', "5", '"run-001.sh;x"', '"run-002.sh"'):
+        state.write_text(kept.replace('"run-001.sh"', other))
+        code, printed = tune(capsys, tmp_path, "--launch", machine[0])
+        assert code == 2
+        assert "is not a session of this version" in printed.err

@@ -1,0 +1,91 @@
+"""Plans ranked by a quantile of their forecast step."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from plan3d.cli.main import main
+from plan3d.search.find_plans import find_plans
+from plan3d.search.result.at_risk import SHORT_LIST
+from plan3d.search.whatif.cluster_size import smallest_cluster
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import concat
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=32), sequence=2048, global_batch=64
+)
+CHOOSE = {"precision": ["bf16", "fp8"], "ep": [1]}
+"""Steps below 16 bits are less certain, so that the order depends on the quantile."""
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return find_plans(TASK, choose=CHOOSE, top=SHORT_LIST)
+
+
+@pytest.mark.parametrize("risk", [0.05, 0.95])
+def test_the_quantile_orders_the_short_list(expected, risk):
+    found = find_plans(TASK, choose=CHOOSE, risk=risk, top=5)
+    table = concat([plan.table() for plan in expected.plans])
+    quantiles = np.sort(Forecast.of(TASK, table).quantile(risk))
+    ranked = Forecast.of(TASK, found.costs.plans).quantile(risk)
+    assert ranked == pytest.approx(quantiles[:5], rel=1e-9)
+    assert found.risk == risk
+
+
+def test_a_plan_that_is_surely_fast_goes_before_one_that_may_be(expected):
+    """Of the quick 8-bit plans fewer are left at a high quantile than at a low one."""
+    hopeful, careful = (
+        find_plans(TASK, choose=CHOOSE, risk=risk, top=40).costs.plans.precision
+        for risk in (0.01, 0.99)
+    )
+    usual = expected.costs.plans.precision[:40]
+    low = usual.max()
+    counts = [np.count_nonzero(codes == low) for codes in (hopeful, usual, careful)]
+    assert counts[0] >= counts[1] >= counts[2]
+    assert counts[0] > counts[2]
+
+
+def test_the_median_is_the_expected_order(expected):
+    found = find_plans(TASK, choose=CHOOSE, risk=0.5, top=20)
+    assert [*map(str, found.plans)] == [*map(str, expected.plans[:20])]
+
+
+def test_a_quantile_holds_its_share():
+    """The 80 % interval ends at the quantiles 0.1 and 0.9."""
+    forecast = Forecast.of(TASK, find_plans(TASK, top=3).costs.plans)
+    low, high = forecast.interval(0.8)
+    assert forecast.quantile(0.1) == pytest.approx(low)
+    assert forecast.quantile(0.9) == pytest.approx(high)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"risk": 1.0}, "below 1"),
+        ({"risk": 0.9, "objective": "memory"}, "does not hold the step"),
+        ({"risk": 0.9, "backend": "branch-and-bound"}, "ranks by the expected step"),
+    ],
+)
+def test_where_it_cannot_act_it_is_refused(options, why):
+    with pytest.raises(InputError, match=why):
+        find_plans(TASK, **options)
+    with pytest.raises(InputError, match="does not go with days"):
+        smallest_cluster(TASK, tokens=1e9, days=1, risk=0.9)
+
+
+def test_the_command_says_what_ranked(capsys):
+    asked = ["search", "--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "32"]
+    assert main([*asked, "--global-batch", "64", "--risk", "0.9", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    seconds = [plan["step_seconds_at_risk"] for plan in answer["plans"]]
+    assert answer["risk"] == 0.9
+    assert seconds == sorted(seconds)
+    assert seconds[0] > answer["plans"][0]["step_seconds"]

@@ -1,0 +1,77 @@
+"""Choices among plans against values worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.uncertainty.choice import REPEAT, Choice
+from plan3d.simulator.uncertainty.predictive import likeness
+
+
+def alike(*texts):
+    return likeness(concat([resolve(Plan.parse(text), 16).table() for text in texts]))
+
+
+def test_errors_go_together_the_less_the_more_plans_differ():
+    """tp 2 to 8 and dp 8 to 2 are four doublings: exp(-4 / 2); full recompute is one field."""
+    found = alike("tp=2", "tp=8", "tp=2 recompute=full")
+    assert np.diag(found) == pytest.approx([1.0, 1.0, 1.0])
+    assert found[0, 1] == pytest.approx(np.exp(-2.0))
+    assert found[0, 2] == pytest.approx(np.exp(-0.5))
+    assert found[1, 2] == pytest.approx(np.exp(-2.5))
+    assert found == pytest.approx(found.T)
+
+
+def test_regret_of_two_plans_that_nothing_tells_apart():
+    """The difference is sqrt(2) s t_4, and E |t_4| = 1: half of sqrt(2) s."""
+    choice = Choice(np.zeros(2), 0.1**2 * np.eye(2), 4.0)
+    assert choice.fastest == pytest.approx([0.5, 0.5], abs=0.02)
+    assert choice.regret == pytest.approx([0.1 / np.sqrt(2)] * 2, rel=0.06)
+
+
+def test_a_plan_that_is_timed_moves_those_that_share_its_errors():
+    """C = .04 on the diagonal, .02 beside it, the first 0.2 slower than expected."""
+    covariance = np.array([[0.04, 0.02, 0.0], [0.02, 0.04, 0.0], [0.0, 0.0, 0.04]])
+    found = Choice(np.zeros(3), covariance, 4.0).knowing([0], np.array([0.2]))
+    seen = 0.04 + REPEAT**2
+    assert found.mean == pytest.approx([0.2 * 0.04 / seen, 0.2 * 0.02 / seen, 0.0])
+    wider = (4 + 0.2**2 / seen) / 5
+    left = [0.04 - 0.04**2 / seen, 0.04 - 0.02**2 / seen, 0.04]
+    assert np.diag(found.covariance) == pytest.approx([wider * one for one in left])
+    assert found.freedom == 5.0
+
+
+def test_a_twin_is_not_worth_a_run():
+    """Plan 1 is plan 0 but for a hair; plan 2 is expected to be slower, and is its own."""
+    covariance = 0.05**2 * np.array([[1.0, 0.999, 0.0], [0.999, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    choice = Choice(np.array([0.0, 0.001, 0.02]), covariance, 4.0)
+    found = choice.time_next(3)
+    assert [one.row for one in found] == [0, 2, 1]
+    assert found[0].regret == pytest.approx(choice.regret[0])
+    assert found[2].regret == pytest.approx(0.0, abs=1e-12)
+    assert [one.row for one in choice.time_next(1, timed=[0, 2])] == [1]
+
+
+@given(
+    means=st.lists(st.floats(-1, 1), min_size=2, max_size=6),
+    spread=st.floats(0.01, 0.5),
+    timed=st.integers(0, 1),
+)
+def test_what_is_known_orders_the_choice(means, spread, timed):
+    """Probabilities are shares, regrets no gain, and every run leaves less to be had."""
+    mean = np.array(means)
+    size = mean.size
+    choice = Choice(mean, spread**2 * (0.5 * np.eye(size) + 0.5), 4.0)
+    assert choice.fastest.sum() == pytest.approx(1)
+    assert (choice.regret >= 0).all()
+    found = choice.time_next(size, [timed])
+    assert sorted([timed, *(one.row for one in found)]) == list(range(size))
+    left = [one.regret for one in found]
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == pytest.approx(0, abs=1e-12)
+    known = choice.knowing([timed], mean[[timed]])
+    assert np.diag(known.covariance)[timed] < REPEAT**2
