@@ -26,8 +26,7 @@ from ..uncertainty.response import Simulated, Tabulated
 from . import metrics, units
 from .choice_scores import Group
 from .choice_scores import scores as choice_scores
-from .memory_labels import held_out, taught_records
-from .memory_scores import memory_by_source, memory_scores, refused
+from .memory_scores import held_out, memory_by_source, memory_scores, refused, taught_records
 from .predict_runs import Prediction, batches, predict, ranking_groups, widened
 from .published_runs import PublishedRun
 from .run_tasks import Question, questions

@@ -1,19 +1,29 @@
-"""Scores of predicted peaks of memory, and of whether runs fit."""
+"""Whether published runs fit: scores of predicted peaks, and what peaks and out-of-memory labels
+teach of how far off predictions are.
+
+Of a source that states what ran out of memory, what ran is a label as well; one that lists only
+what ran says nothing of what it left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.arrays import Mask
-from ..uncertainty.memory import EVEN, SURE
+from ..uncertainty.learned import KNOWN, TAUGHT, UNKNOWN
+from ..uncertainty.memory import EVEN, NUMBERS, SURE, Spread
+from ..uncertainty.memory_prior import Peaks, fit, log_likelihood
 from . import metrics
+from .units import sampled
 
 if TYPE_CHECKING:
     from .predict_runs import Prediction
     from .published_runs import PublishedRun
+    from .run_tasks import Question
 
 LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
 """Points of the curve of wrong verdicts: shares of the capacity."""
@@ -21,10 +31,15 @@ BINS = (0.0, 0.05, 0.25, EVEN, 0.75, SURE, 1.0)
 """Probabilities between which their calibration is looked at."""
 COUNTS = ("rows", "labelled", "ran_out", "ran_out_said_to_fit", "ran", "ran_not_said_to_fit")
 """What is added up over sources, not averaged."""
-
-
 LISTS = ("calibration", "curve")
 """What is neither."""
+LEAST_SHARE = 0.1
+"""Peaks below this share of the capacity say little of plans that fill it."""
+GUESSED = {
+    *("layers", "hidden", "ffn_hidden", "zero_stage", "sharding"),
+    *("optimizer", "optimizer_dtype", "param_dtype"),
+}
+"""Rows of which one of these is inferred do not teach: whoever asks knows it."""
 
 
 def labelled(p: Prediction) -> Mask:
@@ -73,3 +88,70 @@ def memory_by_source(p: Prediction) -> dict[str, dict[str, Any]]:
 def refused(runs: Sequence[PublishedRun], p: Prediction) -> int:
     """Runs that ran out of memory and cannot be predicted: none is said to fit."""
     return sum(run.ran_out_of_memory for run in runs) - int(p.ran_out.sum())
+
+
+def teaches(p: Prediction) -> Mask:
+    """Rows with a peak or a label that say how far off the simulator is [row]."""
+    uses = [q.run.given("memory_use", "score") for q in p.asked]
+    open_to_it = [use not in ("no", "score-only") for use in uses]
+    stated = [not GUESSED & set(q.run.assumed) for q in p.asked]
+    label = labelled(p) & np.isnan(p.measured_memory)
+    large = p.measured_memory > LEAST_SHARE * p.capacity
+    chosen: Mask = np.array(open_to_it, bool) & np.array(stated, bool) & (label | large)
+    return chosen
+
+
+def peaks_by_source(p: Prediction) -> dict[str, Peaks]:
+    """What each source says of log(peak / predicted), at most units.MOST_ROWS rows of it."""
+    error, room = np.log(p.measured_memory / p.memory), np.log(1 / p.share)
+    known = ~np.isnan(error)
+    low = np.where(known, error, np.where(p.ran_out, room, -np.inf))
+    high = np.where(known, error, np.where(p.ran_out, np.inf, room))
+    every, by_source = Peaks(low, high, p.scale), dict[str, list[int]]()
+    for row in np.flatnonzero(teaches(p)).tolist():
+        by_source.setdefault(p.asked[row].run.source, []).append(row)
+    return {source: every.take(sampled(rows)) for source, rows in sorted(by_source.items())}
+
+
+def without_origin(p: Prediction) -> dict[str, Spread]:
+    """By origin, how far off the peaks of the others are."""
+    origin = {q.run.source: q.run.origin for q in p.asked}
+    each = {source: log_likelihood(peaks) for source, peaks in peaks_by_source(p).items()}
+    return {
+        name: fit([one for source, one in each.items() if origin[source] != name])
+        for name in sorted(set(origin.values()))
+    }
+
+
+def held_out(p: Prediction) -> Prediction:
+    """The same with peaks as far off as the other origins teach."""
+    spreads = without_origin(p)
+    mine = [spreads[q.run.origin] for q in p.asked]
+    stack, plan = (np.array([getattr(one, name) for one in mine]) for name in ("stack", "plan"))
+    return replace(p, stack=stack, plan=plan)
+
+
+def is_taught(q: Question) -> bool:
+    """Whether a number that decides the peak of a row was fitted to runs of its origin."""
+    every = (q.task.software.provenance.get(name) for name in NUMBERS)
+    return any(one and one.kind in TAUGHT and q.run.origin in one.origins for one in every)
+
+
+def taught_records(neutral: Prediction, fitted: Prediction) -> dict[str, Any]:
+    """What all origins teach, of stacks whose peaks were fitted to and of others, as JSON."""
+    mine = fitted.take(np.array([is_taught(q) for q in fitted.asked], bool))
+    return {KNOWN: _record(mine), UNKNOWN: _record(neutral)}
+
+
+def _record(p: Prediction) -> dict[str, Any]:
+    peaks = peaks_by_source(p)
+    spread = fit([log_likelihood(one) for one in peaks.values()])
+    measured = [int((one.low == one.high).sum()) for one in peaks.values()]
+    return {
+        "stack": round(float(spread.stack), 4),
+        "plan": round(float(spread.plan), 4),
+        "peaks": sum(measured),
+        "labels": sum(one.low.size for one in peaks.values()) - sum(measured),
+        "sources": list(peaks),
+        "origins": sorted({q.run.origin for q in p.asked if q.run.source in peaks}),
+    }

@@ -23,6 +23,7 @@ from plan3d.simulator.reporting.report import bounds
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import plan_fields
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.uncertainty.memory import verdict
 from plan3d.simulator.validation.published_runs import PublishedRun, read_runs, titles
 from plan3d.simulator.validation.run_tasks import Question, questions
 
@@ -185,7 +186,7 @@ def first_line(k: Known) -> str:
     mfu = [f"{100 * scale * m:.0f}" for m in (costs.mfu, costs.mfu_causal)]
     if k.laid_out:
         predicted = f"{costs.step_seconds:.4g} ({low:.3g}-{high:.3g})"
-        memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {costs.verdict}"
+        memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {verdict(costs)}"
         mfu = [
             f"{measured} / {100 * m:.0f}"
             for measured, m in zip(mfu, (costs.mfu, costs.mfu_causal), strict=True)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.validation import metrics
-from plan3d.simulator.validation.memory_labels import (
+from plan3d.simulator.validation.memory_scores import (
     held_out,
     is_taught,
+    memory_scores,
     peaks_by_source,
+    refused,
     taught_records,
 )
-from plan3d.simulator.validation.memory_scores import memory_scores, refused
 from plan3d.simulator.validation.predict_runs import Prediction, predict
 from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
 from plan3d.simulator.validation.run_tasks import Question, questions
