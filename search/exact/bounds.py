@@ -233,7 +233,7 @@ class Relaxation:
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
         seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)
         out: Value = seconds[[min(zero, 1) for zero in self.space.axes["zero"]]].min(axis=0)
-        return out
+        return out + self.space.task.software.step_seconds
 
     def _data(self, recipe: Recipe, s: Stages) -> Value | float:
         """Least exposed seconds of data parallelism; known once the stages are."""

@@ -1,6 +1,6 @@
 """Layer step: seconds of the step of a pipeline's integer program, at least.
 
-    (m - 1) t_max + sum_i t_i + R + G + O
+    (m - 1) t_max + sum_i t_i + R + G + O + what the host does once a step
     t_i >= sum n T + changes of tp + delays;  R >= r_i - sum_(j<i) b_j,  G >= g_i - sum_(j<i) f_j
 
 t_i seconds of a stage per micro-batch, f_i and b_i of its passes; r_i and g_i what shows of its
@@ -47,7 +47,7 @@ class StepProgram:
         """Seconds of a pass (whether backward) of all stages before one."""
         total = [self._stage(stage) for stage in program.stages]
         again = (program.pipeline.micro_batches - 1) * self.slowest
-        fixed = self.units.down(program.pipeline.least.sends)
+        fixed = self.units.down(program.pipeline.least.sends + self.software.step_seconds)
         self.objective = again + sum(total) + sum(self.late.values()) + fixed
         program.model.minimize(self.objective)
 

@@ -109,8 +109,8 @@ def _host(name: str) -> Any:
     return turned
 
 
-def _launch_floors(task: Task, factor: float) -> Task:
-    new = _scaled(task.software, ("layer_floor", "pipeline_floor"), factor)
+def _launches(task: Task, factor: float) -> Task:
+    new = _scaled(task.software, ("layer_floor", "pipeline_floor", "step_seconds"), factor)
     return replace(task, software=new)
 
 
@@ -136,7 +136,7 @@ KNOBS: dict[str, Knob] = {
         "network latency", False, _network(("latency", "latency_per_node", "root"))
     ),
     "kernel_latency": Knob("kernel latency", False, _accelerator(_kernel_latencies)),
-    "launch_floor": Knob("launch floor of a layer", False, _launch_floors),
+    "launch_floor": Knob("launches by the host", False, _launches),
 }
 """Numbers that a step depends on; the bandwidths of all collectives follow their link."""
 HOST_KNOBS = {

@@ -76,6 +76,9 @@ class Software:
     bucket_parameters_per_rank: float
     """Those for each data-parallel rank, where that is more: larger groups need larger messages.
     The bucket that ZeRO 2 keeps in memory does not grow."""
+    step_seconds: float
+    """Seconds of the host once a step, counted as the optimizer's: the norm of gradients, launches
+    of the update, logging, the next batch."""
     slice_seconds: float
     """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
     slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""

@@ -48,7 +48,7 @@ class SegmentGroup(PlanGroup):
         parts = self.segmented
         whole, sharded = optimizer_seconds(self.task, self.recipe, self.optimizer, parts.shards)
         out: Value = parts.total(np.where(parts.zero > 0, sharded, whole)).max(axis=0)
-        return out
+        return out + self.task.software.step_seconds
 
     def rank_bytes(self, zero: int) -> dict[str, Value]:
         """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""

@@ -178,8 +178,9 @@ class PlanGroup:
         return out
 
     def optimizer_step(self) -> Value:
+        """Seconds of the optimizer, and of what the host does once a step."""
         out: Value = self.update[np.minimum(self.zero, 1), self.skeleton]
-        return out
+        return out + self.task.software.step_seconds
 
     def optimizer_copies(self) -> Value:
         """Seconds in which only copies of an optimizer on the host run, once a step."""

@@ -110,7 +110,7 @@ class _Alone:
             backward=backward,
             reduce=shown.reduce[reduced, 0],
             gather=shown.gather[gathered, 0],
-            optimizer=update[min(zero, 1), 0],
+            optimizer=update[min(zero, 1), 0] + task.software.step_seconds,
             received=received,
             sent=sent,
             tied=s.end_sync,

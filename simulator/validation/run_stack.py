@@ -47,7 +47,7 @@ STACKS: dict[str, StackRule] = {
     "pipe-offload": _ZERO_BUBBLE,
     **dict.fromkeys(("nemo", "megatron-bridge"), _NEMO),
     **dict.fromkeys(("megatron-core", "flagscale", "megascale", "internevo", "paddle"), _CORE),
-    **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), _CORE),
+    **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,
     **dict.fromkeys(
         (

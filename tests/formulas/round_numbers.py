@@ -74,6 +74,7 @@ NETWORK = InterNodeNetwork(
 HOST = Host(link_bandwidth=20e9, link_gpus=2, memory_bandwidth=400e9, memory=1e12)
 SOFTWARE = replace(
     software_profile("megatron-core"),
+    step_seconds=0.0,
     name="round",
     title="A stack that adds nothing of its own",
     sustained=1.0,

@@ -6,6 +6,8 @@ Four layers of a second each pass (unit_pipelines): t is 3 seconds a layer and m
 Sources of the idle times: test_bubbles; of the sends: test_pipeline_sends.
 """
 
+from dataclasses import replace
+
 import pytest
 from unit_pipelines import costs, layer, parts, task
 
@@ -112,6 +114,17 @@ def test_full_recompute_runs_the_forward_pass_again():
 def test_a_single_rank_has_no_bubble_and_sends_nothing():
     """Ledger T9."""
     assert parts(task(1), "pp=1") == near(compute=8 * 12, optimizer=400 * UPDATE)
+
+
+@pytest.mark.parametrize(
+    "text", ["pp=1 dp=4", "pp=4 schedule=gpipe", "pp=2 segments=2|2:recompute=full"]
+)
+def test_what_the_host_does_once_a_step_is_added_once(text):
+    """5 seconds, counted as the optimizer's, whatever the stages and their runs of layers."""
+    plain = task(4)
+    slow = replace(plain, software=replace(plain.software, step_seconds=5.0))
+    before, after = parts(plain, text), parts(slow, text)
+    assert after == near(**{**before, "optimizer": before["optimizer"] + 5})
 
 
 def test_sends_between_fast_domains_take_the_network():

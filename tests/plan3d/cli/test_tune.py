@@ -70,14 +70,14 @@ def log(folder, number, milliseconds, count=12):
 def test_the_loop_finds_the_best_plan_of_a_machine_it_does_not_know(machine, tmp_path, capsys):
     command, table, seconds = machine
     folder = tmp_path / "runs"
-    answer = asked(capsys, folder, "--launch", command, "--next", "9")
+    answer = asked(capsys, folder, "--launch", command, "--next", "9", "--worth", "0.005")
     assert {run["state"] for run in answer["runs"]} == {"timed"}
     assert 2 <= len(answer["runs"]) <= 6
     assert "expected to gain" in answer["enough"] or "probability" in answer["enough"]
     best = answer["best"]["step_seconds"]
     assert best == pytest.approx(min(run["step_seconds"] for run in answer["runs"]), rel=0.005)
     assert best < 1.02 * min(seconds.values())
-    again = asked(capsys, folder, "--launch", command)
+    again = asked(capsys, folder, "--launch", command, "--worth", "0.005")
     assert again["runs"] == answer["runs"]
     known = calibrated(TASK, read_calibration(folder / "calibration.toml"))
     real = np.log([*seconds.values()])

@@ -38,6 +38,7 @@ CHANGES = {
     "fsdp_contention": (0.1, {}, replace(DENSE, zero=3)),
     "bucket_parameters": (1e6, {}, DENSE),
     "bucket_parameters_per_rank": (1e8, {}, DENSE),
+    "step_seconds": (1.0, {}, DENSE),
     "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
     "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),

@@ -36,11 +36,16 @@ def test_the_default_stack_is_the_neutral_one_with_learned_means():
     mean = dict(zip(record["names"], record["mean"], strict=True))
     default = software_profile("megatron-core")
     plain = neutral(default)
-    assert (plain.sustained, plain.layer_floor) == (1.0, 300e-6)
+    assert (plain.sustained, plain.layer_floor, plain.step_seconds) == (1.0, 300e-6, 10e-3)
     assert default.sustained == pytest.approx(np.exp(-mean["gemm"]), abs=6e-4)
     assert default.layer_floor == pytest.approx(300e-6 * np.exp(mean["floor"]), rel=2e-3)
+    assert default.step_seconds == pytest.approx(10e-3 * np.exp(mean["step"]), rel=2e-3)
     free = {name for name, constant in CONSTANTS.items() if constant.spread_of_mean}
-    assert {name for name, value in mean.items() if abs(value) > 1e-3} <= free == {"gemm", "floor"}
+    assert (
+        {name for name, value in mean.items() if abs(value) > 1e-3}
+        <= free
+        == {"gemm", "floor", "step"}
+    )
 
 
 def test_priors_read_back_as_they_were_written():
