@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     from plan3d.search.whatif.climb import climbed
 
-    from ..screen import views
+    from ..screen import search_view, views
 
     own = task_arguments.choices_of(args)
     options = {"choose": own, **_options(args)}
@@ -58,12 +58,12 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             result = climbed(found, choose) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
-            print_json(views.empty_record(task, tokens, [str(error)]))
+            print_json(search_view.empty_record(task, tokens, [str(error)]))
         raise
     infeasible = _why_infeasible(result, own)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
-        record = views.search_record(result, tokens, args.price, args.pareto)
+        record = search_view.search_record(result, tokens, args.price, args.pareto)
         record |= {"infeasible": infeasible} if infeasible else {}
         record |= system_arguments.record(args)
     if args.csv is not None:
@@ -168,29 +168,29 @@ def _print_search(
     tokens: float | None,
     infeasible: list[str],
 ) -> None:
-    from ..screen import views
+    from ..screen import search_view, views
     from ..screen.costs_view import print_plan, print_ranking
 
     screen = Screen()
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
     if result.costs is None:
         print()
-        screen.lines(views.count_lines(result))
+        screen.lines(search_view.count_lines(result))
         print()
         screen.section("No plan fits:", infeasible)
         return
     screen.lines([views.peak_line(result.costs)])
     print()
-    print_ranking(screen, result.costs, args, tokens, extra=views.family_columns(result))
-    screen.lines([*export.refusal_line(result), *views.count_lines(result)])
-    screen.lines(views.fits_lines(result.costs))
+    print_ranking(screen, result.costs, args, tokens, extra=search_view.family_columns(result))
+    screen.lines([*export.refusal_line(result), *search_view.count_lines(result)])
+    screen.lines(search_view.fits_lines(result.costs))
     if tokens is not None:
         screen.lines([views.training_line(result.costs, tokens, args.price)])
     screen.lines(views.accuracy_lines(result.costs))
     print()
     if args.pareto and result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
-        print_ranking(screen, views.spread(result.frontier, args.top), args, tokens, False)
+        print_ranking(screen, search_view.spread(result.frontier, args.top), args, tokens, False)
     print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
     for line in export.launch_line(result, args):
         print(line)

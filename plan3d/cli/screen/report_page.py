@@ -16,7 +16,7 @@ from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
 from plan3d.simulator.step import costs_tables
 
-from . import views
+from . import search_view, views
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
@@ -65,7 +65,7 @@ def _answer(
     if tokens is not None:
         said.append(views.training_line(costs, tokens, price))
     lines = "<br>".join(map(html_text, said))
-    extra = views.family_columns(result)
+    extra = search_view.family_columns(result)
     extra |= views.training_columns(costs, len(costs), tokens, price)
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     return [
@@ -96,7 +96,7 @@ def _asked(result: SearchResult) -> list[str]:
     lines = views.header(result.task, result.limit)
     if result.costs is not None:
         lines = [*lines, views.peak_line(result.costs)]
-    return [f"<p>{html_text(line)}</p>" for line in [*lines, *views.count_lines(result)]]
+    return [f"<p>{html_text(line)}</p>" for line in [*lines, *search_view.count_lines(result)]]
 
 
 def _section(title: str, sentences: list[str]) -> str:

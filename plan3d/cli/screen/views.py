@@ -1,11 +1,10 @@
-"""The parts of an answer: headers, counts, JSON objects and CSV of the verbs."""
+"""The parts of an answer that verbs share: headers, records and lines of plans, CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from plan3d.simulator.base.units import (
     format_seconds,
     whole_percent,
 )
-from plan3d.simulator.plan import families
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
@@ -26,21 +24,10 @@ from plan3d.simulator.reporting.why import loss_shares, provenance_counts, prove
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share, word
+from plan3d.simulator.uncertainty.memory import probability_fits, spelled, word
 from plan3d.simulator.validation.nearest_run import nearest_run
 
-from . import proof
-
-if TYPE_CHECKING:
-    from plan3d.search.result.search_result import SearchResult
-
-RULES_SHOWN = 4
-TO_TIME = 3
-"""Plans that are suggested to be timed."""
-MOST_COUNTED = 10**12
-"""Candidates that are printed in full."""
 DAY = 86400.0
 JOULES_PER_MWH = 3.6e9
 
@@ -138,99 +125,6 @@ def anchor_record(task: Task, costs: Costs | None) -> dict[str, Any]:
     return {"nearest_run": found.record() if found else None}
 
 
-def count_lines(result: SearchResult) -> list[str]:
-    """How many plans there were and what removed the others."""
-    counts = result.counts
-    largest = sorted(counts.removed.items(), key=lambda item: -item[1])
-    shown = [f"{name} {_large(n)}" for name, n in largest if n][:RULES_SHOWN]
-    sampled = result.trace is not None and not result.interrupted
-    state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
-    state = "" if result.complete else state
-    removed = f"; removed most: {', '.join(shown)}" if shown else ""
-    met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
-    found = (
-        f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
-        f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
-        f"{result.seconds_searching:.2f} s{state}"
-    )
-    return [found, *climb_lines(result), *proof.lines(result), *_ties(result), *_events(result)]
-
-
-def climb_lines(result: SearchResult) -> list[str]:
-    """What single changes of fields that the search keeps fixed came to; of plan 1 those made."""
-    if not result.counts.changes:
-        return []
-    made = ", ".join(
-        f"{gain.field}={gain.value} for {gain.kept} ({100 * gain.step_change:+.1f} %)"
-        for gain in result.climbed
-    )
-    made = f"plan 1 has {made}" if made else "none makes plan 1 faster by a hundredth"
-    return [
-        f"{result.counts.changes} single changes of fields that the search keeps fixed were tried: "
-        f"{made}"
-    ]
-
-
-def _ranked_by(result: SearchResult) -> str:
-    """The objective, and the quantile of it that ranks."""
-    return result.objective + (f" at quantile {result.risk:g}" if result.risk is not None else "")
-
-
-def _large(count: int) -> str:
-    """A count in full, or rounded where that would be longer than a reader counts."""
-    return f"{count:,}" if count < MOST_COUNTED else f"{Decimal(count):.2e}"
-
-
-def _events(result: SearchResult) -> list[str]:
-    """What the exact simulation of the best plan's pipeline says."""
-    if result.costs is None or result.plans[0].pp == 1:
-        return []
-    from plan3d.simulator.step.plan_timeline import rescore
-
-    (seconds,) = rescore(result.costs.take(slice(0, 1)))
-    more = 100 * (seconds / float(result.costs.step[0]) - 1)
-    return [
-        f"with its pipeline simulated event by event plan 1 takes {seconds:.4g} s a step: "
-        f"{abs(more):.1f} % {'less' if more < 0 else 'more'} than the closed form that ranks"
-    ]
-
-
-def _ties(result: SearchResult) -> list[str]:
-    """The short list: plans that the prediction cannot tell from the best."""
-    from plan3d.search.result.search_result import TIE
-
-    if result.ties < 2 or result.costs is None:
-        return []
-    choice = Forecast.of(result.task, result.costs.plans).choice
-    chance, regret = choice.fastest[0], choice.regret[0]
-    return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the "
-        f"{choice.mean.size} listed plan 1 is the fastest with probability {chance:.2f}, its "
-        f"expected regret {100 * regret:.1f} %; {_to_time(choice)}"
-    ]
-
-
-def fits_lines(costs: Costs) -> list[str]:
-    """Where the best plan is not sure to fit, the first listed one that is."""
-    fits = np.atleast_1d(probability_fits(costs))
-    if fits[0] >= SURE:
-        return []
-    sure = np.flatnonzero(fits >= SURE)
-    leave = 100 * (1 - sure_share(costs.take(slice(0, 1))))
-    other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
-    return [
-        f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
-        f"--memory-headroom {np.ceil(leave):.0f}% asks for plans that do"
-    ]
-
-
-def _to_time(choice: Choice) -> str:
-    """Which plans to time next, and what that leaves."""
-    found = choice.time_next(TO_TIME)
-    ranks = " ".join(str(one.row + 1) for one in found)
-    return f"time plans {ranks} next: the best of them has {100 * found[-1].regret:.1f} %"
-
-
 def training_columns(
     costs: Costs, rows: int, tokens: float | None, price: float | None
 ) -> dict[str, list[str]]:
@@ -306,100 +200,6 @@ def plan_records(
     return out
 
 
-def family_records(result: SearchResult) -> list[dict[str, Any]]:
-    """The family of each ranked plan, and what the plan stands for where families are listed."""
-    assert result.costs is not None
-    of = families.families(result.costs.plans)
-    names = [{"plan_family": families.spelled(one)} for one in of]
-    if result.families is None:
-        return names
-    standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
-    return [
-        {**name, "family_plans": count, "family_fastest_seconds": fastest}
-        for name, (count, fastest) in zip(names, standing, strict=True)
-    ]
-
-
-def family_columns(result: SearchResult) -> dict[str, list[str]]:
-    """Columns of a ranking of families; none of a ranking of plans."""
-    if result.families is None:
-        return {}
-    records = family_records(result)
-    return {
-        "family": [record["plan_family"] for record in records],
-        "alike": [f"{record['family_plans']:,}" for record in records],
-    }
-
-
-def search_record(
-    result: SearchResult, tokens: float | None, price: float | None, pareto: bool
-) -> dict[str, Any]:
-    """The JSON object of a search."""
-    counts = result.counts
-    plans: list[dict[str, Any]] = []
-    time_next: list[dict[str, Any]] = []
-    if result.costs is not None:
-        forecast = Forecast.of(result.task, result.costs.plans)
-        plans = plan_records(result.costs, result.limit, tokens, price, forecast)
-        for plan, standing in zip(plans, family_records(result), strict=True):
-            plan |= standing
-        choice = forecast.choice
-        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
-        for plan, share, regret in known:
-            plan |= {"probability_fastest": share, "expected_regret": regret}
-        time_next = [
-            {"rank": one.row + 1, "expected_regret": one.regret}
-            for one in choice.time_next(TO_TIME)
-        ]
-        if result.risk is not None:
-            at_risk = forecast.quantile(result.risk).tolist()
-            for plan, seconds in zip(plans, at_risk, strict=True):
-                plan["step_seconds_at_risk"] = seconds
-    for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
-        record["event_step_seconds"] = seconds
-    out = {
-        **question_record(result.task, tokens),
-        "backend": result.backend,
-        "objective": result.objective,
-        **({} if result.risk is None else {"risk": result.risk}),
-        "memory_limit_bytes": float(result.limit),
-        "ties": result.ties,
-        "counts": {
-            "candidates": counts.candidates,
-            "evaluated": counts.evaluated,
-            "feasible": counts.feasible,
-            "removed": dict(counts.removed),
-            "changes": counts.changes,
-        },
-        "climbed": [gain._asdict() for gain in result.climbed],
-        "seconds_searching": result.seconds_searching,
-        "complete": result.complete,
-        **proof.record(result),
-        **anchor_record(result.task, result.costs),
-        "time_next": time_next,
-        "plans": plans,
-    }
-    if pareto:
-        out["frontier"] = plan_records(result.frontier, result.limit, tokens, price)
-    return out
-
-
-def empty_record(task: Task, tokens: float | None, infeasible: list[str]) -> dict[str, Any]:
-    """The JSON object of a question that no number of GPUs answers."""
-    asked = question_record(task)
-    asked["task"]["tokens"] = tokens
-    for unknown in ("gpus", "nodes"):
-        asked["task"].pop(unknown)
-    return {
-        **asked,
-        "counts": {"candidates": 0, "evaluated": 0, "feasible": 0, "removed": {}},
-        "seconds_searching": 0.0,
-        "complete": True,
-        "plans": [],
-        "infeasible": infeasible,
-    }
-
-
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
     if costs.fits:
@@ -415,15 +215,6 @@ def verdict(costs: Costs) -> str:
             f"{costs.node_capacity / GIB:,.1f}"
         )
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
-
-
-def spread(costs: Costs, most: int) -> Costs:
-    """At most so many rows, evenly over the table, the first and last among them."""
-    if len(costs) <= most:
-        return costs
-    last = len(costs) - 1
-    rows = sorted({round(i * last / max(most - 1, 1)) for i in range(most)})
-    return costs.take(rows)
 
 
 def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> dict[str, Any]:
