@@ -10,7 +10,7 @@ import numpy as np
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import GIB, format_count
-from plan3d.simulator.operators.layer_work import model_flops_per_token
+from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..operators.layer_work import model_flops_per_token
+from ..operators.model_flops import model_flops_per_token
 from ..step.costs import Costs
 from ..step.evaluate import by_stage
 

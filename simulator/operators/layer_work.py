@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..base.arrays import Value
 from ..plan.fields import STATED, STRATEGY
 from ..workload.blocks import Attention, Block, Experts, Mlp
-from ..workload.model import Model, Network
+from ..workload.model import Model
 
 LOSS_BYTES = 8
 """Bytes that cross-entropy moves forward per logit (fp32 logits)."""
@@ -388,44 +388,3 @@ def add(works: list[Work]) -> Work:
         logits=all(w.logits for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
     )
-
-
-def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:
-    """FLOPs a token costs forward and backward, the numerator of MFU.
-
-        6 (matrix parameters a token passes through) + 6 sum_layers a (d + d_v) min(w, s)
-
-    Attention is counted over the whole window or, `causal`, over the keys that the mask leaves:
-    causal_span, half of s without a window. A sparse-attention indexer is counted over the half
-    it scores, and recompute not at all.
-    Source: whole window: Chowdhery et al. 2022 (PaLM), appendix B; Narayanan et al. 2021, equation
-    3; Megatron-LM's num_floating_point_operations up to core 0.11. Causal: the same function since
-    core 0.12, which counts s/2 in layers with a window too; FlashAttention's benchmarks.
-    """
-    if isinstance(model, Network):
-        return 3.0 * model.forward_flops
-    head = model.vocabulary * model.hidden
-    extra = 2 * model.hidden**2 + head
-    last = _matrices(model, model.kinds[model.order[-1]], sequence, causal)
-    body = block_flops_per_token(model, sequence, causal)
-    return body + 6.0 * (head + model.mtp_layers * (last + extra))
-
-
-def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:
-    """The part of model_flops_per_token that the layers make, head and MTP left out."""
-    if isinstance(model, Network):
-        return 3.0 * model.forward_flops
-    return 6.0 * sum(_matrices(model, model.kinds[kind], sequence, causal) for kind in model.order)
-
-
-def _matrices(model: Model, block: Block, sequence: int, causal: bool) -> float:
-    """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores."""
-    counts = block.parameters(model.hidden, model.norm_width)
-    del counts["norms"]
-    if block.experts:
-        counts["experts"] = block.experts.top_k * block.experts.expert.parameters(model.hidden)
-    attn = block.attention
-    whole = min(attn.window or sequence, attn.index_topk or sequence, sequence)
-    span = causal_span(attn, sequence) if causal else whole
-    scores = attn.heads * (attn.head_dim + attn.value_dim) * span
-    return counts.total() + scores + attn.index_heads * attn.index_dim * sequence / 2

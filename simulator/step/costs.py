@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.host import host_of
-from ..operators.layer_work import block_flops_per_token, model_flops_per_token
+from ..operators.model_flops import block_flops_per_token, model_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task

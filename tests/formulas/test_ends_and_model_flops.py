@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator.operators import layer_work
+from plan3d.simulator.operators import layer_work, model_flops
 from plan3d.simulator.operators.layer_work import Strategy
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, ListedLayer, Mlp
 from plan3d.simulator.workload.model import Model, Network
@@ -111,11 +111,11 @@ def test_model_flops_of_gpt():
     72 x 2 x 4096 = 589,824; x 32 / 384 = 49,152 and x 1000 / 1536 = 384,000. Whole scores count.
     """
     gpt = model(dense(), order=(0, 0))
-    assert layer_work.model_flops_per_token(gpt, 32) == 589_824 + 49_152 + 384_000
-    assert layer_work.block_flops_per_token(gpt, 32) == 589_824 + 49_152
+    assert model_flops.model_flops_per_token(gpt, 32) == 589_824 + 49_152 + 384_000
+    assert model_flops.block_flops_per_token(gpt, 32) == 589_824 + 49_152
     # A tied head is as much work, and norms and their biases are none.
     tied = replace(gpt, tied=True, norm_bias=True)
-    assert layer_work.model_flops_per_token(tied, 32) == 589_824 + 49_152 + 384_000
+    assert model_flops.model_flops_per_token(tied, 32) == 589_824 + 49_152 + 384_000
 
 
 HEAD = 6 * 64_000
@@ -135,7 +135,7 @@ HEAD = 6 * 64_000
 )
 def test_model_flops_of_other_attention(block, weights, scores):
     """6 FLOPs a weight that a token passes, and 6 a (d + d_v) min(w, s)."""
-    assert layer_work.model_flops_per_token(model(block), 32) == 6 * (weights + scores) + HEAD
+    assert model_flops.model_flops_per_token(model(block), 32) == 6 * (weights + scores) + HEAD
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_model_flops_under_the_causal_mask(block, seen):
     saved = 6 * 4 * 32 * (whole - seen)
     for mtp_layers in (0, 1):
         one = model(block, mtp_layers=mtp_layers)
-        less = layer_work.model_flops_per_token(one, 32) - saved * (1 + mtp_layers)
-        assert layer_work.model_flops_per_token(one, 32, causal=True) == less
-    assert layer_work.block_flops_per_token(one, 32, causal=True) == (
-        layer_work.block_flops_per_token(one, 32) - saved
+        less = model_flops.model_flops_per_token(one, 32) - saved * (1 + mtp_layers)
+        assert model_flops.model_flops_per_token(one, 32, causal=True) == less
+    assert model_flops.block_flops_per_token(one, 32, causal=True) == (
+        model_flops.block_flops_per_token(one, 32) - saved
     )
 
 
@@ -171,7 +171,7 @@ def test_model_flops_of_an_indexer():
     sparse = dense(kv_rank=8, q_rank=16, rope_dim=4, index_heads=2, index_dim=8, index_topk=4)
     weights = 2_048 + 768 + 896 + 4_096 + 256 + 512 + 128 + 32_768
     scores = 4 * 32 * 4 + 2 * 8 * 16
-    assert layer_work.model_flops_per_token(model(sparse), 32) == 6 * (weights + scores) + HEAD
+    assert model_flops.model_flops_per_token(model(sparse), 32) == 6 * (weights + scores) + HEAD
 
 
 def test_model_flops_of_experts():
@@ -179,7 +179,7 @@ def test_model_flops_of_experts():
     routed = Experts(count=8, top_k=2, ffn=100, shared_ffn=50)
     block = Block(attention=Attention(**HEADS), experts=routed)
     expected = 6 * (16_384 + 38_400 + 512 + 9_600 + 4 * 32 * 32) + HEAD
-    assert layer_work.model_flops_per_token(model(block), 32) == expected
+    assert model_flops.model_flops_per_token(model(block), 32) == expected
 
 
 def test_model_flops_of_multi_token_prediction():
@@ -188,8 +188,8 @@ def test_model_flops_of_multi_token_prediction():
     two = model(wide, narrow, mtp_layers=1)
     layers = 6 * (16_384 + 65_536 + 4_096) + 6 * (16_384 + 32_768 + 4_096)
     extra = 6 * (16_384 + 32_768 + 4_096 + 8_192) + HEAD
-    assert layer_work.model_flops_per_token(two, 32) == layers + HEAD + extra
-    assert layer_work.block_flops_per_token(two, 32) == layers
+    assert model_flops.model_flops_per_token(two, 32) == layers + HEAD + extra
+    assert model_flops.block_flops_per_token(two, 32) == layers
 
 
 def test_model_flops_of_a_listed_network():
@@ -199,5 +199,5 @@ def test_model_flops_of_a_listed_network():
         for flops in (100.0, 10.0)
     ]
     network = Network.of("made-up", [layers[0], layers[1], layers[1]])
-    assert layer_work.model_flops_per_token(network, 1) == 360
-    assert layer_work.block_flops_per_token(network, 1) == 360
+    assert model_flops.model_flops_per_token(network, 1) == 360
+    assert model_flops.block_flops_per_token(network, 1) == 360

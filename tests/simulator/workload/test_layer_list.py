@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.operators.layer_work import model_flops_per_token
+from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
