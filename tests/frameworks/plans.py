@@ -14,6 +14,7 @@ from plan3d.launch_files.frameworks import for_framework
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.search.find_plans import find_plans
+from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedule import Placement
@@ -110,7 +111,7 @@ def first_plans(framework: str, version: str) -> list[Case]:
                 global_batch=batch,
             )
             task = for_framework(asked, framework, version)
-            best = find_plans(task, top=1).best
+            best = climbed(find_plans(task, families=True), ()).best
             if best is not None:
                 out.append((task, best.plans.take(0)))
     return out
