@@ -85,7 +85,7 @@ class Model:
         model = Model(**config_arguments(config, name))
         if model.parameters > MOST_PARAMETERS:
             sizes = f"its sizes give {model.parameters:.3g} parameters"
-            raise InputError(f"{model.name}: {sizes}; at most {MOST_PARAMETERS:.0e}")
+            raise InputError(f"{model.name}: $: {sizes}; at most {MOST_PARAMETERS:.0e}")
         return model
 
     @property

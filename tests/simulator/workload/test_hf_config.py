@@ -334,3 +334,9 @@ def test_a_mutated_config_gives_a_model_or_one_line(data: st.DataObject) -> None
         assert sum(model.parameters_by_component.values()) == model.parameters
     assert "$" in message
     assert len(message.splitlines()) == 1
+
+
+def test_a_model_of_too_many_parameters_is_one_line_that_says_where() -> None:
+    config = published("falcon-40b") | {"hidden_size": 2**26, "num_hidden_layers": 1000}
+    with pytest.raises(InputError, match=r"^falcon-40b: \$: its sizes give .*; at most 1e\+16$"):
+        Model.from_config_values(config, "falcon-40b")
