@@ -11,7 +11,7 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_CELLS = 14
-SECONDS = 120
+SECONDS = 40
 """Limit of one cell on a slow machine."""
 MOVES = (
     "sliders['network'].value = 25",
