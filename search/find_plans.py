@@ -44,6 +44,8 @@ PROVING = ("branch-and-bound", *UNEQUAL)
 SPACES = ("uniform", "staged")
 """Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
+TOP = 10
+"""Plans to rank."""
 DEFAULT_HEADROOM = 0.10
 """Share of a GPU's memory left free: the error of a memory prediction and fragmentation."""
 
@@ -58,7 +60,7 @@ def find_plans(
     system: str | None = None,
     headroom: float = DEFAULT_HEADROOM,
     risk: float | None = None,
-    top: int = 10,
+    top: int = TOP,
     families: bool = False,
     frontier: bool = False,
     budget: int | None = None,
@@ -71,12 +73,12 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free. With `families` the simplest plan of each family is ranked (result.families), which needs
-    every plan costed; `frontier` also keeps the plans that no other beats in both time and memory.
-    `risk` ranks the at_risk.SHORT_LIST best by that quantile of their forecast step instead of its
-    expectation: 0.9 is what nine of ten such runs stay below. The search ends, incomplete, after
-    `budget` plans or `time_limit` seconds; `seed` (0 when None) is what SAMPLERS draw from, which
-    end after ask_tell.BUDGET plans unless told otherwise.
+    free. With `families` the simplest plan of each family is ranked, however many there are
+    (result.families), which needs every plan costed; `frontier` also keeps the plans that no other
+    beats in both time and memory. `risk` ranks the at_risk.SHORT_LIST best by that quantile of
+    their forecast step instead of its expectation: 0.9 is what nine of ten such runs stay below.
+    The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
+    is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.

@@ -96,13 +96,13 @@ def _climbed(
     searched: Callable[..., SearchResult], task: Task, options: dict[str, Any]
 ) -> SearchResult:
     """A search of families, where it can list them, and its best plans climbed."""
-    from plan3d.search.find_plans import lists_families
+    from plan3d.search.find_plans import TOP, lists_families
     from plan3d.search.whatif.climb import climbed
 
     asked = {name: options[name] for name in ("backend", "objective", "risk") if name in options}
     families = options.get("families", lists_families(**asked))
     found = searched(task, **{**options, "families": families})
-    return climbed(found, options.get("choose") or {}) if families else found
+    return climbed(found, options.get("choose") or {}, options.get("top", TOP))
 
 
 def smallest_cluster(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:

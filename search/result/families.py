@@ -52,8 +52,6 @@ class Families:
 class FamilyPlans:
     """What is known of each family so far, table by table."""
 
-    limit: int
-    """Families to list."""
     fastest: Value = field(default_factory=lambda: np.full(COUNT, np.inf))
     """Seconds of the fastest step of each family."""
     found: list[Costs] = field(default_factory=list)
@@ -78,7 +76,7 @@ class FamilyPlans:
             return None
         costs = self._merged()
         first = np.array([rows[0] for rows in _by_family(costs)])
-        first = first[np.argsort(costs.step[first], kind="stable")][: self.limit]
+        first = first[np.argsort(costs.step[first], kind="stable")]
         of = families(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
         count = np.bincount(every[self._near(every, steps)], minlength=COUNT)

@@ -65,7 +65,7 @@ class SearchOptions:
     top: int = 10
     """Plans to rank."""
     families: bool = False
-    """Whether to rank the simplest plan of each family, and not every plan on its own."""
+    """Whether to rank the simplest plan of each family, whatever `top`, and not every plan."""
     frontier: bool = False
     """Whether to keep the plans that no other beats in both time and memory."""
     budget: int | None = None

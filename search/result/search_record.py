@@ -111,7 +111,7 @@ class SearchRecord:
     def __init__(self, task: Task, options: SearchOptions) -> None:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
-        self.families, self.frontier = FamilyPlans(options.top), Frontier()
+        self.families, self.frontier = FamilyPlans(), Frontier()
         self.smallest: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False

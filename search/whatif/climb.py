@@ -19,6 +19,8 @@ from plan3d.simulator.step.costs import Costs, joined
 
 from ..result.search_result import TIE, Gain, SearchResult
 from ..space.space import Space
+from ..systems.system_plans import constraints
+from ..systems.systems import system as system_named
 from .single_field_changes import FIXED, Edits, single_edits
 
 WORTH = 0.01
@@ -27,27 +29,29 @@ STARTS = 3
 """Plans from which changes are tried, of those within TIE of the first."""
 
 
-def climbed(result: SearchResult, chosen: Collection[str]) -> SearchResult:
-    """The result with its best plans climbed in the fields that its space keeps fixed and the user
-    has not `chosen`. Changes keep to the memory limit, and to what the framework of the plan
-    launches. Nothing is changed of plans with unequal stages, and for objectives other than time.
+def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
+    """The `top` of listed families, the best climbed in the fields that their space keeps fixed and
+    neither the user has `chosen` nor the system of the search says. Changes keep to the memory
+    limit, and to what the framework of the plan launches. A list of plans is left as it is.
     """
-    costs = result.costs
-    if costs is None or result.objective != "step-time" or costs.plans.segments:
+    costs, families = result.costs, result.families
+    if costs is None or families is None:
         return result
+    own = constraints(system_named(result.system), result.task, {}) if result.system else {}
     axes = Space.of(result.task).axes
     names = {name for name, values in axes.items() if len(values) == 1}
-    names = names.difference(chosen, FIXED, ON_HOST)
+    names = names.difference(chosen, own, FIXED, ON_HOST)
     near = int(np.count_nonzero(costs.step <= costs.step[0] * (1 + TIE)))
     rows = range(min(near, STARTS))
     tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
     every = joined([*(top.costs for top in tops), costs.take(slice(len(tops), None))])
-    order = np.argsort(every.step, kind="stable")
+    order = np.argsort(every.step, kind="stable")[:top]
     first = int(order[0])
+    fastest = np.minimum(families.fastest, every.step)
     return replace(
         result,
         costs=every.take(order),
-        families=result.families.take(order) if result.families else None,
+        families=replace(families, fastest=fastest).take(order),
         counts=replace(result.counts, changes=sum(top.tried for top in tops)),
         climbed=tops[first].gains if first < len(tops) else (),
     )

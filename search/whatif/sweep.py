@@ -116,7 +116,7 @@ def _search(point: Point) -> SearchResult:
     )
     if not found.complete:
         raise KeyboardInterrupt
-    return climbed(found, point.choose)
+    return climbed(found, point.choose, top=1)
 
 
 def _numbers(point: Point, costs: Costs) -> Row:

@@ -111,7 +111,7 @@ def first_plans(framework: str, version: str) -> list[Case]:
                 global_batch=batch,
             )
             task = for_framework(asked, framework, version)
-            best = climbed(find_plans(task, families=True), ()).best
+            best = climbed(find_plans(task, families=True), (), top=1).best
             if best is not None:
                 out.append((task, best.plans.take(0)))
     return out

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     try:
         with ProgressBar(args.quiet, progress) as bar:
             found = _find(args, task, tokens, {**options, "progress": bar})
-            result = climbed(found, choose) if options["families"] else found
+            result = climbed(found, choose, args.top) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))

@@ -22,7 +22,7 @@ CHOOSE = {"pp": [8], "virtual_stages": [1], "micro_batch": [1]}
 
 def test_a_change_that_is_made_is_found_by_a_search_that_may_choose_it(large_head):
     result = find_plans(large_head, choose=CHOOSE, families=True)
-    top = climbed(result, CHOOSE)
+    top = climbed(result, CHOOSE, top=10)
     assert top.climbed
     assert top.best.step_seconds < result.best.step_seconds * (1 - WORTH)
     assert top.best.step_seconds == pytest.approx(top.climbed[-1].step_seconds)
@@ -34,7 +34,7 @@ def test_a_change_that_is_made_is_found_by_a_search_that_may_choose_it(large_hea
 
 
 def test_no_single_change_of_a_kept_field_saves_a_hundredth_any_more(large_head):
-    top = climbed(find_plans(large_head, choose=CHOOSE, families=True), CHOOSE)
+    top = climbed(find_plans(large_head, choose=CHOOSE, families=True), CHOOSE, top=10)
     edits = single_edits(top.best, {gain.field for gain in top.climbed})
     open_to = edits.costs.memory_total <= top.limit
     assert (edits.costs.step[open_to] >= top.best.step_seconds * (1 - WORTH)).all()
@@ -42,7 +42,7 @@ def test_no_single_change_of_a_kept_field_saves_a_hundredth_any_more(large_head)
 
 def test_each_gain_follows_from_the_one_before(large_head):
     result = find_plans(large_head, choose=CHOOSE, families=True)
-    top = climbed(result, CHOOSE)
+    top = climbed(result, CHOOSE, top=10)
     step = result.best.step_seconds
     for gain in top.climbed:
         assert gain.step_change == pytest.approx(gain.step_seconds / step - 1)
@@ -52,11 +52,34 @@ def test_each_gain_follows_from_the_one_before(large_head):
 
 def test_a_field_that_the_user_fixed_stays(large_head):
     choose = {**CHOOSE, "last_stage_layers": [0]}
-    top = climbed(find_plans(large_head, choose=choose, families=True), choose)
+    top = climbed(find_plans(large_head, choose=choose, families=True), choose, top=10)
     assert "last_stage_layers" not in [gain.field for gain in top.climbed]
     assert top.plans[0].last_stage_layers == 0
 
 
-def test_only_a_search_by_time_climbs(large_head):
+def test_a_list_of_plans_is_left_as_it_is(large_head):
     result = find_plans(large_head, choose=CHOOSE, objective="memory")
-    assert climbed(result, CHOOSE) is result
+    assert climbed(result, CHOOSE, top=10) is result
+
+
+def test_plan_1_is_the_same_for_any_length_of_the_list():
+    """Families are climbed before the list is cut: a later one may come first."""
+    cluster = Cluster.profile("h100-sxm", gpus=128)
+    mixtral = Task(Model.preset("mixtral-8x7b"), cluster, sequence=4096, global_batch=1024)
+    result = find_plans(mixtral, families=True)
+    lists = [[str(plan) for plan in climbed(result, {}, top=n).plans] for n in (1, 2, 3, 20)]
+    assert [len(one) for one in lists] == [1, 2, 3, len(result.plans)]
+    assert all(one == lists[-1][: len(one)] for one in lists)
+
+
+def test_climbing_stays_inside_a_system():
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    small = Task(Model.preset("gpt3-350m"), cluster, sequence=2048, global_batch=64)
+    result = find_plans(small, system="gpipe", families=True)
+    top = climbed(result, {}, top=10)
+    assert {plan.schedule for plan in top.costs.plans} == {plan.schedule for plan in result.plans}
+
+
+def test_no_climbed_plan_is_faster_than_the_fastest_of_its_family(large_head):
+    top = climbed(find_plans(large_head, choose=CHOOSE, families=True), CHOOSE, top=10)
+    assert (top.families.fastest <= top.costs.step).all()
