@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.plan.gossip_graphs import Graph
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.reporting.why import why
+    from plan3d.simulator.runs.nearest_run import nearest_run
     from plan3d.simulator.step.costs import Costs
     from plan3d.simulator.step.evaluate import by_stage, evaluate
     from plan3d.simulator.task import Task
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
-    from plan3d.simulator.validation.nearest_run import nearest_run
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
 

@@ -15,7 +15,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
-PUBLISHED = TESTS.parent / "simulator" / "validation" / "published_runs.csv"
+PUBLISHED = TESTS.parent / "simulator" / "runs" / "published_runs.csv"
 BROUGHT = {
     "qwen2-7b.json": TESTS / "simulator" / "workload" / "hf_configs" / "qwen2-7b.json",
     "phi-4-mini.json": TESTS / "simulator" / "workload" / "hf_configs" / "phi-4-mini.json",

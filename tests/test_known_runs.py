@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.runs.published_runs import read_runs
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "known_runs.md").read_text(encoding="utf-8")

@@ -16,12 +16,12 @@ import numpy as np
 
 from ..base.arrays import Index, Value
 from ..plan.plan import concat
+from ..runs.run_tasks import Question
 from ..uncertainty.choice import Choice
 from ..uncertainty.forecast import Forecast, scale_of
 from ..uncertainty.prior import Prior, unconditioned
 from ..uncertainty.response import Response
 from . import metrics
-from .run_tasks import Question
 
 TIMED = 3
 """Suggested plans after which the regret is told."""

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from ..base.arrays import Mask, Value
 from ..base.errors import InputError
 from ..hardware.software_stack import DEFAULT_SOFTWARE, software_profile
+from ..runs.published_runs import PublishedRun
+from ..runs.run_tasks import Question, questions
 from ..task import Task
 from . import layer_fit, metrics
 from .predict_runs import SAME, SUBSETS, Prediction, predict, ranking_groups
-from .published_runs import PublishedRun
-from .run_tasks import Question, questions
 from .timed_runs import Rows
 
 Labels = NDArray[np.object_]

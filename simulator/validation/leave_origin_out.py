@@ -17,6 +17,8 @@ import numpy as np
 
 from ..base.arrays import Index, Mask, Value
 from ..plan.plan import concat
+from ..runs.published_runs import PublishedRun
+from ..runs.run_tasks import Question, questions
 from ..uncertainty.constants import CONSTANTS
 from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record
 from ..uncertainty.memory import NUMBERS, SURE
@@ -28,8 +30,6 @@ from .choice_scores import Group
 from .choice_scores import scores as choice_scores
 from .memory_scores import held_out, memory_by_source, memory_scores, refused, taught_records
 from .predict_runs import Prediction, batches, predict, ranking_groups, widened
-from .published_runs import PublishedRun
-from .run_tasks import Question, questions
 from .units import Unit, sampled
 
 NAMES = tuple(CONSTANTS)

@@ -21,9 +21,9 @@ from . import metrics
 from .units import sampled
 
 if TYPE_CHECKING:
+    from ..runs.published_runs import PublishedRun
+    from ..runs.run_tasks import Question
     from .predict_runs import Prediction
-    from .published_runs import PublishedRun
-    from .run_tasks import Question
 
 LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
 """Points of the curve of wrong verdicts: shares of the capacity."""

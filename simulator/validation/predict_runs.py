@@ -18,14 +18,14 @@ from ..pipeline.stage_placement import every_rank
 from ..pipeline.stage_placement import layout as stage_layout
 from ..plan.fields import AXES
 from ..plan.plan import concat
+from ..runs.published_runs import PublishedRun
+from ..runs.run_tasks import Question, questions
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..uncertainty.forecast import Forecast, scale_of
 from ..uncertainty.memory import Spread, probability, spread_of
 from . import metrics
 from .memory_scores import COUNTS, LISTS, memory_scores, refused
-from .published_runs import PublishedRun
-from .run_tasks import Question, questions
 
 SAME = (
     *("source", "framework", "stack_version", "dtype", "fp8_recipe", "sequence", "global_batch"),

@@ -19,9 +19,10 @@ from ..operators import collectives
 from ..plan.codes import Sync
 from ..plan.gossip_graphs import Topology
 from ..plan.sync_policy import SyncPolicy
+from ..runs.published_runs import PublishedRun, read_runs
+from ..runs.run_synchronisation import FRAMEWORKS, ONE_PEER, RING
 from ..step import gradient_exchange
 from ..step.data_parallel import exposed
-from .published_runs import PublishedRun, read_runs
 
 PROFILE = "v100-16gb-sxm"
 FP32 = 4.0
@@ -33,10 +34,7 @@ ALL_REDUCE_SECONDS, GOSSIP_SECONDS = 0.278, 0.150
 NODE_RATE, NODE_LATENCY = 3.125e9 / 8, 75e-6
 """Bytes/s of a GPU's share of 25 Gb/s, and the profile's seconds a node: where fits start."""
 
-RING = SyncPolicy(sync=Sync.RING)
 NEIGHBOURS = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
-ONE_PEER = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.INNER_OUTER_EXPONENTIAL)
-BETWEEN_NODES = SyncPolicy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.ONE_PEER_EXPONENTIAL)
 
 
 class FittedNetwork(NamedTuple):
@@ -143,14 +141,6 @@ def bert_hours(network: FittedNetwork) -> Compared:
     return Compared("decentralised, 64 GPUs", BERT_HOURS[1], BERT_HOURS[0] * one_peer / parallel)
 
 
-FUSION = 64e6
-"""Bytes of Horovod's fusion buffer."""
-FRAMEWORKS = {
-    "Horovod": RING._replace(bucket_parameters=int(FUSION / FP32)),
-    "BlueFog N_AR": ONE_PEER,
-    "BlueFog H_N_AR": BETWEEN_NODES,
-}
-"""Ways to synchronise by the framework that a published run names."""
 BLUEFOG_COMPUTE = {64: 0.189, 32: 0.105}
 """Seconds of an iteration by images a GPU: the smallest run of each, on one node."""
 BACKWARD, CONTENTION = 2 / 3, 0.15

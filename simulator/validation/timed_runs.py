@@ -8,10 +8,10 @@ import numpy as np
 
 from ..base.arrays import Mask, Value
 from ..plan.plan import concat
+from ..runs.run_tasks import Question
 from ..step.evaluate import simulate
 from ..task import Task
 from .predict_runs import batches
-from .run_tasks import Question
 
 
 class Rows:

@@ -12,10 +12,11 @@ import numpy as np
 
 from ..base.arrays import Index, Mask
 from ..base.errors import InputError, did_you_mean
+from ..runs.run_classes import generation, precision_class
 
 if TYPE_CHECKING:
+    from ..runs.published_runs import PublishedRun
     from .predict_runs import Prediction
-    from .published_runs import PublishedRun
 
 MOST_ROWS = 40
 """Rows of a unit that count: those of a large one, evenly spaced."""
@@ -28,27 +29,7 @@ LEAST_MFU = 0.05
 SCORED = ("score", "score-only")
 """Values of time_use of rows that are scored."""
 
-_PRECISION = {"bf16": "16-bit", "fp16": "16-bit", "tf32": "fp32"}
 _KINDS = {"moe": "moe", "hybrid": "hybrid", "bert": "bert", "resnet": "resnet"}
-_GENERATIONS = (
-    ("v100", "Volta"),
-    ("a100", "Ampere"),
-    ("a800", "Ampere"),
-    ("a10", "Ampere"),
-    ("rtx-3090", "Ampere"),
-    ("rtx-a", "Ampere"),
-    ("h20", "Hopper"),
-    ("h100", "Hopper"),
-    ("h800", "Hopper"),
-    ("gh200", "Hopper"),
-    ("b200", "Blackwell"),
-    ("b300", "Blackwell"),
-    ("gb", "Blackwell"),
-    ("rtx-5090", "Blackwell"),
-    ("mi", "CDNA"),
-    ("", "Ada"),
-)
-"""Generation by how the name of an accelerator begins; the first that fits."""
 
 
 class Unit(NamedTuple):
@@ -87,16 +68,6 @@ CORE = tuple(
 FACTS = ("aws_moe", "aws_pcs")
 """Sources whose steps are facts of microbenchmarks: scored by class, not in a population."""
 POPULATIONS = ("core", "all")
-
-
-def precision_class(number_format: str) -> str:
-    """Number formats that are one: '16-bit' of bf16 and fp16."""
-    return _PRECISION.get(number_format, number_format)
-
-
-def generation(accelerator: str) -> str:
-    """The generation of an accelerator by its name in small letters."""
-    return next(name for start, name in _GENERATIONS if accelerator.startswith(start))
 
 
 def unit_of(run: PublishedRun) -> Unit:

@@ -20,12 +20,12 @@ import numpy as np
 from plan3d import find_plans
 from plan3d.simulator.analysis.plan_difference import changed_fields, time_differences
 from plan3d.simulator.reporting.report import bounds
+from plan3d.simulator.runs.published_runs import PublishedRun, read_runs, titles
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import plan_fields
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.uncertainty.memory import verdict
-from plan3d.simulator.validation.published_runs import PublishedRun, read_runs, titles
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "known_runs.md"

@@ -1,4 +1,4 @@
-"""Makes simulator/validation/measured_runs.csv from the published runs:
+"""Makes simulator/runs/measured_runs.csv from the published runs:
 
     python tests/benchmarks/make_measured_runs.py
 
@@ -15,15 +15,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from plan3d.simulator.runs.nearest_run import FILE, MeasuredRun, features
+from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_runs, titles
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.validation.nearest_run import FILE, MeasuredRun, features
-from plan3d.simulator.validation.published_runs import SHIPPED, PublishedRun, read_runs, titles
-from plan3d.simulator.validation.run_tasks import Question, questions
 from plan3d.simulator.validation.units import FACTS
 from plan3d.simulator.workload.model import Network
 
-FOLDER = Path(__file__).parents[2] / "simulator" / "validation"
+FOLDER = Path(__file__).parents[2] / "simulator" / "runs"
 SAID = (
     *("accelerator", "gpus", "sequence", "global_batch", "dtype", "tp", "cp", "pp", "dp"),
     *("virtual_stages", "micro_batch", "recompute", "pipeline_layout"),

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.units import GIB
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation.cross_validation import folds
 from plan3d.simulator.validation.predict_runs import predict
-from plan3d.simulator.validation.published_runs import read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 SOURCE = "bloom_prequel22"
 Value = NDArray[np.float64]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.uncertainty.prior import solve
 from plan3d.simulator.validation.leave_origin_out import NAMES, Unseen
 from plan3d.simulator.validation.predict_runs import predict
-from plan3d.simulator.validation.published_runs import read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 from plan3d.simulator.validation.units import Unit
 
 FACTORS = np.geomspace(0.1, 20.0, 107)

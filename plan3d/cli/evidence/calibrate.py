@@ -157,7 +157,7 @@ def _fit(args: argparse.Namespace) -> int:
     from plan3d.simulator.calibration.fit import build, fit
     from plan3d.simulator.calibration.fit.view import fit_record, fit_tables
     from plan3d.simulator.calibration.readers.files import split_runs
-    from plan3d.simulator.validation.published_runs import read_runs
+    from plan3d.simulator.runs.published_runs import read_runs
 
     if args.out is not None:
         if not args.out.endswith(".toml"):

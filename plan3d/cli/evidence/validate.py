@@ -111,7 +111,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
 
 def _runs(args: argparse.Namespace) -> list[Any]:
-    from plan3d.simulator.validation.published_runs import read_runs
+    from plan3d.simulator.runs.published_runs import read_runs
 
     runs = read_runs(args.runs)
     if args.source is None:

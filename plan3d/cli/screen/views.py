@@ -21,12 +21,12 @@ from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
+from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import probability_fits, spelled, word
-from plan3d.simulator.validation.nearest_run import nearest_run
 
 DAY = 86400.0
 JOULES_PER_MWH = 3.6e9

@@ -16,7 +16,7 @@ from ...hardware.cluster import Cluster, CollectiveTime
 from ...hardware.profile_schema import QUANTITIES
 from ...hardware.software_stack import DEFAULT_SOFTWARE
 from ...operators import kernel_times
-from ...validation.published_runs import PublishedRun
+from ...runs.published_runs import PublishedRun
 from ..readers.measurements import Measurements, usable
 from . import layer_times
 from .layer_times import Compare

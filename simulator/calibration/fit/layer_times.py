@@ -22,12 +22,12 @@ from ...hardware.software_stack import Software, software_profile
 from ...layers.layer_costs import block_seconds
 from ...layers.layer_kinds import is_tabled, layer_kinds
 from ...operators.layer_work import Strategy
+from ...runs.published_runs import PublishedRun
+from ...runs.run_tasks import Question, questions
 from ...step.stages import strategy
 from ...task import Task
 from ...validation import layer_fit
 from ...validation.cross_validation import folds
-from ...validation.published_runs import PublishedRun
-from ...validation.run_tasks import Question, questions
 from ...validation.timed_runs import Rows
 from ...workload.blocks import Attention, Block, Mlp
 from ...workload.model import Model

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.simulator import validation
+from plan3d.simulator import runs as published
 from plan3d.simulator.calibration.readers.files import read_all
 from plan3d.simulator.hardware.cluster import Cluster
 
@@ -79,7 +79,7 @@ def test_fit_writes_a_profile(capsys, tmp_path):
 
 
 def test_runs_become_a_table_of_layers(capsys, tmp_path):
-    lines = (resources.files(validation) / "published_runs.csv").read_text().splitlines()
+    lines = (resources.files(published) / "published_runs.csv").read_text().splitlines()
     header = next(line for line in lines if not line.startswith("#"))
     size = header.split(",").index
     alike = {size("source"): "vtrain24_single", size("layers"): "12", size("global_batch"): "16"}

@@ -77,7 +77,7 @@ def test_matplotlib_is_loaded_only_to_plot() -> None:
 def test_a_file_of_the_user_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from importlib import resources
 
-    text = (resources.files("plan3d.simulator.validation") / "published_runs.csv").read_text(
+    text = (resources.files("plan3d.simulator.runs") / "published_runs.csv").read_text(
         encoding="utf-8"
     )
     lines = text.splitlines()

@@ -18,7 +18,7 @@ from plan3d.simulator.calibration.fit.robust import Errors
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.runs.published_runs import read_runs
 
 BASE = "h200-sxm"
 SHAPES = list(itertools.product((2048, 4096), (1, 4), ((1, 2048), (4, 2048), (1, 8192))))

@@ -9,6 +9,8 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
+from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import cross_validation, metrics
 from plan3d.simulator.validation.cross_validation import (
     FITTED,
@@ -26,8 +28,6 @@ from plan3d.simulator.validation.cross_validation import (
     unfitted,
 )
 from plan3d.simulator.validation.predict_runs import Prediction, predict, ranking_groups
-from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 TRUE = 0.85
 """Factor on sustained in the made runs."""

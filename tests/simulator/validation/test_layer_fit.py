@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.hardware import layer_tables
+from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
+from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.validation import layer_fit
-from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
-from plan3d.simulator.validation.run_tasks import questions
 from plan3d.simulator.validation.timed_runs import Rows
 
 RUNS = [run for run in read_runs() if run.source == "vtrain24_single"][:300]

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import units
 from plan3d.simulator.validation.leave_origin_out import (
     Scored,
@@ -18,8 +20,6 @@ from plan3d.simulator.validation.leave_origin_out import (
     summary,
 )
 from plan3d.simulator.validation.predict_runs import predict
-from plan3d.simulator.validation.published_runs import read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 FEW = ("flagperf_paddle", "internevo24", "vtrain24_multi", "hf_ultrascale")
 

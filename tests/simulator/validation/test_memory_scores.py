@@ -8,6 +8,8 @@ from math import inf, log
 import numpy as np
 import pytest
 
+from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.memory_scores import (
     held_out,
@@ -18,8 +20,6 @@ from plan3d.simulator.validation.memory_scores import (
     taught_records,
 )
 from plan3d.simulator.validation.predict_runs import Prediction, predict
-from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import pytest
 
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.reporting.report import bounds
+from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
@@ -26,8 +28,6 @@ from plan3d.simulator.validation.predict_runs import (
     validate,
     widened,
 )
-from plan3d.simulator.validation.published_runs import PublishedRun, read_runs
-from plan3d.simulator.validation.run_tasks import Question, questions
 
 FEW = ("megatron_sc21", "vtrain24_multi", "zerobubble24", "bloom_prequel22")
 Array = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan3d.simulator.runs.run_synchronisation import FRAMEWORKS
 from plan3d.simulator.validation import synchronisation_runs
 from plan3d.simulator.validation.synchronisation_runs import (
     NEIGHBOURS,
@@ -46,4 +47,4 @@ def test_an_error_is_relative_to_what_was_measured():
 def test_rows_of_a_node_give_the_compute_time_and_are_not_scored():
     rows = synchronisation_runs.bluefog(fit_network())
     assert min(run["gpus"] for run, _ in rows) == 16
-    assert {run["framework"] for run, _ in rows} == set(synchronisation_runs.FRAMEWORKS)
+    assert {run["framework"] for run, _ in rows} == set(FRAMEWORKS)

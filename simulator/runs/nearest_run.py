@@ -20,7 +20,7 @@ from ..base.printable import one_line
 from ..base.units import format_count
 from ..task import Task
 from ..workload.model import Network
-from .units import generation, precision_class
+from .run_classes import generation, precision_class
 
 FILE = "measured_runs.csv"
 WEIGHTS = {"generation": 3.0, "kind": 2.0, "precision": 1.0, "accelerator": 0.5, "software": 0.75}

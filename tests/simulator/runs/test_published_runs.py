@@ -15,12 +15,12 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.validation import short_format
-from plan3d.simulator.validation.published_runs import SHIPPED, PublishedRun, read_runs
-from plan3d.simulator.validation.run_columns import NEEDED, columns
-from plan3d.simulator.validation.run_model import FAMILIES
-from plan3d.simulator.validation.run_stack import STACKS
-from plan3d.simulator.validation.run_tasks import Question, questions
+from plan3d.simulator.runs import short_format
+from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_runs
+from plan3d.simulator.runs.run_columns import NEEDED, columns
+from plan3d.simulator.runs.run_model import FAMILIES
+from plan3d.simulator.runs.run_stack import STACKS
+from plan3d.simulator.runs.run_tasks import Question, questions
 
 LLAMA = {
     "run": "a",
@@ -104,7 +104,7 @@ def answers(shipped: list[PublishedRun]) -> list[Question | str]:
 
 
 def test_the_shipped_rows_are_small_and_free(shipped: list[PublishedRun]) -> None:
-    text = (resources.files("plan3d.simulator.validation") / SHIPPED).read_text(encoding="utf-8")
+    text = (resources.files("plan3d.simulator.runs") / SHIPPED).read_text(encoding="utf-8")
     assert len(text) < 2_400_000
     assert len(shipped) == 3765
     assert "hagemann24" not in {run.source for run in shipped}

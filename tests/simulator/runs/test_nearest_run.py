@@ -10,8 +10,7 @@ from types import ModuleType
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.task import Task
-from plan3d.simulator.validation.nearest_run import (
+from plan3d.simulator.runs.nearest_run import (
     FARTHEST,
     LONGEST,
     Nearest,
@@ -20,7 +19,8 @@ from plan3d.simulator.validation.nearest_run import (
     measured_runs,
     nearest_run,
 )
-from plan3d.simulator.validation.published_runs import read_runs
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 ROOT = Path(__file__).parents[3]
@@ -108,7 +108,7 @@ def test_the_sentence_is_one_bounded_line() -> None:
 def test_the_file_is_made_of_the_runs_that_are_shipped() -> None:
     """Written again by python tests/benchmarks/make_measured_runs.py."""
     make = maker()
-    text = (ROOT / "simulator/validation/measured_runs.csv").read_text(encoding="utf-8")
+    text = (ROOT / "simulator/runs/measured_runs.csv").read_text(encoding="utf-8")
     assert text.splitlines()[0].endswith(f"is {make.digest()}")
     some = [run for run in read_runs() if run.source == "megascale24"]
     assert make.measured(some) == [

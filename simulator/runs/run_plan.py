@@ -10,7 +10,7 @@ from ..plan.plan import Plan
 from ..plan.values import AUTO
 from .published_runs import PublishedRun
 from .run_stack import STACKS
-from .synchronisation_runs import FRAMEWORKS
+from .run_synchronisation import FRAMEWORKS
 
 SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-2p-sync": "zb-h2-sync"}
 """Names of schedules in plans, where rows call them otherwise."""

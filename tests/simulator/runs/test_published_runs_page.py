@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from plan3d.simulator.validation.published_runs import read_runs
-from plan3d.simulator.validation.run_columns import columns
-from plan3d.simulator.validation.run_tasks import Question, questions
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_columns import columns
+from plan3d.simulator.runs.run_tasks import Question, questions
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "published_runs.md").read_text(encoding="utf-8")
-SOURCES = ROOT / "simulator" / "validation" / "published_runs_sources.csv"
+SOURCES = ROOT / "simulator" / "runs" / "published_runs_sources.csv"
 ROW = re.compile(r"^\| \[(\w+)\]\((\S+)\) \| (\w+) \| (\S+) \| (\d+) \|$", re.M)
 
 
