@@ -62,7 +62,7 @@ _HOME = {
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
-    "nearest_run": "simulator.validation.nearest_run",
+    "nearest_run": "simulator.runs.nearest_run",
     "preset_names": "simulator.workload.presets",
     "probability_fits": "simulator.uncertainty.memory",
     "profile_names": "simulator.hardware.cluster",
