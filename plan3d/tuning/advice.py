@@ -29,16 +29,20 @@ BELOW = 0.999
 """Of the predicted memory of a plan that ran out: what others may need at most."""
 
 
+Outcome = tuple[Plan, float | None, str, float | None]
+"""A plan, seconds of its step, where they were read, and its peak in bytes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tried:
     """What is known of plans that were run, all resolved."""
 
-    timed: Sequence[tuple[Plan, float, str]] = ()
-    """Plans, seconds of a step, and where they were read."""
+    timed: Sequence[Outcome] = ()
+    """Plans, seconds of a step, where they were read, and peak bytes where known."""
+    ran_out: Sequence[Outcome] = ()
+    """Those that ran out of memory, without seconds: plans that need as much are left out."""
     failed: Sequence[Plan] = ()
-    """Plans that did not run."""
-    ran_out: Sequence[Plan] = ()
-    """Those of them that ran out of memory: plans that need as much are left out."""
+    """Plans that did not run for another reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +87,12 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     """The advice of a task after some runs; `options` go to find_plans. None where no plan fits
     and none is timed."""
     learned, known = None, task
-    if tried.timed:
-        learned = learn([TimedStep(task, *one) for one in tried.timed])
+    if tried.timed or tried.ran_out:
+        learned = learn([TimedStep(task, *one) for one in (*tried.timed, *tried.ran_out)])
         known = calibrated(task, learned.calibration)
     found = find_plans(known, top=SHORT_LIST, **_with_room(task, tried, options))
-    ran = [plan for plan, _, _ in tried.timed]
-    seen = {_key(plan) for plan in (*ran, *tried.failed, *tried.ran_out)}
+    ran, ran_out = ([plan for plan, *_ in some] for some in (tried.timed, tried.ran_out))
+    seen = {_key(plan) for plan in (*ran, *ran_out, *tried.failed)}
     listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]
     if not listed:
         return None
@@ -97,9 +101,8 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     if learned is not None:
         forecast = _from_the_prior(forecast, learned)
     choice = forecast.choice
-    if tried.timed:
-        measured = np.log([seconds for _, seconds, _ in tried.timed])
-        choice = choice.knowing(range(len(ran)), measured)
+    if tried.timed and learned is not None:
+        choice = choice.knowing(range(len(ran)), np.log(learned.measured))
     return Advice(plans=plans, timed=len(ran), choice=choice, learned=learned)
 
 
@@ -113,7 +116,7 @@ def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
 def _with_room(task: Task, tried: Tried, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a search that leaves out what needs as much memory as a plan that ran out."""
     headroom = options.get("headroom", DEFAULT_HEADROOM)
-    for plan in tried.ran_out:
+    for plan, *_ in tried.ran_out:
         costs = evaluate(task, plan)
         headroom = max(headroom, 1 - BELOW * costs.memory_bytes / costs.capacity)
     return {**options, "headroom": min(headroom, BELOW)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
-from plan3d.simulator.calibration.readers.training_logs import KnownLine, is_log, read_log
+from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
 from plan3d.simulator.task import Task
 
 from .session import RAN_OUT, TIMED, Run
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 ENDINGS = {"torchtitan": "toml", "nanotron": "yaml"}
 """Of launch files by framework; of others sh, or json."""
-OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
-"""What PyTorch prints when a run needs more than a GPU has."""
 PLACE = "{script}"
 """Word of a command that the launch file's path replaces."""
 PATIENCE = 10.0
@@ -46,19 +44,15 @@ def read_run(run: Run, folder: Path, task: Task) -> None:
         return
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    known = KnownLine(task.gpus, task.sequence, task.global_batch)
-    if any(words in text for words in OUT_OF_MEMORY):
-        run.state, run.why = RAN_OUT, "out of memory"
-        return
-    if not is_log(text):
-        run.why = f"{run.log}: no line of a training framework"
-        return
     try:
-        (row,) = read_log(text, known, run.log)
+        found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), run.log)
     except InputError as error:
         run.why = str(error)
         return
-    run.state, run.seconds, run.why = TIMED, float(str(row["seconds"])), ""
+    if found.seconds is None:
+        run.state, run.why = RAN_OUT, "out of memory"
+    else:
+        run.state, run.seconds, run.peak, run.why = TIMED, found.seconds, found.peak, ""
 
 
 def check_unchanged(path: Path, text: str) -> None:

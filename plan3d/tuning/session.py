@@ -7,6 +7,7 @@ run-001.sh      launch file of the first run, and run-001.log, what it prints
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +41,8 @@ class Run:
     """Of a step, once it is timed."""
     why: str = ""
     """Why it is not timed."""
+    peak: float | None = None
+    """Bytes that its allocator reserved, where the log says so."""
 
     @property
     def log(self) -> str:
@@ -64,9 +67,11 @@ class Session:
     @property
     def tried(self) -> Tried:
         """What is known of plans, for advice."""
-        timed = [(r.as_plan(), r.seconds, r.log) for r in self.of(TIMED) if r.seconds]
-        failed, ran_out = ([run.as_plan() for run in self.of(s)] for s in (FAILED, RAN_OUT))
-        return Tried(timed=timed, failed=failed, ran_out=ran_out)
+        timed, ran_out = (
+            [(run.as_plan(), run.seconds, run.log, run.peak) for run in self.of(state)]
+            for state in (TIMED, RAN_OUT)
+        )
+        return Tried(timed=timed, ran_out=ran_out, failed=[r.as_plan() for r in self.of(FAILED)])
 
     @property
     def text(self) -> str:
@@ -112,7 +117,8 @@ def _checked(run: Run, number: int) -> Run:
     stem, _, ending = run.script.partition(".")
     names = run.number == number and stem == name_of(number) and ending.isalpha()
     timed = isinstance(run.seconds, float) and run.seconds > 0
-    if not (names and run.state in STATES and timed == (run.state == TIMED)):
+    peak = run.peak is None or (isinstance(run.peak, float) and 0 < run.peak < math.inf)
+    if not (names and peak and run.state in STATES and timed == (run.state == TIMED)):
         raise ValueError(f"run {number} is not whole")
     run.as_plan()
     return run

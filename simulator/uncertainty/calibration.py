@@ -6,6 +6,7 @@ those of the posterior.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from ..base import names, toml_text
 from ..base.arrays import Value
 from ..base.errors import InputError
 from ..hardware.leaves import problem, read_tree
+from ..hardware.software import Software
 from ..task import Task
 from .constants import CONSTANTS, scaled
+from .memory import KnownPeaks, Spread
 from .prior import Posterior, Prior
 
-SECTION = "calibration"
+SECTION, PEAKS = "calibration", "peaks"
 TEXTS = ("software", "accelerator", "cluster")
+FARTHEST_PEAK = 1.5
+"""Logarithm of a peak over its prediction beyond which it is of something else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +42,8 @@ class Calibration:
     prior: Prior
     """Names of the constants and the spread of rows; its mean and covariance are not used."""
     posterior: Posterior
+    peaks: KnownPeaks | None = None
+    """What peaks of memory say; None where none is known."""
 
     @property
     def changes(self) -> dict[str, float]:
@@ -56,7 +63,13 @@ class Calibration:
             "sigma": round(self.prior.sigma, 6),
             "freedom": self.prior.freedom,
         }
-        return toml_text.emit({SECTION: {**head, **body}})
+        sections: dict[str, Any] = {SECTION: {**head, **body}}
+        if self.peaks:
+            spread = {"stack": self.peaks.spread.stack, "plan": self.peaks.spread.plan}
+            numbers = {"off": self.peaks.off, **spread}
+            rounded = {key: round(float(value), 6) for key, value in numbers.items()}
+            sections[PEAKS] = {"runs": self.peaks.runs, **rounded}
+        return toml_text.emit(sections)
 
 
 def calibrated(task: Task, calibration: Calibration) -> Task:
@@ -68,13 +81,28 @@ def calibrated(task: Task, calibration: Calibration) -> Task:
             f"--calibration is of {calibration.software} on {calibration.accelerator}, the "
             f"question of {task.software.name} on {machine}"
         )
-    return replace(scaled(task, calibration.changes), calibration=calibration)
+    known = scaled(task, calibration.changes)
+    if calibration.peaks:
+        known = replace(known, software=_holding(known.software, math.exp(calibration.peaks.off)))
+    return replace(known, calibration=calibration)
+
+
+def _holding(software: Software, factor: float) -> Software:
+    """The stack with its peaks of memory multiplied: what is not counted one by one, the reserve,
+    takes the difference."""
+    return replace(
+        software,
+        allocator_slack=(1 + software.allocator_slack) * factor - 1,
+        context_bytes=software.context_bytes * factor,
+        communicator_bytes=software.communicator_bytes * factor,
+    )
 
 
 def read_calibration(path: str | Path) -> Calibration:
     """A calibration from its file; InputError for any other."""
     name = names.path(str(path), "calibration")
-    tree = read_tree(name, ()).get(SECTION)
+    file = read_tree(name, ())
+    tree = file.get(SECTION)
     if not isinstance(tree, dict):
         raise problem(name, f"has no [{SECTION}]: write one with plan3d calibrate steps")
     try:
@@ -89,8 +117,25 @@ def read_calibration(path: str | Path) -> Calibration:
     if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
     prior = Prior(known, mean, covariance, sigma, freedom)
-    posterior = Posterior(mean, covariance, np.zeros(0))
-    return Calibration(**said, steps=steps, prior=prior, posterior=posterior)
+    return Calibration(
+        **said,
+        steps=steps,
+        prior=prior,
+        posterior=Posterior(mean, covariance, np.zeros(0)),
+        peaks=_peaks(name, file[PEAKS]) if PEAKS in file else None,
+    )
+
+
+def _peaks(name: str, tree: Any) -> KnownPeaks:
+    """What peaks said, from a calibration's file."""
+    try:
+        off, stack, plan = _numbers([tree[key] for key in ("off", "stack", "plan")]).tolist()
+        runs = int(tree["runs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise problem(name, f"[{PEAKS}] is not whole ({error})") from None
+    if not (abs(off) < FARTHEST_PEAK and stack > 0 and plan > 0 and runs > 0):
+        raise problem(name, f"[{PEAKS}]: not what peaks of memory say")
+    return KnownPeaks(off, Spread(stack, plan), runs)
 
 
 def _numbers(node: Any) -> Value:

@@ -19,6 +19,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..hardware.software import Software
 from ..step.costs import Costs
+from ..task import Task
 from .forecast import scale_of
 from .learned import KNOWN, MEMORY, TAUGHT, UNKNOWN, records
 
@@ -45,6 +46,18 @@ class Spread:
     """Standard deviation of what plans of a stack share; one, or one a row."""
     plan: Value | float
     """Scale of Student's t, 4 degrees of freedom, of what they do not."""
+
+
+@dataclass(frozen=True)
+class KnownPeaks:
+    """What peaks of one stack say of the others."""
+
+    off: float
+    """Mean of b: log of peaks over what the simulator says."""
+    spread: Spread
+    """How far off peaks are then."""
+    runs: int
+    """How many said it."""
 
 
 def student(z: Value) -> Value:
@@ -78,16 +91,22 @@ def is_known(software: Software) -> bool:
     )
 
 
-def spread_of(software: Software) -> Spread:
+def prior_spread(software: Software) -> Spread:
     """How far off the peaks of a stack are, less where it is known."""
     record = records()[MEMORY][KNOWN if is_known(software) else UNKNOWN]
     return Spread(record["stack"], record["plan"])
 
 
+def spread_of(task: Task) -> Spread:
+    """The same of a task, less where peaks of its own are known."""
+    known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
+    return known.spread if known else prior_spread(task.software)
+
+
 def probability_fits(costs: Costs) -> Any:
     """Probability that each plan fits [row], of the GPU or, where it is fuller, the host."""
     share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
-    spread, scale = spread_of(costs.task.software), scale_of(costs.task, costs.plans.table())
+    spread, scale = spread_of(costs.task), scale_of(costs.task, costs.plans.table())
     out = probability(-np.log(share), spread, scale)
     return float(out[0]) if costs.single else out
 
@@ -95,7 +114,7 @@ def probability_fits(costs: Costs) -> Any:
 def sure_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
     (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
-    return share_for(SURE, spread_of(costs.task.software), scale)
+    return share_for(SURE, spread_of(costs.task), scale)
 
 
 def verdict(costs: Costs) -> Any:

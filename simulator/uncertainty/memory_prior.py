@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.arrays import Index, Mask, Value
-from .memory import Spread, student
+from .memory import KnownPeaks, Spread, student
 
 STACK, PLAN = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
 """Values of the two numbers that are weighed."""
@@ -80,6 +80,17 @@ def log_likelihood(peaks: Peaks) -> Value:
     bell /= bell.sum(axis=1, keepdims=True)
     out: Value = np.log(np.maximum(bell @ np.exp(rows - top), SMALLEST)) + top
     return out
+
+
+def conditioned(peaks: Peaks, prior: Spread) -> KnownPeaks:
+    """What the peaks of a stack say of b, whose prior is N(0, stack^2): a normal distribution of
+    its posterior's mean and deviation."""
+    log = log_of_rows(peaks, float(prior.plan)) - 0.5 * (SHARED / float(prior.stack)) ** 2
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    mean = float(weight @ SHARED)
+    left = float(np.sqrt(weight @ (SHARED - mean) ** 2))
+    return KnownPeaks(mean, Spread(left, prior.plan), peaks.low.size)
 
 
 def fit(likelihoods: Sequence[Value]) -> Spread:

@@ -1,11 +1,13 @@
 """From timed steps to a calibration: the posterior of constants, and what it is worth.
 
-Every step is also predicted from the others, so that what is said of a step that nobody has timed
-was tried on steps that were.
+Peaks of memory, and runs that ran out of it, say how far off those of the stack are. Every step is
+also predicted from the others, so that what is said of a step that nobody has timed was tried on
+steps that were.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +16,15 @@ import numpy as np
 
 from ..base.arrays import Index, Value
 from ..base.errors import InputError
+from ..base.units import GIB
 from ..plan.plan import Plan, concat
+from ..step.evaluate import evaluate
 from ..task import Task
-from .calibration import Calibration
+from .calibration import FARTHEST_PEAK, Calibration
 from .forecast import scale_of
 from .learned import prior_of
+from .memory import KnownPeaks, prior_spread
+from .memory_prior import Peaks, conditioned
 from .prior import Posterior, Prior, Rows, solve, unconditioned
 from .response import Simulated
 
@@ -28,16 +34,28 @@ CONTRADICTS = 0.3
 """Weight below which a step is named as contradicting the others."""
 
 
+LARGEST_PEAK = 1.03
+"""Share of the capacity that a peak may have: boards differ by what the driver keeps."""
+
+
 @dataclass(frozen=True)
 class TimedStep:
-    """One measured step."""
+    """One run: its measured step, its peak of memory, or that it ran out of it."""
 
     task: Task
     plan: Plan
     """A resolved plan."""
-    seconds: float
+    seconds: float | None
+    """None of a run that ran out of memory."""
     where: str
     """Where it was read, for messages."""
+    peak: float | None = None
+    """Bytes that the fullest GPU held; None where nobody looked."""
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it ran out of memory."""
+        return self.seconds is None
 
 
 @dataclass(frozen=True)
@@ -46,12 +64,15 @@ class Learned:
 
     calibration: Calibration
     steps: tuple[TimedStep, ...]
+    """Those that were timed."""
     before: Value
     """Seconds predicted of each step without them [step]."""
     after: Value
     """With all of them [step]."""
     spread: Value
     """Standard deviation of each constant before [constant]."""
+    peaks: tuple[TimedStep, ...] = ()
+    """Runs whose peak is known, or that ran out of memory."""
 
     @cached_property
     def left_out(self) -> Value:
@@ -61,7 +82,7 @@ class Learned:
 
     @property
     def measured(self) -> Value:
-        return np.array([step.seconds for step in self.steps])
+        return _seconds(self.steps)
 
     @property
     def contradicting(self) -> list[int]:
@@ -76,26 +97,28 @@ class Learned:
         return self.calibration.prior.names[int(left[1:].argmax()) + 1]
 
 
-def learn(steps: Sequence[TimedStep]) -> Learned:
-    """The calibration of a stack on a machine from steps of it. InputError for none, for several
-    stacks or machines, and for a step that is not of what it says."""
-    if not steps:
+def learn(runs: Sequence[TimedStep]) -> Learned:
+    """The calibration of a stack on a machine from runs of it. InputError for none, for several
+    stacks or machines, and for a step or a peak that is not of what it says."""
+    if not runs:
         raise InputError("no timed step: give --plan with --seconds, or a CSV")
-    first = steps[0].task
-    for step in steps:
+    first = runs[0].task
+    for run in runs:
         same = (first.software.name, first.cluster.accelerator.name)
-        if (step.task.software.name, step.task.cluster.accelerator.name) != same:
-            raise InputError(f"{step.where}: is of another stack or machine than the first step")
+        if (run.task.software.name, run.task.cluster.accelerator.name) != same:
+            raise InputError(f"{run.where}: is of another stack or machine than the first step")
     prior = prior_of(first.software)
+    steps = [run for run in runs if not run.ran_out]
     rows = rows_of(steps, prior)
     before, _ = rows.response.at(prior.mean)
-    for step, log in zip(steps, before.tolist(), strict=True):
-        if abs(np.log(step.seconds) - log) > np.log(FARTHEST):
+    for step, measured, log in zip(steps, _seconds(steps), before.tolist(), strict=True):
+        if abs(np.log(measured) - log) > np.log(FARTHEST):
             raise InputError(
-                f"{step.where}: measured {step.seconds:.4g} s, predicted {np.exp(log):.4g} s: more "
+                f"{step.where}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
-    posterior = solve(prior, rows)
+    peaks = [run for run in runs if run.peak is not None or run.ran_out]
+    posterior = solve(prior, rows) if steps else unconditioned(prior)
     after, _ = rows.response.at(posterior.mean)
     found = Calibration(
         software=first.software.name,
@@ -104,9 +127,11 @@ def learn(steps: Sequence[TimedStep]) -> Learned:
         steps=len(steps),
         prior=prior,
         posterior=posterior,
+        peaks=known_peaks(peaks),
     )
     spread = np.sqrt(np.diag(prior.covariance))
-    return Learned(found, tuple(steps), np.exp(before), np.exp(after), spread)
+    told = tuple(steps), np.exp(before), np.exp(after), spread, tuple(peaks)
+    return Learned(found, *told)
 
 
 def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
@@ -118,9 +143,40 @@ def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
         mine = [r for r in left if steps[r].task == task and _plain(steps[r].plan)] or left[:1]
         parts.append((task, concat([steps[r].plan.table() for r in mine]), np.array(mine)))
         left = [row for row in left if row not in mine]
-    measured = np.log([step.seconds for step in steps])
+    measured = np.log(_seconds(steps))
     scale = np.array([float(scale_of(s.task, s.plan.table())[0]) for s in steps])
     return Rows(measured, Simulated(parts, prior.names), scale)
+
+
+def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks | None:
+    """What runs whose peak is known, or that ran out of memory, say of others; None where none is.
+
+    InputError for a peak far from what the simulator says, and above what a GPU has.
+    """
+    if not runs:
+        return None
+    low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
+    return conditioned(Peaks(low, high, scale), prior_spread(runs[0].task.software))
+
+
+def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
+    """Logs between which peak / predicted lies, and s."""
+    costs = evaluate(run.task, run.plan)
+    predicted, capacity = costs.memory_bytes, costs.capacity
+    scale = float(scale_of(run.task, run.plan.table())[0])
+    if run.peak is None:
+        return math.log(capacity / predicted), math.inf, scale
+    off = math.log(run.peak / predicted)
+    if run.peak > LARGEST_PEAK * capacity or abs(off) > FARTHEST_PEAK:
+        sizes = (run.peak / GIB, predicted / GIB, capacity / GIB)
+        said = "measured {:.4g} GiB, predicted {:.4g} GiB of {:.4g} GiB".format(*sizes)
+        raise InputError(f"{run.where}: peak {said}; check its unit, plan, model and machine")
+    return off, off, scale
+
+
+def _seconds(steps: Sequence[TimedStep]) -> Value:
+    """Measured seconds [step] of runs that were timed."""
+    return np.array([step.seconds for step in steps if step.seconds is not None], float)
 
 
 def _plain(plan: Plan) -> bool:

@@ -150,7 +150,7 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[2, rows] = peak.memory_total / peak.capacity
         columns[3, rows] = costs.mfu * costs.step
         columns[4, rows] = scale_of(task, plans)
-        spread = spread_of(task.software)
+        spread = spread_of(task)
         columns[5, rows], columns[6, rows] = spread.stack, spread.plan
     return Prediction(tuple(asked), *columns)
 

@@ -1,7 +1,9 @@
 """`plan3d calibrate steps`: from timed steps of a stack to a calibration of it.
 
-A CSV of steps has the columns `plan` and `seconds`, and may have `gpus`, `global_batch` and
-`sequence` where they are not those of the options.
+A CSV of steps has the columns `plan` and `seconds`, and may have `peak`, the memory that the
+fullest GPU held, and `gpus`, `global_batch` and `sequence` where they are not those of the options.
+The seconds of a run that ran out of memory are `oom`. The log of a framework gives the step of one
+--plan, and its peak where it says so.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, parse_bytes
 
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
@@ -29,9 +33,41 @@ if TYPE_CHECKING:
 NEEDED = ("plan", "seconds")
 SIZES = ("gpus", "global_batch", "sequence")
 """Columns that replace an option."""
+KNOWN = (*NEEDED, "peak", *SIZES)
+RAN_OUT = "oom"
+"""Seconds of a run that ran out of memory."""
+
+
+def seconds_or_oom(text: str, what: str) -> float | str:
+    """Seconds, or RAN_OUT."""
+    return RAN_OUT if text.strip().lower() == RAN_OUT else seconds(text, what)
+
+
+def memory(text: str, what: str) -> float:
+    """Bytes, with their unit."""
+    size = parse_bytes(text, what)
+    if size <= 0:
+        raise InputError(f"{what} {text!r} must be above 0, for example 61.5GiB")
+    return size
+
+
 OWN = (
     Option(flag="--plan", value="PLAN", read=words, many=True, help="plan of a timed step"),
-    Option(flag="--seconds", value="S", read=seconds, many=True, help="its step: 4.2 or 4200ms"),
+    Option(
+        flag="--seconds",
+        value="S",
+        read=seconds_or_oom,
+        many=True,
+        help="its step: 4.2 or 4200ms; oom of a run that ran out of memory",
+    ),
+    Option(
+        flag="--peak",
+        value="SIZE",
+        read=memory,
+        many=True,
+        help="memory that its fullest GPU held, as nvidia-smi or the allocator's reserved bytes "
+        "say: 61.5GiB",
+    ),
     Option(
         flag="--out",
         value="FILE",
@@ -45,7 +81,11 @@ OWN = (
 def declare(parser: argparse.ArgumentParser) -> None:
     """Add the options of the sub-verb: those of an estimate's task, and its own."""
     files = parser.add_argument(
-        "files", nargs="*", metavar="RUNS.csv", type=partial(text, what="RUNS.csv"), help="steps"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        type=partial(text, what="FILE"),
+        help="CSV of steps, or logs",
     )
     setattr(files, "completes", "file")  # noqa: B010
     asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
@@ -68,8 +108,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(record(learned)))
         return 0
     screen = Screen()
-    screen.table(_step_table(learned))
-    screen.table(_constant_table(learned))
+    if learned.steps:
+        screen.table(_step_table(learned))
+        screen.table(_constant_table(learned))
+    if learned.peaks:
+        screen.table(_peak_table(learned))
     screen.section("Notes", _notes(learned))
     if args.out is not None:
         print(f"calibration in {args.out}; use it as --calibration {args.out}")
@@ -78,35 +121,74 @@ def run(args: argparse.Namespace) -> int:
 
 def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     """The steps of the command line, then those of the files."""
-    plans, took = args.plan or [], args.seconds or []
-    if len(plans) != len(took):
-        raise InputError(f"{len(plans)} --plan and {len(took)} --seconds: give one for each")
-    for number, (plan, measured) in enumerate(zip(plans, took, strict=True), 1):
-        yield _step(args, plan, measured, f"--plan {number}")
-    for name in args.files:
-        for number, row in enumerate(_rows(name), 1):
+    files = [(name, _content(name)) for name in args.files]
+    logs = [(name, text) for name, text in files if not is_table(text)]
+    for plan, (where, took, peak) in zip(args.plan or [], _outcomes(args, logs), strict=True):
+        yield _step(args, plan, took, peak, where)
+    for name, content in files:
+        for number, row in enumerate(_rows(name, content) if is_table(content) else (), 1):
             where = f"{name}: row {number}"
             sizes = {size: _whole(row[size], f"{where}: {size}") for size in SIZES if row.get(size)}
             asked = argparse.Namespace(**{**vars(args), **sizes})
             if "global_batch" in sizes:
                 asked.global_batch_tokens = None
-            yield _step(asked, row["plan"], seconds(row["seconds"], f"{where}: seconds"), where)
+            took = seconds_or_oom(row["seconds"], f"{where}: seconds")
+            peak = memory(row["peak"], f"{where}: peak") if row.get("peak") else None
+            yield _step(asked, row["plan"], took, peak, where)
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def _outcomes(
+    args: argparse.Namespace, logs: list[tuple[str, str]]
+) -> list[tuple[str, float | str, float | None]]:
+    """Where each --plan was timed, its seconds and its peak: of the options, or of logs."""
+    plans, took, held = (len(given or ()) for given in (args.plan, args.seconds, args.peak))
+    if logs and took:
+        raise InputError(f"{logs[0][0]} says what --seconds does: give one of them")
+    if plans != (len(logs) or took):
+        what = f"{len(logs)} logs" if logs else f"{took} --seconds"
+        raise InputError(f"{plans} --plan and {what}: give one for each")
+    if held not in (0, plans) or (held and logs):
+        raise InputError(f"{took} --seconds and {held} --peak: give one for each, or none")
+    if logs:
+        return [_outcome(args, name, text) for name, text in logs]
+    where = [f"--plan {number}" for number in range(1, plans + 1)]
+    return [*zip(where, args.seconds or (), args.peak or [None] * plans, strict=True)]
+
+
+def _outcome(
+    args: argparse.Namespace, name: str, text: str
+) -> tuple[str, float | str, float | None]:
+    from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
+
+    task = _task(args)
+    found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
+    return name, RAN_OUT if found.seconds is None else found.seconds, found.peak
+
+
+def is_table(text: str) -> bool:
+    """Whether a file is a CSV of steps, and not the log of a run."""
+    from plan3d.simulator.calibration.readers.training_logs import is_outcome
+
+    return not is_outcome(text)
+
+
+def _content(name: str) -> str:
     try:
-        content = Path(name).read_text(encoding="utf-8-sig")
+        return Path(name).read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"{name}: cannot be read ({why})") from None
+
+
+def _rows(name: str, content: str) -> list[dict[str, str]]:
     rows = csv.DictReader(content.splitlines())
     header = list(rows.fieldnames or ())
     missing = [column for column in NEEDED if column not in header]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}")
     for column in header:
-        if column not in (*NEEDED, *SIZES):
-            near = did_you_mean(column[:60], (*NEEDED, *SIZES))
+        if column not in KNOWN:
+            near = did_you_mean(column[:60], KNOWN)
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
     return [{key: (cell or "").strip() for key, cell in row.items() if key} for row in rows]
 
@@ -117,7 +199,9 @@ def _whole(cell: str, where: str) -> int:
     return int(cell)
 
 
-def _step(args: argparse.Namespace, plan: str, measured: float, where: str) -> TimedStep:
+def _step(
+    args: argparse.Namespace, plan: str, took: float | str, peak: float | None, where: str
+) -> TimedStep:
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
@@ -131,7 +215,9 @@ def _step(args: argparse.Namespace, plan: str, measured: float, where: str) -> T
     if not resolved.scalar:
         raise InputError(f"{where}: a measured step ran one plan, not a table")
     check(resolved, task)
-    return TimedStep(task, resolved, measured, where)
+    if isinstance(took, str) and peak is not None:
+        raise InputError(f"{where}: a run that ran out of memory has no peak")
+    return TimedStep(task, resolved, None if isinstance(took, str) else took, where, peak)
 
 
 def _task(args: argparse.Namespace) -> Task:
@@ -167,17 +253,38 @@ def record(learned: Learned) -> dict[str, Any]:
             }
             for k, (name, factor) in enumerate(_factors(learned).items())
         },
+        "peaks": _peak_records(learned),
         "contradicting": [learned.steps[i].where for i in learned.contradicting],
     }
 
 
+def _peak_records(learned: Learned) -> list[dict[str, Any]]:
+    """Peaks with what is predicted of them before and after, in bytes."""
+    from plan3d.simulator.step.evaluate import evaluate
+    from plan3d.simulator.uncertainty.calibration import calibrated
+
+    records = []
+    for run in learned.peaks:
+        costs = evaluate(run.task, run.plan)
+        after = evaluate(calibrated(run.task, learned.calibration), run.plan)
+        records.append(
+            {
+                "where": run.where,
+                "plan": run.plan.to_dict(),
+                "measured_bytes": run.peak,
+                "before_bytes": costs.memory_bytes,
+                "after_bytes": after.memory_bytes,
+                "capacity_bytes": costs.capacity,
+            }
+        )
+    return records
+
+
 def _factors(learned: Learned) -> dict[str, float]:
     """Seconds of each constant over those of the profiles."""
-    from math import exp
-
     found = learned.calibration
     mean = found.posterior.mean.tolist()
-    return {name: exp(d) for name, d in zip(found.prior.names, mean, strict=True)}
+    return {name: math.exp(d) for name, d in zip(found.prior.names, mean, strict=True)}
 
 
 def _step_table(learned: Learned) -> Table:
@@ -187,9 +294,10 @@ def _step_table(learned: Learned) -> Table:
     rows = []
     for i, step in enumerate(learned.steps):
         predictions = (learned.before[i], learned.after[i], learned.left_out[i])
-        errors = (off(float(p), step.seconds) for p in predictions)
+        measured = float(learned.measured[i])
+        errors = (off(float(p), measured) for p in predictions)
         weight = learned.calibration.posterior.weights[i]
-        rows.append((step.where, f"{step.seconds:.4g}", *errors, f"{weight:.2f}", str(step.plan)))
+        rows.append((step.where, f"{measured:.4g}", *errors, f"{weight:.2f}", str(step.plan)))
     headers = ("step", "measured s", "before %", "after %", "left out %", "weight", "plan")
     words = frozenset({0, 6})
     return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
@@ -208,14 +316,36 @@ def _constant_table(learned: Learned) -> Table:
     return Table(title="what moved", headers=headers, rows=tuple(rows), words=words)
 
 
+def _peak_table(learned: Learned) -> Table:
+    from plan3d.simulator.plan.plan import Plan
+
+    rows = []
+    for record in _peak_records(learned):
+        sizes = (record[f"{name}_bytes"] for name in ("measured", "before", "after", "capacity"))
+        cells = (">" if size is None else f"{size / GIB:.1f}" for size in sizes)
+        rows.append((record["where"], *cells, str(Plan(**record["plan"]))))
+    headers = ("run", "peak GiB", "before", "after", "capacity", "plan")
+    words = frozenset({0, 5})
+    title = "peak of the fullest GPU; > it ran out of memory"
+    return Table(title=title, headers=headers, rows=tuple(rows), words=words)
+
+
 def _notes(learned: Learned) -> list[str]:
     from plan3d.simulator.uncertainty.constants import CONSTANTS
 
-    notes = [
-        "before: from the profiles alone; after: with all steps; left out: from the others",
-        f"known least now: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in which "
-        "it weighs more helps most",
-    ]
+    found = learned.calibration
+    notes = []
+    if learned.steps:
+        notes += [
+            "before: from the profiles alone; after: with all steps; left out: from the others",
+            f"known least now: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in which "
+            "it weighs more helps most",
+        ]
+    if found.peaks:
+        notes.append(
+            f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
+            f"{100 * found.peaks.spread.stack:.1f} %"
+        )
     for i in learned.contradicting:
         weight = learned.calibration.posterior.weights[i]
         notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")

@@ -151,6 +151,7 @@ def _run_record(loop: Loop, one: Run) -> dict[str, Any]:
         "number": one.number,
         "state": one.state,
         "step_seconds": one.seconds,
+        "peak_bytes": one.peak,
         "why": one.why,
         "script": str(loop.folder / one.script),
         "log": str(loop.folder / one.log),

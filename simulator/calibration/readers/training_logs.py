@@ -88,6 +88,43 @@ SIGNS = {
 }
 
 
+OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
+"""What PyTorch prints when a run needs more than a GPU has."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    seconds: float | None
+    """Of a step; None where it ran out of memory."""
+    peak: float | None
+    """Bytes that its allocator reserved; None where the log does not say."""
+
+
+def ran_out(text: str) -> bool:
+    """Whether a run needed more memory than its GPUs have."""
+    return any(words in text for words in OUT_OF_MEMORY)
+
+
+def is_outcome(text: str) -> bool:
+    """Whether a text says what a run came to."""
+    return ran_out(text) or is_log(text)
+
+
+def outcome(text: str, known: KnownLine, name: str) -> Outcome:
+    """What a log says of a run; InputError for one that says too little."""
+    if ran_out(text):
+        return Outcome(None, None)
+    if not is_log(text):
+        raise InputError(f"{name}: no line of a training framework")
+    (row,) = read_log(text, known, name)
+    if "seconds" not in row:
+        raise InputError(f"{name}: says no step; give --gpus, --sequence and --global-batch")
+    peak = row.get("reserved_bytes")
+    return Outcome(float(str(row["seconds"])), None if peak is None else float(str(peak)))
+
+
 def is_log(text: str) -> bool:
     """Whether one of the known frameworks wrote this."""
     return any(sign in _COLOUR.sub("", text) for sign in SIGNS.values())

@@ -92,9 +92,13 @@ def test_logs_are_read_as_they_appear(tmp_path, capsys):
     script = (tmp_path / "run-001.sh").read_text()
     assert str(Plan(**first["runs"][0]["plan"])) in script
     log(tmp_path, 1, 1500.0)
+    with (tmp_path / "run-001.log").open("a") as file:
+        file.write("[Rank 0] (after 10 iterations) memory (MB) | max reserved: 30720.0\n")
     log(tmp_path, 2, 1600.0, count=5)
     answer = asked(capsys, tmp_path, "--next", "2", "--worth", "0")
     assert [run["state"] for run in answer["runs"]] == ["timed", "open", "open"]
+    assert answer["runs"][0]["peak_bytes"] == 30 * 2**30
+    assert read_calibration(tmp_path / "calibration.toml").peaks.runs == 1
     assert "5 iterations" in answer["runs"][1]["why"]
     assert answer["best"]["step_seconds"] == pytest.approx(1.5, rel=0.01)
     plans = [json.dumps(run["plan"]) for run in answer["runs"]]

@@ -120,7 +120,7 @@ def test_stacks_whose_peaks_are_known():
     assert {"nanotron", "zero-bubble", "megatron-deepspeed-bf16"} <= known
     assert not {"megatron-core", "torchtitan", "fsdp"} & known
     assert not any(memory.is_known(neutral(stack)) for stack in SOFTWARE.values())
-    narrow, wide = (memory.spread_of(software_profile(n)) for n in ("nanotron", "megatron-core"))
+    narrow, wide = (memory.prior_spread(software_profile(n)) for n in ("nanotron", "megatron-core"))
     assert narrow.stack < wide.stack
     assert narrow.plan < wide.plan
 

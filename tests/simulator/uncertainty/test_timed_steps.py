@@ -11,10 +11,12 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty import memory
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 from plan3d.simulator.uncertainty.constants import scaled
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, known_peaks, learn
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -174,3 +176,101 @@ def test_files_that_are_no_calibration(text, tmp_path, capsys):
     path.write_text(text)
     assert main(["estimate", *COMMAND[2:], "--plan", NEW, "--calibration", str(path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def ran(text, factor=1.0, seconds=1.0):
+    """A run of TASK whose fullest GPU held `factor` times what is predicted."""
+    peak = evaluate(TASK, plan(text)).memory_bytes * factor
+    return TimedStep(TASK, plan(text), seconds, text, peak)
+
+
+def test_one_peak_counts_by_the_spreads_of_stack_and_plan():
+    """b | y ~ N(w y, w plan^2), w = stack^2 / (stack^2 + plan^2), near for Student's t errors of 4
+    degrees of freedom (variance 2 plan^2, narrower in the middle): between both weights."""
+    spread = prior_spread(TASK.software)
+    found = known_peaks([ran(TEXTS[0], 1.1)])
+    weights = [spread.stack**2 / (spread.stack**2 + k * spread.plan**2) for k in (2.0, 1.0)]
+    assert weights[0] * np.log(1.1) < found.off < weights[1] * np.log(1.1)
+    assert found.spread.stack < spread.stack
+    assert found.spread.plan == spread.plan
+
+
+def test_peaks_of_ones_own_move_the_peaks_of_others():
+    """A stack that holds 15 % more than is predicted: a plan that nobody looked at does too, and
+    it is surer than before whether it fits."""
+    learned = learn([ran(text, 1.15, seconds(TASK, text)) for text in TEXTS])
+    task = calibrated(TASK, learned.calibration)
+    before, after = (evaluate(one, plan(NEW)) for one in (TASK, task))
+    assert after.memory_bytes / before.memory_bytes == pytest.approx(1.15, abs=0.02)
+    assert memory.spread_of(task).stack < 0.4 * memory.spread_of(TASK).stack
+
+
+def test_a_run_that_ran_out_is_a_lower_bound():
+    """It was predicted to need three quarters of a GPU: others need more than was predicted."""
+    text = "tp=2 micro_batch=2"
+    costs = evaluate(TASK, plan(text))
+    assert 0.7 < costs.memory_bytes / costs.capacity < 0.8
+    out = TimedStep(TASK, plan(text), None, "run 1")
+    learned = learn([out])
+    assert learned.calibration.peaks.off > 0.2
+    assert not learned.steps
+    task = calibrated(TASK, learned.calibration)
+    assert probability_fits(evaluate(task, plan(NEW))) < probability_fits(evaluate(TASK, plan(NEW)))
+
+
+def test_peaks_outlive_their_file(tmp_path):
+    found = learn([ran(text, 0.9, seconds(TASK, text)) for text in TEXTS]).calibration
+    path = tmp_path / "mine.toml"
+    path.write_text(found.text)
+    read = read_calibration(path)
+    assert read.peaks.off == pytest.approx(found.peaks.off, abs=1e-5)
+    assert read.peaks.runs == 3
+    assert read.peaks.spread.stack == pytest.approx(found.peaks.spread.stack, abs=1e-5)
+    path.write_text(found.text.replace("runs = 3", "runs = 0"))
+    with pytest.raises(InputError, match="peaks"):
+        read_calibration(path)
+
+
+@pytest.mark.parametrize("peak", [1e3, 79.9 * 2**30, 200 * 2**30])
+def test_a_peak_of_something_else_is_refused(peak):
+    with pytest.raises(InputError, match=r"peak measured .* check its unit"):
+        learn([TimedStep(TASK, plan(NEW), seconds(TASK, NEW), "run 1", peak)])
+
+
+def test_peaks_on_the_command_line(capsys, tmp_path):
+    """Measured and predicted stand beside each other, `oom` is a bound, the file takes both."""
+    rows = tmp_path / "runs.csv"
+    took = seconds(TASK, TEXTS[0])
+    rows.write_text(f"plan,seconds,peak\n{TEXTS[0]},{took},40GiB\nmicro_batch=1 tp=1 pp=4,oom,\n")
+    out = tmp_path / "mine.toml"
+    assert main([*COMMAND, str(rows), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "peak GiB" in printed
+    assert "40.0" in printed
+    assert ">" in printed
+    assert read_calibration(out).peaks.runs == 2
+    assert main([*COMMAND, "--plan", NEW, "--seconds", "oom", "--peak", "3GiB"]) == 2
+    assert "has no peak" in capsys.readouterr().err
+    assert main([*COMMAND, "--plan", NEW, "--seconds", "4", "--peak", "3"]) == 2
+    assert "3" in capsys.readouterr().err
+
+
+LINE = " iteration {}/ 50 | elapsed time per iteration (ms): {:.1f} | global batch size: 256 |\n"
+
+
+def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):
+    """Megatron prints MiB reserved; a log that ends out of memory is a bound; one log a plan."""
+    took = 1e3 * seconds(TASK, TEXTS[0])
+    lines = "".join(LINE.format(i, took) for i in range(1, 31))
+    good, out, mine = tmp_path / "1.log", tmp_path / "2.log", tmp_path / "mine.toml"
+    good.write_text(lines + "[Rank 0] (after 10 iterations) memory (MB) | max reserved: 24576.0\n")
+    out.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    plans = ["--plan", TEXTS[0], "--plan", "tp=2 micro_batch=2"]
+    assert main([*COMMAND, str(good), str(out), *plans, "--out", str(mine)]) == 0
+    assert "24.0" in capsys.readouterr().out
+    found = read_calibration(mine)
+    assert (found.steps, found.peaks.runs) == (1, 2)
+    assert main([*COMMAND, str(good), str(out), *plans[:2]]) == 2
+    assert "1 --plan and 2 logs" in capsys.readouterr().err
+    assert main([*COMMAND, str(good), *plans[:2], "--seconds", "4"]) == 2
+    assert "says what --seconds does" in capsys.readouterr().err
