@@ -138,6 +138,10 @@ class Software:
     allocator_slack: float
     """Reserved over allocated memory, minus one."""
 
+    spreads: tuple[tuple[str, float], ...] = ()
+    """How uncertain constants of the stack and its machine are, where its file says so: standard
+    deviations of logarithms, by name in UNCERTAIN."""
+
     @property
     def label(self) -> str:
         """Its name in `[kernels.layer.LABEL]` of a hardware profile: that of a file without folder
@@ -145,6 +149,13 @@ class Software:
         return PurePath(self.name).stem if self.name.endswith(".toml") else self.name
 
 
+UNCERTAIN = (
+    *("common", "gemm", "memory_bound", "attention", "floor", "step"),
+    *("fast_bandwidth", "fast_latency", "network_bandwidth", "network_latency", "contention"),
+)
+"""Constants of simulator/uncertainty/constants.py."""
+OF_STEPS, OF_PEAKS = "steps", "peaks"
+"""Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
 """What selective recompute can drop, as Megatron-Core names it."""
 DEFAULT_SOFTWARE = "megatron-core"

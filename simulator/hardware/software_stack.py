@@ -4,6 +4,8 @@ A file gives every field of Software, or those that differ from its base:
 
     base = "megatron-core"
     sustained = { value = 0.9, unit = "1", source = "mine", kind = "measured" }
+    [spreads]
+    network_bandwidth = { value = 5, unit = "%", source = "mine", kind = "measured" }
     [sources]
     mine = "a loop of GEMMs on our nodes, March 2026"
 """
@@ -20,7 +22,7 @@ from ..base.registry import Registry
 from . import leaves
 from .leaves import Quantity, Sort, problem, shown
 from .provenance import Provenance, inherited
-from .software import DEFAULT_SOFTWARE, MODULES, Software
+from .software import DEFAULT_SOFTWARE, MODULES, OF_PEAKS, OF_STEPS, UNCERTAIN, Software
 
 __all__ = [
     "DEFAULT_SOFTWARE",
@@ -77,6 +79,9 @@ LEAVES = tuple(
     one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, "selective")
 )
 TEXTS = ("title", "framework")
+SPREADS = "spreads"
+"""The section of a file that says how uncertain constants are."""
+UNCERTAINTY = Quantity(dimension="ratio", example="1", least=1e-3, most=3.0)
 UNSTATED = Provenance(
     source="code: given in Python, without a source", measured=False, kind="prior"
 )
@@ -98,7 +103,10 @@ def _read(name: str, chain: tuple[str, ...] = ()) -> Software:
     if name not in known and Path(name).stem in known:
         raise problem(name, f"a shipped stack is called {Path(name).stem}: rename the file")
     base = leaves.base_of(name, tree, known)
-    given = _given(name, tree, leaves.citations(name, tree.pop("sources", {})))
+    sources = leaves.citations(name, tree.pop("sources", {}))
+    spreads = _spreads(name, tree.pop(SPREADS, {}), sources)
+    given = _given(name, tree, sources)
+    given.provenance.update(spreads.provenance)
     if base:
         chain = leaves.check_chain(name, chain)
         try:
@@ -106,19 +114,36 @@ def _read(name: str, chain: tuple[str, ...] = ()) -> Software:
         except InputError as error:
             raise problem(name, f"base: {error}") from None
         given = _lent(lender, given)
+        spreads = _Given(dict(lender.spreads) | spreads.values)
     for key in (*LEAVES, *TEXTS):
         if key not in given.values:
             raise problem(name, f"{key}: missing; give it, or a base that has it")
     if given.values["kept_logit_bytes"] > given.values["logit_bytes"]:
         raise problem(name, "kept_logit_bytes: more than logit_bytes, of which they are a part")
-    return Software(name=name, base=base, **given.values, provenance=given.provenance)
+    own = tuple(sorted(spreads.values.items()))
+    return Software(name=name, base=base, **given.values, spreads=own, provenance=given.provenance)
+
+
+def _spreads(where: str, tree: Any, sources: Mapping[str, str]) -> _Given:
+    """How uncertain constants are, by name; provenance by 'spreads.NAME'."""
+    known, out = (*UNCERTAIN, OF_STEPS, OF_PEAKS), _Given()
+    if not isinstance(tree, dict):
+        raise problem(where, f"{SPREADS}: must be a section, [{SPREADS}]")
+    for name, node in tree.items():
+        key = f"{SPREADS}.{name}"
+        if name not in known:
+            raise problem(where, f"{key}: unknown constant{did_you_mean(name, known)}")
+        parts = {"value": "...", "unit": f'"{UNCERTAINTY.example}"'}
+        out.provenance[key] = leaves.origin(where, key, node, sources, STACK, parts)
+        out.values[name] = leaves.number(where, key, node, UNCERTAINTY)
+    return out
 
 
 def _given(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> _Given:
     known, out = (*LEAVES, *TEXTS), _Given()
     for key in tree:
         if key not in known:
-            near = did_you_mean(key, (*known, "base", "sources"))
+            near = did_you_mean(key, (*known, "base", SPREADS, "sources"))
             raise problem(where, f"{key}: unknown field{near}")
     for key, node in tree.items():
         if key in TEXTS:

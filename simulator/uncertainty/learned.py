@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware.software import Software
+from ..hardware.software import OF_STEPS, Software
 from .prior import Prior
 
 FILE = "priors.json"
@@ -68,5 +68,14 @@ def is_known(software: Software) -> bool:
 
 
 def prior_of(software: Software) -> Prior:
-    """The prior of a stack, narrower where it is known."""
-    return learned(KNOWN if is_known(software) else UNKNOWN)
+    """The prior of a stack, narrower where it is known; the spreads of its file replace learned
+    ones, and what runs taught of how they go with others."""
+    prior = learned(KNOWN if is_known(software) else UNKNOWN)
+    own = dict(software.spreads)
+    sigma = own.get(OF_STEPS, prior.sigma)
+    covariance = prior.covariance.copy()
+    for k, name in enumerate(prior.names):
+        if name in own:
+            covariance[k], covariance[:, k] = 0.0, 0.0
+            covariance[k, k] = own[name] ** 2
+    return Prior(prior.names, prior.mean, covariance, sigma, prior.freedom)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.software import Software
+from ..hardware.software import OF_PEAKS, Software
 from ..step.costs import Costs
 from ..task import Task
 from .forecast import scale_of
@@ -94,7 +94,7 @@ def is_known(software: Software) -> bool:
 def prior_spread(software: Software) -> Spread:
     """How far off the peaks of a stack are, less where it is known."""
     record = records()[MEMORY][KNOWN if is_known(software) else UNKNOWN]
-    return Spread(record["stack"], record["plan"])
+    return Spread(dict(software.spreads).get(OF_PEAKS, record["stack"]), record["plan"])
 
 
 def spread_of(task: Task) -> Spread:

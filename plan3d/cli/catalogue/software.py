@@ -11,6 +11,7 @@ from plan3d.simulator.hardware.software_stack import (
     LEAVES,
     QUANTITIES,
     SOFTWARE,
+    SPREADS,
     Software,
     software_profile,
 )
@@ -62,12 +63,22 @@ def stack_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
         for field in LEAVES
         if field in stack.provenance
     ]
+    rows += [
+        (f"{SPREADS}.{name}", f"{value:.6g}", "", *_origin_of_spread(stack, name))
+        for name, value in stack.spreads
+    ]
     headers = ("field", "value", "unit", *origins.HEADERS)
     table = Table(headers=headers, rows=tuple(rows), words=frozenset({0, 2, 3, 4, 5}))
     intro = f"{name}: {stack.title}"
     said = [f"base: {stack.base}, which lends what is prior as it"] if stack.base else []
     lines = [intro, *said, *origins.notes(stack.provenance.values())]
     return lines, [table], _record(stack)
+
+
+def _origin_of_spread(stack: Software, name: str) -> tuple[str, str, str]:
+    """Columns of the provenance of a spread; one that a base lends is its."""
+    origin = stack.provenance.get(f"{SPREADS}.{name}")
+    return origins.columns(origin) if origin else ("prior", f"as {stack.base}", "")
 
 
 def _shown(stack: Software, field: str) -> tuple[str, str]:
@@ -84,7 +95,8 @@ def _record(stack: Software) -> dict[str, Any]:
         for field in LEAVES
         if (origin := stack.provenance.get(field))
     }
-    return {**_summary(stack), "fields": fields}
+    spreads = {SPREADS: dict(stack.spreads)} if stack.spreads else {}
+    return {**_summary(stack), "fields": fields, **spreads}
 
 
 def _unit(field: str) -> dict[str, str]:

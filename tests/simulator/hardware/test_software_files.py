@@ -87,7 +87,7 @@ def values(stack: Software) -> dict[str, object]:
 
 
 def test_every_field_is_a_number_a_flag_or_a_list_of_modules() -> None:
-    about = {"name", "title", "framework", "base", "provenance"}
+    about = {"name", "title", "framework", "base", "provenance", "spreads"}
     assert set(LEAVES) | about == {field.name for field in fields(Software)}
     assert set(LEAVES) == {*QUANTITIES, *FLAGS, "selective"}
 

@@ -80,6 +80,7 @@ def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}
+    elsewhere |= {"spreads"}  # tests/simulator/uncertainty/test_learned.py
     assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}
 
 

@@ -8,12 +8,14 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software import UNCERTAIN
 from plan3d.simulator.hardware.software_stack import SOFTWARE, neutral, software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty import learned
+from plan3d.simulator.uncertainty import learned, memory
 from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast, step_interval
 from plan3d.simulator.workload.model import Model
@@ -104,3 +106,49 @@ def test_a_choice_among_plans_of_one_stack():
     assert costs.step[2] > 1.3 * costs.step[0]
     assert share[2] < 0.1
     assert Forecast.of(costs.task, table).fastest().tolist() == share.tolist()
+
+
+def own(tmp_path, spreads):
+    """A stack whose file says how uncertain it is."""
+    leaf = '{{ value = {}, unit = "%", source = "mine", kind = "measured" }}'
+    lines = [f"{name} = {leaf.format(value)}" for name, value in spreads.items()]
+    head = 'base = "megatron-core"\ntitle = "ours"\n[sources]\nmine = "our nodes"\n[spreads]\n'
+    path = tmp_path / "ours.toml"
+    path.write_text(head + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_ones_own_priors_replace_what_runs_taught(tmp_path):
+    """Standard deviations as the file says, without correlations; the others as they were."""
+    theirs = learned.prior_of(software_profile("megatron-core"))
+    ours = learned.prior_of(software_profile(own(tmp_path, {"gemm": 3, "steps": 1.5})))
+    k = ours.names.index("gemm")
+    others = np.delete(np.arange(len(ours.names)), k)
+    assert ours.covariance[k, k] == pytest.approx(0.03**2)
+    assert not ours.covariance[k, others].any()
+    rest = np.ix_(others, others)
+    np.testing.assert_array_equal(ours.covariance[rest], theirs.covariance[rest])
+    assert (ours.sigma, theirs.sigma) == (pytest.approx(0.015), pytest.approx(0.0389, abs=0.02))
+
+
+def test_intervals_are_those_of_ones_own_priors(tmp_path):
+    """A machine whose constants are known to a hundredth has an interval of a few."""
+    known = own(tmp_path, dict.fromkeys((*CONSTANTS, "steps"), 1) | {"peaks": 1})
+    theirs, ours = task(), task(known)
+    plan = resolve(Plan.parse("tp=2 pp=4"), 64).table()
+    assert Forecast.of(ours, plan).half_width() < 0.05 < Forecast.of(theirs, plan).half_width()
+    assert memory.spread_of(ours).stack == pytest.approx(0.01)
+    assert memory.spread_of(theirs).stack > 0.1
+
+
+@pytest.mark.parametrize(
+    ("spreads", "why"),
+    [({"gem": 3}, "unknown constant; did you mean gemm"), ({"gemm": 0}, "must be at least 0.001")],
+)
+def test_spreads_of_something_else_are_refused(tmp_path, spreads, why):
+    with pytest.raises(InputError, match=why):
+        software_profile(own(tmp_path, spreads))
+
+
+def test_every_constant_may_have_a_spread_of_ones_own():
+    assert tuple(CONSTANTS) == UNCERTAIN
