@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Column, Index, Mask, Value
+from ..base.errors import InputError
 from ..pipeline.stage_placement import every_rank
 from ..pipeline.stage_placement import layout as stage_layout
 from ..plan.fields import AXES
@@ -22,6 +23,8 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..step.costs import Costs
 from ..step.evaluate import simulate
+from ..task import Task
+from ..uncertainty.calibration import Calibration, calibrated
 from ..uncertainty.forecast import Forecast, scale_of
 from ..uncertainty.memory import Spread, probability, spread_of
 from . import metrics
@@ -324,9 +327,33 @@ class Validation:
     """Scores in the form of the JSON contract, and of SUBSETS."""
 
 
-def validate(runs: Sequence[PublishedRun]) -> Validation:
-    """Predicts and scores all rows."""
+def with_calibration(
+    answers: Sequence[Question | str], calibration: Calibration
+) -> list[Question | str]:
+    """The questions of one's stack and machine, as its calibration has them; of the others, why
+    it says nothing of them. InputError where no row is of them."""
+    known: dict[int, Task] = {}
+    out: list[Question | str] = []
+    for one in answers:
+        if not isinstance(one, str):
+            try:
+                for task in (one.task, one.at_peak):
+                    known.setdefault(id(task), calibrated(task, calibration))
+                one = replace(one, task=known[id(one.task)], at_peak=known[id(one.at_peak)])
+            except InputError as error:
+                one = str(error)
+        out.append(one)
+    if answers and all(isinstance(one, str) for one in out):
+        mine = f"{calibration.software} on {calibration.accelerator}"
+        raise InputError(f"--calibration is of {mine}: no run that can be predicted is")
+    return out
+
+
+def validate(runs: Sequence[PublishedRun], calibration: Calibration | None = None) -> Validation:
+    """Predicts and scores all rows, or those of a stack and machine with what is known of them."""
     answers = questions(runs)
+    if calibration:
+        answers = with_calibration(answers, calibration)
     p = with_intervals(predict([a for a in answers if isinstance(a, Question)]))
     sources = by_source(p, Counter(sorted(run.source for run in runs)))
     reasons = Counter(answer for answer in answers if isinstance(answer, str))

@@ -143,7 +143,7 @@ TASK_OPTIONS = (
     Option(
         flag="--calibration",
         value="FILE",
-        verbs=tuple(verb for verb in TASK if verb not in TUNE),
+        verbs=(*(verb for verb in TASK if verb not in TUNE), *VALIDATE),
         completes="file",
         help="timed steps of the stack on this machine, from 'plan3d calibrate steps'",
     ),

@@ -20,6 +20,7 @@ from . import memory_tables
 from .memory_tables import percent
 
 if TYPE_CHECKING:
+    from plan3d.simulator.uncertainty.calibration import Calibration
     from plan3d.simulator.validation.predict_runs import Validation
 
 
@@ -74,11 +75,14 @@ CROSS_NOTES = (
 
 ABOUT = """Predict published measured runs and say how far off the predictions are.
 
-  plan3d validate --source megatron_sc21 --plot sc21.png"""
+  plan3d validate --source megatron_sc21 --plot sc21.png
+  plan3d validate --runs ours.csv --calibration mine.toml"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Predict a file of published runs and say how far off the predictions are."""
+    if args.calibration is not None and (args.leave_origin_out or args.cross_validate):
+        raise InputError("--calibration goes with neither --leave-origin-out nor --cross-validate")
     if args.leave_origin_out:
         from . import leave_origin_out
 
@@ -95,7 +99,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
     from ..screen import views
 
-    validation = score(_runs(args))
+    validation = score(_runs(args), _calibration(args))
     if args.csv is not None:
         write_whole(args.csv, "--csv", rows_csv(validation))
     if args.plot is not None:
@@ -121,6 +125,13 @@ def _runs(args: argparse.Namespace) -> list[Any]:
         names = sorted({run.source for run in runs})
         raise InputError(f"--source {args.source!r} has no rows{did_you_mean(args.source, names)}")
     return chosen
+
+
+def _calibration(args: argparse.Namespace) -> Calibration | None:
+    """What one's own timed steps said, of --calibration."""
+    from plan3d.simulator.uncertainty.calibration import read_calibration
+
+    return None if args.calibration is None else read_calibration(args.calibration)
 
 
 def _cross_validate(args: argparse.Namespace) -> int:

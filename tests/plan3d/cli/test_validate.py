@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from plan3d.cli.main import main
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_tasks import Question, questions
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 
 SC21 = ["validate", "--source", "megatron_sc21"]
 
@@ -88,6 +92,33 @@ def test_a_file_of_the_user_is_read(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["validate", "--runs", str(path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["sources"]["ours"]["supported"] == 1
+
+
+def test_runs_are_predicted_with_what_timed_steps_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything takes 1.5 times as long: a calibration of that machine is 50 % off on runs of the
+    real one; runs of other machines are refused."""
+    asked = [
+        q
+        for q in questions(run for run in read_runs(None) if run.source == "megatron_sc21")
+        if isinstance(q, Question) and q.run.timed
+    ]
+    steps = [
+        TimedStep(q.task, q.plan, 1.5 * evaluate(q.task, q.plan).step_seconds, "SC21")
+        for q in asked[:3]
+    ]
+    path = tmp_path / "mine.toml"
+    path.write_text(learn(steps).calibration.text, encoding="utf-8")
+    assert main([*SC21, "--calibration", str(path), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["overall"]
+    mine = [q for q in asked if q.task.software.name == steps[0].task.software.name]
+    assert scores["supported"] == len(mine) < len(asked)
+    assert scores["step"]["bias"] == pytest.approx(0.5, abs=0.1)
+    assert main(["validate", "--source", "dgxc", "--calibration", str(path)]) == 2
+    assert "no run that can be predicted is" in capsys.readouterr().err
+    assert main(["validate", "--leave-origin-out", "--calibration", str(path)]) == 2
+    assert "goes with neither" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
