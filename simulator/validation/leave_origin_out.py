@@ -68,6 +68,11 @@ class Unseen:
                 rows[unit] = sampled(inside)
         return cls(p, rows)
 
+    def votes(self, unit: Unit) -> Value:
+        """Share of a vote of the rows of a unit [row]."""
+        asked = (self.prediction.asked[row] for row in self.rows[unit])
+        return np.array([q.run.given("weight", 1.0) for q in asked], float)
+
     def origin(self, unit: Unit) -> str:
         """Who published a unit."""
         return self.prediction.asked[int(self.rows[unit][0])].run.origin
@@ -141,34 +146,33 @@ class Scored:
     """log(measured / predicted) [row]."""
     widths: dict[float, Value]
     """Half-width of the interval [row] by level."""
+    votes: Value
+    """Share of a vote [row]: rows with the same settings have one together."""
 
     @classmethod
-    def of(cls, rows: Rows, prior: Prior, posterior: Posterior) -> Scored:
+    def of(cls, rows: Rows, votes: Value, prior: Prior, posterior: Posterior) -> Scored:
         values, slopes = rows.response.at(posterior.mean)
         widths = {
             level: half_width(prior, posterior.covariance, slopes, rows.scale, level)
             for level in LEVELS.values()
         }
-        return cls(rows.measured - values, widths)
+        return cls(rows.measured - values, widths, votes)
 
     def take(self, keep: Mask) -> Scored:
         """The chosen rows."""
         widths = {level: width[keep] for level, width in self.widths.items()}
-        return Scored(self.error[keep], widths)
+        return Scored(self.error[keep], widths, self.votes[keep])
 
     @property
     def record(self) -> dict[str, float]:
         """Scores of these rows."""
-        signed = np.exp(-self.error) - 1
+        signed, votes = np.exp(-self.error) - 1, self.votes
+        inside = {name: np.abs(self.error) < self.widths[of] for name, of in LEVELS.items()}
+        means = {"mean_abs": np.abs(signed), **inside, "half_width80": self.widths[0.8]}
         return {
-            "median_abs": float(np.median(np.abs(signed))),
-            "mean_abs": float(np.abs(signed).mean()),
-            "bias": float(np.median(signed)),
-            **{
-                name: float((np.abs(self.error) < self.widths[level]).mean())
-                for name, level in LEVELS.items()
-            },
-            "half_width80": float(self.widths[0.8].mean()),
+            "median_abs": metrics.weighted_median(np.abs(signed), votes),
+            "bias": metrics.weighted_median(signed, votes),
+            **{name: float(np.average(of, weights=votes)) for name, of in means.items()},
         }
 
 
@@ -190,10 +194,10 @@ def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | Non
     rows, prior = unseen.table[unit], unseen.priors[unseen.origin(unit)]
     if rows.measured.size <= steps:
         return None
-    every = []
+    every, votes = [], unseen.votes(unit)
     for draw in range(DRAWS if steps else 1):
         posterior, others = after(unseen, unit, steps, draw)
-        every.append(Scored.of(_some(rows, others), prior, posterior).record)
+        every.append(Scored.of(_some(rows, others), votes[others], prior, posterior).record)
     out: dict[str, float] = metrics.mean_of(every)
     return out
 
@@ -257,7 +261,7 @@ def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
         asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
         names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
         prior = unseen.priors[unseen.origin(unit)]
-        scored = Scored.of(unseen.table[unit], prior, unconditioned(prior))
+        scored = Scored.of(unseen.table[unit], unseen.votes(unit), prior, unconditioned(prior))
         for name in sorted(set(names)):
             found.setdefault(name, []).append(scored.take(names == name).record)
             rows[name] += int((names == name).sum())

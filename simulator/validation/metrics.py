@@ -22,6 +22,14 @@ TAIL = 0.1
 """Share of runs on either side of an interval."""
 
 
+def weighted_median(values: Value, weights: Value) -> float:
+    """The value that half of the weight lies below, between rows on a straight line; with equal
+    weights the usual median."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(0.5 * weights.sum(), below, values[order]))
+
+
 def errors(predicted: Value, measured: Value) -> dict[str, float | None]:
     """Median, mean and 90th percentile of |predicted / measured - 1|; bias is the signed median."""
     if not measured.size:

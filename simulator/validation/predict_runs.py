@@ -27,6 +27,7 @@ from ..task import Task
 from ..uncertainty.calibration import Calibration, calibrated
 from ..uncertainty.forecast import Forecast, scale_of
 from ..uncertainty.memory import Spread, probability, spread_of
+from ..uncertainty.prior import START
 from . import metrics
 from .memory_scores import COUNTS, LISTS, memory_scores, refused
 
@@ -159,9 +160,12 @@ def predict(asked: Sequence[Question]) -> Prediction:
 
 
 def widened(asked: Sequence[Question]) -> Value:
-    """How much wider than others the error of each row is, for what it does not state [row]."""
+    """How much wider than others the error of each row is, for what it does not state and for how
+    its time was rounded or printed [row]."""
     guessed = [not set(DECISIVE).isdisjoint(q.run.assumed) for q in asked]
-    return np.where(guessed, ASSUMED, 1.0)
+    printed = np.array([q.run.given("time_error", 0.0) for q in asked], float)
+    out: Value = np.hypot(np.where(guessed, ASSUMED, 1.0), printed / START)
+    return out
 
 
 def half_widths(asked: Sequence[Question]) -> Value:

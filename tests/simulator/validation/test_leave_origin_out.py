@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plan3d.cli.main import main
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
-from plan3d.simulator.validation import units
+from plan3d.simulator.validation import metrics, units
 from plan3d.simulator.validation.leave_origin_out import (
     Scored,
     Unseen,
@@ -69,7 +71,7 @@ def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
 def test_scores_by_hand():
     """Predicted 10 % too fast, right, and 20 % too slow; half-widths of .15, 80 %."""
     widths = {0.5: np.full(3, 0.05), 0.8: np.full(3, 0.15), 0.95: np.full(3, 0.3)}
-    record = Scored(np.log([1 / 0.9, 1.0, 1 / 1.2]), widths).record
+    record = Scored(np.log([1 / 0.9, 1.0, 1 / 1.2]), widths, np.ones(3)).record
     assert record["median_abs"] == pytest.approx(0.1)
     assert record["mean_abs"] == pytest.approx(0.1)
     assert record["bias"] == pytest.approx(0.0)
@@ -77,6 +79,22 @@ def test_scores_by_hand():
     both = summary([record, {**record, "bias": -0.2}, None])
     assert both["units"] == 2
     assert both["mean_abs_bias"] == pytest.approx(0.1)
+
+
+def test_rows_with_the_same_settings_have_one_vote_together():
+    """One run printed twice and another: as two runs; the median lies between them."""
+    widths = {level: np.full(3, 0.15) for level in (0.5, 0.8, 0.95)}
+    twice = Scored(np.log([1 / 0.9, 1 / 0.9, 1 / 1.2]), widths, np.array([0.5, 0.5, 1.0]))
+    once = Scored(twice.error[1:], {k: w[1:] for k, w in widths.items()}, np.ones(2))
+    assert twice.record["mean_abs"] == pytest.approx(once.record["mean_abs"]) == pytest.approx(0.15)
+    assert twice.record["coverage80"] == pytest.approx(0.5)
+    assert 0.1 < twice.record["median_abs"] < 0.2
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), st.floats(0.1, 10))
+def test_with_equal_votes_the_median_is_the_usual_one(values, weight):
+    found = metrics.weighted_median(np.array(values), np.full(len(values), weight))
+    assert found == pytest.approx(float(np.median(values)), abs=1e-12)
 
 
 def test_the_frozen_core():

@@ -14,6 +14,7 @@ from plan3d.simulator.reporting.report import bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.uncertainty.prior import START
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
     ASSUMED,
@@ -147,7 +148,7 @@ def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
         assert p.step[row] == pytest.approx(costs.step_seconds, rel=1e-12)
         assert p.share[row] == pytest.approx(costs.memory_bytes / costs.capacity, rel=1e-12)
         assert p.flops[row] / p.step[row] == pytest.approx(costs.mfu, rel=1e-12)
-        stated = replace(q.run, cells={**q.run.cells, "assumed": None})
+        stated = replace(q.run, cells={**q.run.cells, "assumed": None, "time_error": None})
         (width,) = half_widths([replace(q, run=stated)])
         low, high = costs.step_seconds * np.exp([-width, width])
         assert (low, high) == pytest.approx(bounds(costs))
@@ -160,6 +161,8 @@ def test_a_row_that_infers_what_decides_its_step_has_a_wider_interval(p: Predict
 
     guessed = [asked("vocab", "dtype"), asked("vocab"), asked()]
     assert widened(guessed).tolist() == [ASSUMED, 1.0, 1.0]
+    rounded = replace(guessed[1].run, cells={**guessed[1].run.cells, "time_error": START})
+    assert widened([replace(guessed[1], run=rounded)]) == pytest.approx(2**0.5)
     wide, narrow, same = half_widths(guessed)
     assert narrow == same < wide < ASSUMED * narrow
 
