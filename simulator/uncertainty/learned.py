@@ -7,13 +7,16 @@ constants are numbers of the default stack (hardware_profiles/software/megatron-
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from ..hardware.cluster import Cluster
 from ..hardware.software import Software
+from .constants import lent_spreads
 from .prior import Prior
 
 FILE = "priors.json"
@@ -67,6 +70,9 @@ def is_known(software: Software) -> bool:
     return origin is not None and origin.kind in TAUGHT
 
 
-def prior_of(software: Software) -> Prior:
-    """The prior of a stack, narrower where it is known."""
-    return learned(KNOWN if is_known(software) else UNKNOWN)
+def prior_of(software: Software, cluster: Cluster) -> Prior:
+    """The prior of a stack on a machine: narrower where the stack is known, wider where numbers of
+    the machine are those of another."""
+    prior = learned(KNOWN if is_known(software) else UNKNOWN)
+    lent = np.array(lent_spreads(cluster, prior.names))
+    return replace(prior, covariance=prior.covariance + np.diag(lent**2))

@@ -86,7 +86,7 @@ def learn(steps: Sequence[TimedStep]) -> Learned:
         same = (first.software.name, first.cluster.accelerator.name)
         if (step.task.software.name, step.task.cluster.accelerator.name) != same:
             raise InputError(f"{step.where}: is of another stack or machine than the first step")
-    prior = prior_of(first.software)
+    prior = prior_of(first.software, first.cluster)
     rows = rows_of(steps, prior)
     before, _ = rows.response.at(prior.mean)
     for step, log in zip(steps, before.tolist(), strict=True):
