@@ -24,6 +24,7 @@ from .profile_file import (
     profile_names,
     read_profile,
     shipped_tables,
+    with_network,
 )
 from .profile_schema import LAYERS
 from .provenance import Provenance
@@ -149,14 +150,16 @@ class Cluster:
         memory: float | None = None,
         network_latency: float | None = None,
         latency_per_node: float | None = None,
+        network: str | None = None,
         learned: bool = True,
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72. The
         other arguments replace numbers of the profile: SI units, bandwidths in one direction for
-        one GPU. The collectives follow intra_node_bandwidth in proportion. Not `learned`: nothing
-        that published runs taught (profile_file.neutral).
+        one GPU. The collectives follow intra_node_bandwidth in proportion. `network` names one
+        with constants of its own (EFA), at the machine's bandwidth. Not `learned`: nothing that
+        published runs taught (profile_file.neutral).
         """
         changes = {
             "accelerator.memory": memory,
@@ -167,6 +170,7 @@ class Cluster:
         }
         given = {key: value for key, value in changes.items() if value is not None}
         file = read_profile(name_or_path)
+        file = file if network is None else with_network(file, network)
         file = file if learned else neutral(file)
         file, total = _resize(file, gpus, nodes, gpus_per_node)
         if gpus_per_domain is not None:

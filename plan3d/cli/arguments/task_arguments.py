@@ -57,6 +57,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         memory=args.memory,
         network_latency=args.network_latency,
         latency_per_node=args.latency_per_node,
+        network=args.network,
     )
 
 
