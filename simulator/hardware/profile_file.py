@@ -19,6 +19,7 @@ from ..base.names import path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem
 from .precision.number_formats import EVERYWHERE, FORMATS
+from .profile_aliases import profile_of
 from .profile_schema import (
     FIELDS,
     ONE_BY_ONE,
@@ -97,8 +98,9 @@ def shipped_tables() -> set[str]:
 
 
 def read_profile(name_or_path: str | Path) -> Profile:
-    """The profile with that name, or in the TOML file at that path."""
-    return _read(path_name(str(name_or_path), "profile"), ())
+    """The profile that a name or an alias means, or in the TOML file at that path."""
+    name = path_name(str(name_or_path), "profile")
+    return _read(profile_of(name, profile_names()), ())
 
 
 def _read(name: str, chain: tuple[str, ...]) -> Profile:
