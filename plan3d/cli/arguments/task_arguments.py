@@ -14,6 +14,7 @@ from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
+from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.presets import preset_names
 
 from . import framework_arguments, goal_arguments
@@ -29,7 +30,7 @@ LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 
 
 def model_of(name: str) -> Model:
-    """A preset, or the model of a config.json (or of a folder that holds one)."""
+    """A preset, by hub id too, or the model of a config.json (or of a folder that holds one)."""
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
@@ -37,6 +38,8 @@ def model_of(name: str) -> Model:
         return Network.read(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
+    if is_hub_id(name) and not path.exists():
+        return Model.preset(name)
     if "/" in name or name.endswith(".json") or path.exists():
         return Model.from_config(name)
     return Model.preset(name)
