@@ -12,9 +12,9 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
-from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.presets import preset_names
 
 from . import framework_arguments, goal_arguments
