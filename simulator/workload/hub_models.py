@@ -38,7 +38,10 @@ def hub_models() -> HubModels:
         for name, table in family.pop("models").items():
             values = {**family, **table}
             ids[values.pop("id")] = name
-            configs[name] = {key: value or None for key, value in values.items()}
+            configs[name] = {
+                key: None if value == 0 and value is not False else value
+                for key, value in values.items()
+            }
     return HubModels(configs, ids)
 
 
