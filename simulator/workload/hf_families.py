@@ -272,8 +272,8 @@ FAMILIES = {
 LINEAR = "state-space (Mamba) or linear-attention layers"
 _LINEAR_TYPES = (
     "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe "
-    "mamba mamba2 minimax minimax_m1 minimax_text_01 nemotron_h olmo_hybrid plamo2 qwen3_5 qwen3_5_moe "
-    "qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
+    "mamba mamba2 minimax minimax_m1 minimax_text_01 nemotron_h olmo_hybrid plamo2 qwen3_5 "
+    "qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
 )
 _ENCODER_TYPES = (
     "albert bart bert blenderbot clip deberta distilbert electra longt5 mbart modernbert mt5 "
