@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..base.errors import did_you_mean
 from .leaves import is_path, problem
 
 ALIASES = {
@@ -30,7 +31,7 @@ ALIASES = {
     "rtx-3090": ("3090",),
     "rtx-4090": ("4090",),
     "rtx-5090": ("5090",),
-    "rtx-6000-ada": ("6000-ada", "rtx6000-ada", "rtx-6000-ada-generation"),
+    "rtx-6000-ada": ("6000-ada", "rtx-6000-ada-generation"),
     "rtx-a6000": ("a6000",),
     "rtx-pro-6000": ("pro-6000", "rtx-pro-6000-blackwell", "rtx-6000-pro"),
     "v100-16gb-sxm": ("v100-16gb", "v100-sxm2-16gb"),
@@ -45,19 +46,34 @@ SEVERAL = {
     "6000": ("rtx-6000-ada", "rtx-a6000", "rtx-pro-6000"),
 }
 """Names that may mean several profiles."""
-_MAKERS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla)-")
+_MAKERS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla)")
 
 
 def profile_of(name: str, known: tuple[str, ...]) -> str:
-    """The shipped profile that a name means, whatever its case, spaces and maker; the name itself
-    where it is a path or means none. InputError where it may mean several."""
+    """The shipped profile that a name means, whatever its case, hyphens, spaces and maker; the name
+    itself where it is a path or means none. InputError where it may mean several."""
     if name in known or is_path(name):
         return name
-    plain = re.sub(r"[\s_]+", "-", name.strip().lower())
+    plain = _plain(name)
+    several = {_plain(short): profiles for short, profiles in SEVERAL.items()}
+    if plain in several:
+        raise problem(name, f"means several profiles; name one: {', '.join(several[plain])}")
+    for profile in known:
+        if plain in map(_plain, (profile, *ALIASES.get(profile, ()))):
+            return profile
+    return name
+
+
+def _plain(name: str) -> str:
+    """A name without case, separators and makers."""
+    plain = re.sub(r"[\s_-]+", "", name.lower())
     while (shorter := _MAKERS.sub("", plain)) != plain:
         plain = shorter
-    if plain in known:
-        return plain
-    if plain in SEVERAL:
-        raise problem(name, f"means several profiles; name one: {', '.join(SEVERAL[plain])}")
-    return next((profile for profile, names in ALIASES.items() if plain in names), name)
+    return plain
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str:
+    """The end of an error line about a name: the nearest profiles and aliases."""
+    aliases = [alias for names in ALIASES.values() for alias in names]
+    near = did_you_mean(name, [*known, *aliases])
+    return near if near.endswith("?") else did_you_mean(name, known)

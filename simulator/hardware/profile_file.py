@@ -19,7 +19,7 @@ from ..base.names import path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem
 from .precision.number_formats import EVERYWHERE, FORMATS
-from .profile_aliases import profile_of
+from .profile_aliases import nearest, profile_of
 from .profile_schema import (
     FIELDS,
     ONE_BY_ONE,
@@ -109,7 +109,7 @@ def _read(name: str, chain: tuple[str, ...]) -> Profile:
     if name not in known and not is_path(name):
         if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
             raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
-        near = did_you_mean(name, known)
+        near = nearest(name, known)
         raise problem(name, f"unknown profile, and not the path of a .toml file{near}")
     return _parsed(leaves.read_tree(name, known), name, chain)
 

@@ -73,6 +73,10 @@ def is_known(software: Software) -> bool:
 def prior_of(software: Software, cluster: Cluster) -> Prior:
     """The prior of a stack on a machine: narrower where the stack is known, wider where numbers of
     the machine are those of another."""
-    prior = learned(KNOWN if is_known(software) else UNKNOWN)
+    return on_machine(learned(KNOWN if is_known(software) else UNKNOWN), cluster)
+
+
+def on_machine(prior: Prior, cluster: Cluster) -> Prior:
+    """A prior of stacks, wider where numbers of the machine are those of another."""
     lent = np.array(lent_spreads(cluster, prior.names))
     return replace(prior, covariance=prior.covariance + np.diag(lent**2))

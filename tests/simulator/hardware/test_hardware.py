@@ -380,9 +380,9 @@ def test_a_file_reads_as_the_profile_it_copies() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("h100-s", "did you mean h100-sxm?"),
+        ("h100-s", "did you mean h100-sxm, h100-sxm5?"),
         ("h100-smx", "h100-sxm"),
-        ("a100-", "did you mean a100-40gb-sxm, a100-80gb-sxm, a100-pcie-40gb?"),
+        ("a100-8", "did you mean a100-80gb-sxm, a100-80gb-pcie, a100-80gb?"),
         ("a100", "means several profiles; name one: a100-40gb-sxm, a100-80gb-sxm, a100-pcie-40gb"),
         ("Tesla V100", "means several profiles; name one: v100-16gb-sxm, v100-32gb-sxm"),
         ("zzz", "known: a100-40gb-sxm"),
@@ -550,6 +550,8 @@ def test_any_sizes_and_overrides(gpus: Any, nodes: Any, override: Any) -> None:
         ("4090", "rtx-4090"),
         ("NVIDIA GeForce RTX 5090", "rtx-5090"),
         ("h100-80gb", "h100-sxm"),
+        ("rtx4090", "rtx-4090"),
+        ("H100 SXM5", "h100-sxm"),
         ("AMD Instinct MI300X", "mi300x"),
     ],
 )
