@@ -80,6 +80,9 @@ class FastDomain:
     send: CollectiveTime
     switch_all_reduce: CollectiveTime | None = None
     """All-reduce inside the switch (NVLS), for more than four ranks; None where there is none."""
+    peer_memory: bool = True
+    """Kernels write into each other's memory (NVLink, xGMI), as overlapped tensor parallelism does;
+    not across PCIe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,4 +308,5 @@ def _fast_domain(file: Profile) -> FastDomain:
         all_to_all=collective("all_to_all"),
         send=collective("send"),
         switch_all_reduce=collective("switch_all_reduce") if has_switch else None,
+        peer_memory=bool(file.numbers.get("links.fast.peer_memory", 1)),
     )
