@@ -56,7 +56,7 @@ def config_arguments(config: object, name: str) -> dict[str, Any]:
     outer = JsonObject.of(config, name)
     nested = next((key for key in ("text_config", "llm_config") if outer.has(key)), "")
     text = JsonObject.of(outer.values[nested], name, f"$.{nested}") if nested else outer
-    if not text.has("tie_word_embeddings") and outer.has("tie_word_embeddings"):
+    if nested and outer.has("tie_word_embeddings"):
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)

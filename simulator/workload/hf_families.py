@@ -269,6 +269,19 @@ FAMILIES = {
     "vaultgemma": replace(_GEMMA, windows="interval", full_every=2),
 }
 
+FAMILIES |= {
+    text: FAMILIES[family]
+    for family, texts in {
+        "glm4": ("glm4v_text",),
+        "solar_open": ("glm4v_moe_text",),
+        "qwen2": ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+        "qwen3": ("qwen3_vl_text",),
+        "qwen3_moe": ("qwen3_vl_moe_text",),
+    }.items()
+    for text in texts
+}
+"""Text models beside a vision tower."""
+
 LINEAR = "state-space (Mamba) or linear-attention layers"
 _LINEAR_TYPES = (
     "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe "

@@ -18,8 +18,10 @@ from plan3d.simulator.workload.hf_families import FAMILIES, UNSUPPORTED
 from plan3d.simulator.workload.model import Model
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "class_defaults.json").read_text())
-REMOTE = {"baichuan", "deepseek", "internlm2", "kimi_k2"}
-"""Model types whose code is not in transformers; kimi_k2 has a published config."""
+REMOTE = {"baichuan", "deepseek", "internlm2"}
+"""Model types whose code is not in transformers."""
+FLAT = {"qwen2_vl", "qwen2_5_vl", "qwen2_vl_text"}
+"""Older spellings of qwen2_5_vl_text, whose sizes may stand beside the tower's."""
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -36,8 +38,21 @@ def test_parameters_of_class_defaults(name: str) -> None:
 def test_every_family_is_counted_somewhere() -> None:
     configs = Path(__file__).parent / "hf_configs"
     read = [json.loads(file.read_text()) for file in configs.glob("*.json")]
-    published = {config.get("text_config", config)["model_type"] for config in read}
-    assert set(FAMILIES) - published - set(CASES) <= REMOTE
+    read += [case["config"] for case in CASES.values()]
+    counted = {config.get("text_config", config)["model_type"] for config in read}
+    assert set(FAMILIES) - counted == REMOTE | FLAT
+
+
+def test_sizes_beside_a_tower() -> None:
+    """As checkpoints of Qwen 2.5 VL state them: no text_config."""
+    case = CASES["qwen2_5_vl"]
+    flat = {
+        **case["config"]["text_config"],
+        "model_type": "qwen2_5_vl",
+        "vision_config": {"depth": 1},
+    }
+    found = Model.from_config_values(flat, "mine")
+    assert found.parameters == case["total"]
 
 
 @pytest.mark.parametrize(
