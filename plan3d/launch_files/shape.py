@@ -22,6 +22,7 @@ BIASES = "biases of all linear layers"
 OTHER_BIASES = "biases of some linear layers"
 LAYER_NORM = "LayerNorm with bias"
 RMS_NORM = "RMSNorm"
+BARE_NORM = "norms without weights"
 MORE_NORMS = "a number of norms a layer other than two"
 PARALLEL = "attention and MLP in parallel"
 PLAIN_MLP = "an MLP without gate"
@@ -101,7 +102,10 @@ def features(model: Model) -> tuple[str, ...]:
 
 def _ends(model: Model) -> Iterator[str]:
     """Embedding, head, norms and positions."""
-    yield LAYER_NORM if model.norm_bias else RMS_NORM
+    if model.norm_weights:
+        yield LAYER_NORM if model.norm_bias else RMS_NORM
+    else:
+        yield BARE_NORM
     yield LEARNED if model.learned_positions else ROTARY
     yield TIED if model.tied else UNTIED
     if model.embedding_norm:

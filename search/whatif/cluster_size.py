@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.analysis.goodput import Reliability
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.operators.model_flops import model_flops_per_token
@@ -172,10 +173,12 @@ def smallest_cluster(
     days: float | None = None,
     budget_usd: float | None = None,
     price: float | None = None,
+    reliability: Reliability | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> SearchResult:
-    """The search result on the fewest GPUs that train `tokens` within the days and the budget.
+    """The search result on the fewest GPUs that train `tokens` within the days and the budget, with
+    the failures of `reliability`.
 
     GPU counts are whole fast domains, powers of two of them and three times those. `price` is in
     USD per GPU-hour; `options` go to find_plans. Raises NoFeasiblePlanError when no count up to
@@ -197,7 +200,7 @@ def smallest_cluster(
             return result
         if best is None:
             continue
-        needed = train_seconds(best, tokens)
+        needed = _with_failures(train_seconds(best, tokens), gpus, reliability)
         spent = needed * gpus / 3600
         excess = max(needed / seconds, spent / hours)
         if excess <= 1:
@@ -211,6 +214,12 @@ def smallest_cluster(
         f"no cluster of up to {MOST_GPUS} GPUs trains {format_count(tokens)} tokens within "
         f"{' and '.join(limits)}{tried}"
     )
+
+
+def _with_failures(seconds: float, gpus: int, reliability: Reliability | None) -> float:
+    """Seconds with the time that failures cost; infinite where a job never gets on."""
+    share = reliability.goodput(gpus) if reliability else 1.0
+    return seconds / share if share else np.inf
 
 
 def _sizes(task: Task, tokens: float, seconds: float) -> Iterator[int]:

@@ -15,7 +15,7 @@ GIB = 2.0**30
 
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
@@ -96,7 +96,7 @@ def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
 
 
 def parse_seconds(text: str, what: str = "time") -> float:
-    """Seconds from '5 us', '1.5 ms', '2 s'."""
+    """Seconds from '5 us', '1.5 ms', '2 s', '10 min', '1 h'."""
     return _parse(text, _TIME, what, "5us")
 
 

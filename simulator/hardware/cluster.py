@@ -24,6 +24,7 @@ from .profile_file import (
     profile_names,
     read_profile,
     shipped_tables,
+    with_network,
 )
 from .profile_schema import LAYERS
 from .provenance import Provenance
@@ -79,6 +80,9 @@ class FastDomain:
     send: CollectiveTime
     switch_all_reduce: CollectiveTime | None = None
     """All-reduce inside the switch (NVLS), for more than four ranks; None where there is none."""
+    peer_memory: bool = True
+    """Kernels write into each other's memory (NVLink, xGMI), as overlapped tensor parallelism does;
+    not across PCIe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +153,16 @@ class Cluster:
         memory: float | None = None,
         network_latency: float | None = None,
         latency_per_node: float | None = None,
+        network: str | None = None,
         learned: bool = True,
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72. The
         other arguments replace numbers of the profile: SI units, bandwidths in one direction for
-        one GPU. The collectives follow intra_node_bandwidth in proportion. Not `learned`: nothing
-        that published runs taught (profile_file.neutral).
+        one GPU. The collectives follow intra_node_bandwidth in proportion. `network` names one
+        with constants of its own (EFA), at the machine's bandwidth. Not `learned`: nothing that
+        published runs taught (profile_file.neutral).
         """
         changes = {
             "accelerator.memory": memory,
@@ -167,6 +173,7 @@ class Cluster:
         }
         given = {key: value for key, value in changes.items() if value is not None}
         file = read_profile(name_or_path)
+        file = file if network is None else with_network(file, network)
         file = file if learned else neutral(file)
         file, total = _resize(file, gpus, nodes, gpus_per_node)
         if gpus_per_domain is not None:
@@ -301,4 +308,5 @@ def _fast_domain(file: Profile) -> FastDomain:
         all_to_all=collective("all_to_all"),
         send=collective("send"),
         switch_all_reduce=collective("switch_all_reduce") if has_switch else None,
+        peer_memory=bool(file.numbers.get("links.fast.peer_memory", 1)),
     )

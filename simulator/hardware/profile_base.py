@@ -4,6 +4,8 @@ A number that is not given is the base's. In proportion follow: collectives to t
 their link, peaks to that of 16 bits, the memory of a host to the GPUs of its node. Efficiencies,
 latencies and tables of GEMMs stay; the times of a table move with peak and memory bandwidth where
 it is read (kernel_times.gemm_table). Tables of whole layers are of one machine and are not lent.
+A section of links may stand on a base of its own, [links.fast] base = "rtx-pro-6000", which then
+lends all of it: a domain of PCIe, a network.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..base.errors import did_you_mean
 from .leaves import is_path, problem, shown
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .profile_file import Profile, TableFile
 
 Numbers = dict[str, float]
+T = TypeVar("T")
 
 FAST = "links.fast."
 LINK = f"{FAST}bandwidth"
@@ -49,26 +52,56 @@ def domain_of_node(numbers: Mapping[str, float]) -> bool:
     return numbers["node.gpus"] == numbers["links.fast.gpus"]
 
 
-def lend(base: Profile, own: Profile, without: Sequence[str]) -> Profile:
-    """The profile `own`, and all of `base` that it does not give and is not `without`."""
+SECTIONS = ("links.fast", "links.network")
+"""Sections that may have a base of their own."""
+
+
+def lend(
+    base: Profile, own: Profile, without: Sequence[str], sections: Mapping[str, Profile]
+) -> Profile:
+    """The profile `own`, and all of `base` that it does not give and is not `without`; `sections`
+    are lent by other profiles."""
+    names = dict.fromkeys(base.numbers, Path(base.name).name)
+    for section, lender in sections.items():
+        base = _grafted(base, lender, section)
+        lent = (key for key in lender.numbers if _is_in(key, [section]))
+        names |= dict.fromkeys(lent, Path(lender.name).name)
     _check_absent(base, own, without)
-    name = Path(base.name).name
     scaled: Numbers = {}
-    origins = {key: inherited(origin, name) for key, origin in base.provenance.items()}
+    origins = {key: inherited(origin, names[key]) for key, origin in base.provenance.items()}
     for how, numbers in _in_proportion(base.numbers, own.numbers):
         scaled |= numbers
         for key in numbers:
-            origins[key] = inherited(base.provenance[key], name, how)
-    lent = [key for key in base.numbers if not _is_in(key, without)]
+            origins[key] = inherited(base.provenance[key], names[key], how)
+    left = [key for key in base.numbers if not _is_in(key, without)]
     texts = dict(base.texts)
     if "accelerator.name" in own.texts:
         texts["accelerator.title"] = own.texts["accelerator.name"]
     return replace(
         own,
-        numbers={key: scaled.get(key, base.numbers[key]) for key in lent} | own.numbers,
+        numbers={key: scaled.get(key, base.numbers[key]) for key in left} | own.numbers,
         texts=texts | own.texts,
         tables=_tables(base, own, without) | own.tables,
-        provenance={key: origins[key] for key in lent} | own.provenance,
+        provenance={key: origins[key] for key in left} | own.provenance,
+    )
+
+
+def _grafted(base: Profile, lender: Profile, section: str) -> Profile:
+    """The base with a section of another profile; a network that is of no machine has no bandwidth
+    and leaves the base's."""
+
+    def kept(key: str) -> bool:
+        return not (_is_in(key, [section]) and f"{section}.bandwidth" in lender.numbers)
+
+    def merged(of_base: Mapping[str, T], of_lender: Mapping[str, T]) -> dict[str, T]:
+        lent = {key: value for key, value in of_lender.items() if _is_in(key, [section])}
+        return {key: value for key, value in of_base.items() if kept(key)} | lent
+
+    return replace(
+        base,
+        numbers=merged(base.numbers, lender.numbers),
+        texts=merged(base.texts, lender.texts),
+        provenance=merged(base.provenance, lender.provenance),
     )
 
 

@@ -19,6 +19,7 @@ from ..base.names import path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem
 from .precision.number_formats import EVERYWHERE, FORMATS
+from .profile_aliases import nearest, profile_of
 from .profile_schema import (
     FIELDS,
     ONE_BY_ONE,
@@ -35,6 +36,7 @@ from .provenance import Provenance
 __all__ = ["MEASUREMENTS", "PACKAGE", "Profile", "Provenance", "TableFile", "read_profile"]
 
 MEASUREMENTS = "measurements"
+NETWORKS = "networks"
 MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
 MACHINE = Sort(kinds=("measured", "fitted", "prior", "datasheet"), flagged=True)
 
@@ -96,8 +98,9 @@ def shipped_tables() -> set[str]:
 
 
 def read_profile(name_or_path: str | Path) -> Profile:
-    """The profile with that name, or in the TOML file at that path."""
-    return _read(path_name(str(name_or_path), "profile"), ())
+    """The profile that a name or an alias means, or in the TOML file at that path."""
+    name = path_name(str(name_or_path), "profile")
+    return _read(profile_of(name, profile_names()), ())
 
 
 def _read(name: str, chain: tuple[str, ...]) -> Profile:
@@ -106,7 +109,7 @@ def _read(name: str, chain: tuple[str, ...]) -> Profile:
     if name not in known and not is_path(name):
         if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
             raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
-        near = did_you_mean(name, known)
+        near = nearest(name, known)
         raise problem(name, f"unknown profile, and not the path of a .toml file{near}")
     return _parsed(leaves.read_tree(name, known), name, chain)
 
@@ -117,15 +120,67 @@ def _parsed(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile
         raise problem(where, f"{MIXED}; give one [accelerator]")
     base = leaves.base_of(where, tree, profile_names())
     absent = _absent(where, tree, base)
+    sections = _bases_of_sections(where, tree, base)
     own = _own(where, tree, leaves.citations(where, tree.pop("sources", {})))
     if base:
         chain = leaves.check_chain(where, chain)
         try:
-            own = profile_base.lend(_read(base, chain), own, absent)
+            lenders = {key: _lender(key, name, chain) for key, name in sections.items()}
+            own = profile_base.lend(_read(base, chain), own, absent, lenders)
         except InputError as error:
             raise problem(where, f"base: {error}") from None
     _check_complete(where, own, base)
     return own
+
+
+def _bases_of_sections(where: str, tree: Mapping[str, Any], base: str) -> dict[str, str]:
+    """Takes the bases of single sections out of the tree, [links.fast] base = "..."."""
+    out = {}
+    for section in profile_base.SECTIONS:
+        node: Any = tree
+        for part in section.split("."):
+            node = node.get(part, {}) if isinstance(node, dict) else {}
+        if isinstance(node, dict) and "base" in node:
+            if not base:
+                raise problem(where, f"{section}.base: needs a base of the machine")
+            known = (*profile_names(), *network_names())
+            try:
+                out[section] = leaves.base_of(where, node, known)
+            except InputError as error:
+                raise InputError(str(error).replace("base:", f"{section}.base:", 1)) from None
+    return out
+
+
+def _lender(section: str, name: str, chain: tuple[str, ...]) -> Profile:
+    """What lends a section: another machine, or for a network one that is of no machine."""
+    if section == "links.network" and name in network_names():
+        return read_network(name)
+    return _read(name, chain)
+
+
+def network_names() -> tuple[str, ...]:
+    """Names of the networks that come with the package."""
+    return leaves.shipped(NETWORKS)
+
+
+def read_network(name: str) -> Profile:
+    """The constants of a shipped network, of which each machine has its own bandwidth."""
+    known = network_names()
+    if name not in known:
+        raise problem(name, f"unknown network{did_you_mean(name, known)}")
+    tree = leaves.read_tree(name, known, NETWORKS)
+    return _own(name, tree, leaves.citations(name, tree.pop("sources", {})))
+
+
+def with_network(profile: Profile, name: str) -> Profile:
+    """The profile on a shipped network, at its own bandwidth."""
+    lent = read_network(name)
+    return replace(
+        profile,
+        numbers=profile.numbers | lent.numbers,
+        texts=profile.texts | lent.texts,
+        provenance=profile.provenance | lent.provenance,
+    )
 
 
 def _absent(where: str, tree: dict[str, Any], base: str) -> list[str]:

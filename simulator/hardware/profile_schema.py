@@ -15,6 +15,7 @@ _ROOT = Quantity(dimension="root latency", example="us/sqrt(kB)", zero=True)
 _SHARE = Quantity(dimension="ratio", example="1", most=2.0)
 _SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
 _RATIO = Quantity(dimension="ratio", example="1", most=100.0)
+_YES = Quantity(dimension="ratio", example="1", most=1.0, zero=True, whole=True)
 _TOKENS = Quantity(dimension="length", example="tokens", zero=True)
 _ROWS = Quantity(dimension="rows", example="rows", zero=True)
 _GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000, whole=True)
@@ -57,7 +58,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "memory_bandwidth": _BANDWIDTH,
         "memory": _MEMORY,
     },
-    "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH},
+    "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH, "peer_memory": _YES},
     "links.fast.all_reduce": _EXCHANGE,
     "links.fast.all_gather": _EXCHANGE,
     "links.fast.reduce_scatter": _EXCHANGE,
@@ -103,6 +104,7 @@ ONE_BY_ONE = ("accelerator.peak", "kernels.training")
 OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",
     "links.network.nic_gpus",
+    "links.fast.peer_memory",
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
 )
 """Numbers that a section may lack."""

@@ -12,6 +12,8 @@ KINDS = {
     "prior": "assumed; where published runs were looked at, its origins say which",
 }
 """What is known of a number, by kind."""
+LENT = "as "
+"""How the source of a number begins that another machine lends."""
 EXACT = ("datasheet", "rule")
 """Kinds that no run has taught."""
 
@@ -40,6 +42,11 @@ class Provenance:
         return replace(self, kind="prior", measured=False, origins=(), neutral=None)
 
     @property
+    def lent(self) -> bool:
+        """Whether it is the number of another machine."""
+        return self.source.startswith(LENT)
+
+    @property
     def id(self) -> str:
         """The source's name in [sources]."""
         return self.source.partition(": ")[0]
@@ -55,7 +62,7 @@ def inherited(origin: Provenance, base: str, proportion: str = "") -> Provenance
     which was learned from the same origins. Its source says 'as h100-sxm, datasheet: ...'."""
     source = origin.source
     if proportion:
-        source = f"as {base} in proportion to {proportion}, {source}"
-    elif not source.startswith("as "):
-        source = f"as {base}, {source}"
+        source = f"{LENT}{base} in proportion to {proportion}, {source}"
+    elif not origin.lent:
+        source = f"{LENT}{base}, {source}"
     return replace(origin, source=source, measured=False, kind="prior")

@@ -201,6 +201,17 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
     ),
     Rule(
+        "tp-overlap-in-peer-memory",
+        ("overlap_tp", "tp", "tp_grid"),
+        lambda p, t: (
+            (p.overlap_tp == 0) | (p.tp == 1) | (p.tp_grid != 0) | t.cluster.fast.peer_memory
+        ),
+        lambda p, t: (
+            f"overlap_tp: ranks on {t.cluster.fast.name} do not write into each other's memory; "
+            "nearest: overlap_tp=0"
+        ),
+    ),
+    Rule(
         "tp-overlap-inside-domain",
         ("overlap_tp", "tp", "tp_grid"),
         lambda p, t: (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..base.units import GIB
 from ..hardware.cluster import Cluster
@@ -15,29 +15,13 @@ ONE_ADAPTER = 100.0
 """Gb/s that a single adapter of a node carries: nodes with no more have one."""
 
 
-class Learned(NamedTuple):
-    """A number and the origins of the published runs or curves that it was read from."""
-
-    value: float
-    origins: tuple[str, ...] = ()
-
-
-_EFA = {
-    "latency": Learned(51e-6),
-    "latency_per_node": Learned(300e-6, ("hf_ultrascale",)),
-    "root": Learned(0.66e-6 / 1000**0.5),
-    "efficiency": Learned(0.9),
-}
-"""Constants of AWS's EFA: all-gathers of 256 MB on 2-64 nodes take 300 us more for each node
-(Ultra-Scale Playbook), and all-reduces of all sizes on two nodes 51 us + 0.66 us/sqrt(kB) at 90 %
-of the bandwidth (nccl-tests)."""
-
-
 def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     """The cluster of a row, with what published runs taught or not; InputError for a machine
     without a profile."""
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
     options["learned"] = learned
+    if "EFA" in run.given("inter_node_network", ""):
+        options["network"] = "efa"
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
     cluster = Cluster.profile(run["accelerator"], **options)
@@ -47,8 +31,5 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
         if run["node_gbps"] <= ONE_ADAPTER:
             network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
             cluster = replace(cluster, network=network)
-    if "EFA" in run.given("inter_node_network", ""):
-        known: dict[str, Any] = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
-        cluster = replace(cluster, network=replace(cluster.network, **known))
     used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))

@@ -9,7 +9,7 @@ changed, so that the simulator itself says how a step reacts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,12 @@ class Constant:
     spread_of_mean: float = 0.0
     """Standard deviation of the mean over stacks, where stacks as a whole may be off; 0 where
     its neutral value has no direction."""
+    rests_on: str = ""
+    """Number of a profile that it is measured by."""
+    lent_spread: float = 0.0
+    """Further standard deviation where another machine lends that number: root mean square of the
+    log ratios of two shipped machines on which it was measured, of links without PCIe
+    (tests/simulator/uncertainty/test_lent_numbers.py)."""
 
 
 def _software(**powers: float) -> Change:
@@ -116,13 +122,36 @@ CONSTANTS: dict[str, Constant] = {
     constant.name: constant
     for constant in (
         Constant("common", "everything: what is not modelled", 0.10, _everything),
-        Constant("gemm", "matrix products", 0.10, _GEMM, 0.20),
+        Constant(
+            "gemm", "matrix products", 0.10, _GEMM, 0.20, "kernels.gemm.16bit.efficiency", 0.22
+        ),
         Constant("memory_bound", "norms, activations", 0.30, _MEMORY_BOUND),
-        Constant("attention", "the attention core", 0.30, _software(attention_rate=-1)),
+        Constant(
+            "attention",
+            "the attention core",
+            0.30,
+            _software(attention_rate=-1),
+            rests_on="kernels.attention.efficiency",
+            lent_spread=0.20,
+        ),
         Constant("floor", "launches of small layers", 0.50, _floor, 0.50),
         Constant("step", "what the host does once a step", 1.00, _STEP, 1.00),
-        Constant("fast_bandwidth", "bytes inside a domain", 0.20, _fast_bandwidth),
-        Constant("fast_latency", "latency inside a domain", 0.50, _fast_latency),
+        Constant(
+            "fast_bandwidth",
+            "bytes inside a domain",
+            0.20,
+            _fast_bandwidth,
+            rests_on="links.fast.all_reduce.bandwidth",
+            lent_spread=0.11,
+        ),
+        Constant(
+            "fast_latency",
+            "latency inside a domain",
+            0.50,
+            _fast_latency,
+            rests_on="links.fast.all_reduce.latency",
+            lent_spread=0.52,
+        ),
         Constant("network_bandwidth", "bytes across nodes", 0.20, _network_bandwidth),
         Constant("network_latency", "latency across nodes", 0.50, _network_latency),
         Constant(
@@ -134,6 +163,13 @@ CONSTANTS: dict[str, Constant] = {
     )
 }
 """Every constant by name; spreads are a start, from which a fit to published runs departs."""
+
+
+def lent_spreads(cluster: Cluster, names: Iterable[str]) -> list[float]:
+    """Further spread of each constant where a machine has the numbers of another."""
+    lent = {key for key, origin in cluster.provenance.items() if origin.lent}
+    known = (CONSTANTS[name] for name in names)
+    return [one.lent_spread if one.rests_on in lent else 0.0 for one in known]
 
 
 def scaled(task: Task, changes: Mapping[str, float]) -> Task:

@@ -48,7 +48,7 @@ def known_of(task: Task) -> tuple[Prior, Posterior]:
     """What is known of the constants of a task."""
     if task.calibration:
         return task.calibration.prior, task.calibration.posterior
-    prior = prior_of(task.software)
+    prior = prior_of(task.software, task.cluster)
     return prior, unconditioned(prior)
 
 

@@ -7,13 +7,17 @@ constants are numbers of the default stack (hardware_profiles/software/megatron-
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from ..hardware.cluster import Cluster
 from ..hardware.software import OF_STEPS, Software
+from .constants import lent_spreads
 from .prior import Prior
 
 FILE = "priors.json"
@@ -67,15 +71,24 @@ def is_known(software: Software) -> bool:
     return origin is not None and origin.kind in TAUGHT
 
 
-def prior_of(software: Software) -> Prior:
-    """The prior of a stack, narrower where it is known; the spreads of its file replace learned
-    ones, and what runs taught of how they go with others."""
-    prior = learned(KNOWN if is_known(software) else UNKNOWN)
-    own = dict(software.spreads)
-    sigma = own.get(OF_STEPS, prior.sigma)
+def prior_of(software: Software, cluster: Cluster) -> Prior:
+    """The prior of a stack on a machine: narrower where the stack is known, wider where numbers of
+    the machine are those of another. Spreads of the stack's file replace both."""
+    prior = on_machine(learned(KNOWN if is_known(software) else UNKNOWN), cluster)
+    return with_spreads(prior, dict(software.spreads))
+
+
+def on_machine(prior: Prior, cluster: Cluster) -> Prior:
+    """A prior of stacks, wider where numbers of the machine are those of another."""
+    lent = np.array(lent_spreads(cluster, prior.names))
+    return replace(prior, covariance=prior.covariance + np.diag(lent**2))
+
+
+def with_spreads(prior: Prior, own: Mapping[str, float]) -> Prior:
+    """The prior with some spreads replaced, and what runs taught of how they go with others."""
     covariance = prior.covariance.copy()
     for k, name in enumerate(prior.names):
         if name in own:
             covariance[k], covariance[:, k] = 0.0, 0.0
             covariance[k, k] = own[name] ** 2
-    return Prior(prior.names, prior.mean, covariance, sigma, prior.freedom)
+    return replace(prior, covariance=covariance, sigma=own.get(OF_STEPS, prior.sigma))

@@ -107,7 +107,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         same = (first.software.name, first.cluster.accelerator.name)
         if (run.task.software.name, run.task.cluster.accelerator.name) != same:
             raise InputError(f"{run.where}: is of another stack or machine than the first step")
-    prior = prior_of(first.software)
+    prior = prior_of(first.software, first.cluster)
     steps = [run for run in runs if not run.ran_out]
     rows = rows_of(steps, prior)
     before, _ = rows.response.at(prior.mean)

@@ -20,7 +20,7 @@ from ..plan.plan import concat
 from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..uncertainty.constants import CONSTANTS
-from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record
+from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record, on_machine
 from ..uncertainty.memory import NUMBERS, SURE
 from ..uncertainty.predictive import half_width
 from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
@@ -108,6 +108,11 @@ class Unseen:
         """By origin, what the others teach."""
         return {name: self.prior(name) for name in sorted({*map(self.origin, self.rows)})}
 
+    def prior_of(self, unit: Unit) -> Prior:
+        """What other origins teach of a unit, on its machine."""
+        task = self.prediction.asked[int(self.rows[unit][0])].task
+        return on_machine(self.priors[self.origin(unit)], task.cluster)
+
     def known(self, name: str) -> list[Unit]:
         """The units of a population."""
         inside = set(
@@ -182,7 +187,7 @@ def _some(rows: Rows, at: Index) -> Rows:
 
 def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior, Index]:
     """What is known of a unit after some of its steps, chosen at random, and the other rows."""
-    rows, prior = unseen.table[unit], unseen.priors[unseen.origin(unit)]
+    rows, prior = unseen.table[unit], unseen.prior_of(unit)
     if not steps:
         return unconditioned(prior), np.arange(rows.measured.size)
     order = np.random.default_rng([steps, draw, rows.measured.size]).permutation(rows.measured.size)
@@ -191,7 +196,7 @@ def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior,
 
 def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | None:
     """The mean scores of a unit's other rows after some of its steps; None where none are left."""
-    rows, prior = unseen.table[unit], unseen.priors[unseen.origin(unit)]
+    rows, prior = unseen.table[unit], unseen.prior_of(unit)
     if rows.measured.size <= steps:
         return None
     every, votes = [], unseen.votes(unit)
@@ -247,7 +252,7 @@ def choice_groups(unseen: Unseen, chosen: Sequence[Unit]) -> list[Group]:
             str(unit),
             [asked[row] for row in fits],
             simulated([asked[row] for row in fits]),
-            unseen.priors[unseen.origin(unit)],
+            unseen.prior_of(unit),
         )
         for unit, fits in fitting_groups(unseen, chosen)
     ]
@@ -260,7 +265,7 @@ def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
     for unit in chosen:
         asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
         names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
-        prior = unseen.priors[unseen.origin(unit)]
+        prior = unseen.prior_of(unit)
         scored = Scored.of(unseen.table[unit], unseen.votes(unit), prior, unconditioned(prior))
         for name in sorted(set(names)):
             found.setdefault(name, []).append(scored.take(names == name).record)

@@ -15,14 +15,24 @@ from ..base import names
 from ..base.errors import InputError, did_you_mean
 from ..base.typed_objects import JsonObject, shown
 from .blocks import Attention, Block, Experts, Mlp
-from .hf_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, ConfigFamily
+from .hf_families import (
+    FAMILIES,
+    LINEAR,
+    NONE_WHEN_NULL,
+    SHARED_COUNTS,
+    SWITCHES,
+    UNSUPPORTED,
+    ConfigFamily,
+)
 
 MOST_LAYERS = 10_000
 MOST_HEADS = 65_536
 
+TOWERS = ("vision_config", "audio_config", "speech_config")
+"""Encoders beside the text model."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
-TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k")
+EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k")
 
 
 def read_json(path: str | Path) -> tuple[object, str]:
@@ -46,11 +56,14 @@ def config_arguments(config: object, name: str) -> dict[str, Any]:
     outer = JsonObject.of(config, name)
     nested = next((key for key in ("text_config", "llm_config") if outer.has(key)), "")
     text = JsonObject.of(outer.values[nested], name, f"$.{nested}") if nested else outer
-    if not text.has("tie_word_embeddings") and outer.has("tie_word_embeddings"):
+    if nested and outer.has("tie_word_embeddings"):
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)
-    return _arguments(text, _family(text))
+    arguments = _arguments(text, _family(text))
+    towers = [key for key in TOWERS if outer.has(key)]
+    left_out = "".join(f"; its {key} is left out" for key in towers)
+    return arguments | {"source": arguments["source"] + left_out}
 
 
 def _refuse_encoders(config: JsonObject) -> None:
@@ -67,7 +80,7 @@ def _family(config: JsonObject) -> ConfigFamily:
         example = "it must be a name such as llama"
         raise config.refuse("model_type", f"{state}; {example}{did_you_mean('', FAMILIES)}")
     if kind in UNSUPPORTED:
-        problem = f"{kind} has {UNSUPPORTED[kind]}; only decoder-only transformers are supported"
+        problem = f"{kind} has {UNSUPPORTED[kind]}, which is not modelled"
         raise config.refuse("model_type", problem)
     if kind not in FAMILIES:
         near = did_you_mean(kind[:60], FAMILIES)
@@ -80,6 +93,8 @@ def _family(config: JsonObject) -> ConfigFamily:
         if config.has(key)
         for field in fields
     }
+    if family.qkv_alone:
+        switches["out_bias"] = config.flag("attention_out_bias", False)
     return replace(family, **switches)  # type: ignore[arg-type]
 
 
@@ -123,6 +138,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         "order": tuple(distinct.index(shape) for shape in shapes),
         "tied": family.tied,
         "norm_bias": family.norm_bias,
+        "norm_weights": family.norm_weights,
         "learned_positions": positions,
         "embedding_norm": family.embedding_norm,
         "head_bias": family.head_bias,
@@ -190,10 +206,16 @@ def _sparse(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]
     if config.has("moe_layers"):
         listed = set(config.indices("moe_layers", layers))
         return [layer in listed for layer in numbers]
-    first = config.size("first_k_dense_replace", default=0, least=0, most=layers)
+    first = config.size(
+        "first_k_dense_replace", "moe_layer_start_index", default=0, least=0, most=layers
+    )
+    last = config.size("moe_layer_end_index", default=-1, least=-1, most=layers)
     frequency = config.size("moe_layer_freq", default=1)
-    step = config.size("decoder_sparse_step", "interleave_moe_layer_step", default=1)
-    dense = set(config.indices("mlp_only_layers", layers)) | set(range(first))
+    step = config.size(
+        "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
+    )
+    beyond = range(layers if last < 0 else last + 1, layers)
+    dense = {*config.indices("mlp_only_layers", layers), *range(first), *beyond}
     return [
         layer not in dense and layer % frequency == 0 and (layer + 1) % step == 0
         for layer in numbers
@@ -306,9 +328,9 @@ def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
         ffn=ffn,
         gated=family.gated,
         bias=family.expert_bias,
-        shared_ffn=shared * ffn if family.shared == "n_shared_experts" else shared,
+        shared_ffn=shared * ffn if family.shared in SHARED_COUNTS else shared,
         shared_gate=family.shared_gate,
-        router_bias=family.expert_bias,
+        router_bias=family.expert_bias or family.router_bias,
         groups=config.size("n_group", default=1, most=count),
         group_limit=config.size("topk_group", default=1, most=count),
     )

@@ -2,8 +2,8 @@
 
 One record a model_type: biases, norms, which layers are experts or windowed, and what the file
 must state because only the model's code knows its default. Facts of the model classes of
-transformers 5.23; all but cohere2, deepseek_v32, granite, olmo3 and olmoe, which differ little
-from a neighbour, are checked by exact parameter counts (tests/simulator/hf_configs).
+transformers 5.23, checked by exact parameter counts: of published configs, or of the defaults of
+the configuration class (tests/simulator/workload).
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ class ConfigFamily:
     parallel_norms: int = 2
     """... and when attention and MLP are parallel."""
     norm_bias: bool = False
+    norm_weights: bool = True
+    """Norms have weights."""
     embedding_norm: bool = False
     query_key_norm: str = ""
     normed: bool = True
     """Queries and keys are normed, in the way of query_key_norm."""
     qkv_bias: bool = False
     out_bias: bool = False
+    qkv_alone: bool = False
+    """`attention_bias` is of queries, keys and values; `attention_out_bias` of the output."""
     mlp_bias: bool = False
     head_bias: bool = False
     sinks: bool = False
@@ -53,14 +57,19 @@ class ConfigFamily:
     expert_ffn: str = "intermediate_size"
     expert_bias: bool = False
     """Of the routed experts and of the router."""
+    router_bias: bool = False
+    """Of the router alone."""
     shared: str = ""
-    """Key of the shared experts' number (n_shared_experts) or total width."""
+    """Key of the shared experts' number (SHARED_COUNTS) or total width."""
     shared_gate: bool = False
     required: tuple[str, ...] = ()
     """Keys whose absence would mean a size that only the model's code knows."""
     fixed: tuple[tuple[str, object], ...] = ()
     """The only values modelled."""
 
+
+SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+"""Keys of a number of shared experts, each as wide as a routed one."""
 
 SWITCHES = {
     "tie_word_embeddings": ("tied",),
@@ -109,6 +118,17 @@ _DEEPSEEK = ConfigFamily(
     required=("q_lora_rank", "n_shared_experts", "first_k_dense_replace"),
     fixed=(("attention_bias", False),),
 )
+_GLM = ConfigFamily(qkv_bias=True, qkv_alone=True, required=_KV)
+_GLM_EXPERTS = ConfigFamily(
+    qkv_alone=True,
+    experts=True,
+    expert_ffn="moe_intermediate_size",
+    shared="n_shared_experts",
+    required=(*_KV, "n_shared_experts"),
+)
+_GLM_STATED = (*_GLM_EXPERTS.required, "use_qk_norm", "first_k_dense_replace")
+_GRANITE_EXPERTS = ConfigFamily(experts=True, required=_KV)
+_ERNIE = ConfigFamily(tied=True, required=_KV)
 _DEEPSEEK_SPARSE = replace(
     _DEEPSEEK,
     required=(*_DEEPSEEK.required, "index_n_heads"),
@@ -116,12 +136,37 @@ _DEEPSEEK_SPARSE = replace(
 )
 
 FAMILIES = {
+    "arcee": ConfigFamily(gated=False, required=_KV),
+    "baichuan": _LLAMA,
     "bloom": replace(_GPT, embedding_norm=True),
+    "codegen": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, windows="interval", full_every=4),
+    "cwm": ConfigFamily(windows="interval", full_every=4, required=_KV),
+    "deepseek": replace(_GLM_EXPERTS, qkv_alone=False),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK_SPARSE,
+    "dots1": replace(_GLM_EXPERTS, windows="upper", query_key_norm="head"),
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": replace(
+        _ERNIE,
+        experts=True,
+        router_bias=True,
+        expert_ffn="moe_intermediate_size",
+        shared="moe_num_shared_experts",
+        required=(*_KV, "moe_num_shared_experts", "moe_layer_start_index"),
+    ),
+    "exaone4": ConfigFamily(windows="interval", full_every=4, query_key_norm="head", required=_KV),
+    "exaone_moe": ConfigFamily(
+        windows="interval",
+        full_every=4,
+        query_key_norm="head",
+        experts=True,
+        expert_ffn="moe_intermediate_size",
+        shared="num_shared_experts",
+        required=(*_KV, "num_shared_experts"),
+    ),
     "falcon": ConfigFamily(
         gated=False,
         tied=True,
@@ -131,9 +176,14 @@ FAMILIES = {
         multi_query=True,
         ffn_of_hidden=4,
     ),
+    "flex_olmo": replace(_OLMO2, experts=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA2, full_every=2),
     "gemma3_text": replace(_GEMMA2, full_every=6, query_key_norm="head"),
+    "glm": _GLM,
+    "glm4": replace(_GLM, norms=4),
+    "glm4_moe": replace(_GLM_EXPERTS, query_key_norm="head", required=_GLM_STATED),
+    "glm4_moe_lite": replace(_DEEPSEEK, required=("q_lora_rank", "n_shared_experts")),
     "glm_moe_dsa": _DEEPSEEK_SPARSE,
     "gpt2": replace(_GPT, positions="n_positions"),
     "gpt_bigcode": replace(_GPT, positions="n_positions", multi_query=True),
@@ -151,6 +201,12 @@ FAMILIES = {
     ),
     "gptj": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "granite": _LLAMA,
+    "granitemoe": _GRANITE_EXPERTS,
+    "granitemoeshared": replace(_GRANITE_EXPERTS, shared="shared_intermediate_size"),
+    "helium": ConfigFamily(required=_KV),
+    "hunyuan_v1_dense": ConfigFamily(query_key_norm="head", required=_KV),
+    "internlm2": ConfigFamily(required=_KV),
+    "internlm3": ConfigFamily(required=_KV),
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
     "llama4_text": ConfigFamily(
@@ -162,15 +218,26 @@ FAMILIES = {
         shared="intermediate_size",
         required=(*_KV, "interleave_moe_layer_step"),
     ),
+    "minicpm3": ConfigFamily(latent=True, required=("q_lora_rank",)),
     "minimax_m2": ConfigFamily(
         query_key_norm="full",
         experts=True,
         required=_KV_DIM,
         fixed=(("shared_intermediate_size", 0),),
     ),
+    "ministral": ConfigFamily(windows="all", window=4096, required=_KV_DIM),
+    "ministral3": ConfigFamily(windows="all", window=0, required=_KV_DIM),
     "mistral": ConfigFamily(windows="all", window=4096, required=_KV),
     "mixtral": _MIXTRAL,
+    "mpt": ConfigFamily(
+        gated=False,
+        tied=True,
+        ffn_of_hidden=4,
+        fixed=(("expansion_ratio", 4), ("no_bias", True)),
+    ),
+    "nanochat": ConfigFamily(gated=False, norm_weights=False, required=_KV),
     "nemotron": ConfigFamily(gated=False, norm_bias=True),
+    "olmo": ConfigFamily(norm_weights=False),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, windows="interval", full_every=4),
     "olmoe": replace(_OLMO2, experts=True),
@@ -185,28 +252,57 @@ FAMILIES = {
         _BIASED, head_bias=True, parallel=True, parallel_norms=1, fixed=(("qk_layernorm", False),)
     ),
     "phi3": ConfigFamily(windows="all", window=0),
+    "phimoe": replace(_MIXTRAL, norm_bias=True),
     "qwen2": replace(_QWEN, qkv_bias=True),
     "qwen2_moe": replace(
         _QWEN_EXPERTS, qkv_bias=True, shared="shared_expert_intermediate_size", shared_gate=True
     ),
     "qwen3": replace(_QWEN, query_key_norm="head", required=_KV_DIM),
     "qwen3_moe": replace(_QWEN_EXPERTS, windows="all", query_key_norm="head", required=_KV_DIM),
+    "seed_oss": replace(_GLM, required=_KV_DIM),
+    "smollm3": ConfigFamily(tied=True, windows="all", optional_window=True, required=_KV),
+    "solar_open": _GLM_EXPERTS,
     "stablelm": ConfigFamily(
         norm_bias=True, parallel_norms=1, query_key_norm="full", normed=False, required=_KV
     ),
     "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required=_KV),
+    "vaultgemma": replace(_GEMMA, windows="interval", full_every=2),
 }
+
+FAMILIES |= {
+    text: FAMILIES[family]
+    for family, texts in {
+        "glm4": ("glm4v_text",),
+        "solar_open": ("glm4v_moe_text",),
+        "qwen2": ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+        "qwen3": ("qwen3_vl_text",),
+        "qwen3_moe": ("qwen3_vl_moe_text",),
+    }.items()
+    for text in texts
+}
+"""Text models beside a vision tower."""
 
 LINEAR = "state-space (Mamba) or linear-attention layers"
 _LINEAR_TYPES = (
-    "bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 mamba mamba2 minimax "
-    "nemotron_h plamo2 qwen3_5 qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
+    "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe "
+    "mamba mamba2 minimax minimax_m1 minimax_text_01 nemotron_h olmo_hybrid plamo2 qwen3_5 "
+    "qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
 )
 _ENCODER_TYPES = (
     "albert bart bert blenderbot clip deberta distilbert electra longt5 mbart modernbert mt5 "
     "pegasus roberta siglip t5 t5gemma umt5 vit whisper xlm-roberta"
 )
-UNSUPPORTED = dict.fromkeys(_LINEAR_TYPES.split(), LINEAR) | dict.fromkeys(
-    _ENCODER_TYPES.split(), "an encoder"
+UNSUPPORTED = (
+    dict.fromkeys(_LINEAR_TYPES.split(), LINEAR)
+    | dict.fromkeys(_ENCODER_TYPES.split(), "an encoder")
+    | dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and parallel streams")
+    | dict.fromkeys(("gemma4", "gemma4_text"), "embeddings in every layer, or two widths of heads")
+    | dict.fromkeys(("deci", "nemotron-nas", "openelm"), "layers of different widths")
+    | {
+        "apertus": "activations with weights",
+        "deepseek_v4": "compressed attention and several residual streams",
+        "longcat_flash": "two attentions a layer and experts that compute nothing",
+        "mimo_v2_flash": "two widths of heads",
+    }
 )
-"""Known model types that a decoder-only transformer cannot describe, and what they have."""
+"""Known model types that the layers of a Model cannot describe, and what they have."""

@@ -52,6 +52,8 @@ class Model:
     """Input embedding and output head share their weights."""
     norm_bias: bool = False
     """LayerNorm (weight and bias) rather than RMSNorm."""
+    norm_weights: bool = True
+    """Norms have weights; those of OLMo have none."""
     learned_positions: int = 0
     """Rows of a learned position table; 0 for rotary or ALiBi."""
     embedding_norm: bool = False
@@ -100,7 +102,7 @@ class Model:
 
     @property
     def norm_width(self) -> int:
-        return self.hidden * (1 + self.norm_bias)
+        return self.hidden * (self.norm_weights + self.norm_bias)
 
     @cached_property
     def parameters_by_component(self) -> dict[str, int]:

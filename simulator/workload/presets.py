@@ -1,4 +1,4 @@
-"""Published models by name, from model_presets.toml and networks/*.csv."""
+"""Published models by name, from model_presets.toml, hub_models.toml and networks/*.csv."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from ..base.errors import InputError, did_you_mean
 from ..base.typed_objects import JsonObject
 from .blocks import Attention, Block, Experts, Mlp
+from .hub_models import hub_arguments, hub_models, is_hub_id, preset_of_id
 from .layer_list import network_arguments, read_layer_list
 
 FIELDS = (
@@ -49,10 +50,13 @@ MOST_TOKENS = 10**15
 
 
 def preset_arguments(name: str) -> dict[str, Any]:
-    """What the published Model, or Network, of that name is made of."""
+    """What the published Model, or Network, of that name or hub id is made of."""
+    name = preset_of_id(name) if is_hub_id(name) else name
     tables = _published()
     if name in tables:
         return table_arguments(name, tables[name])
+    if name in hub_models().configs:
+        return hub_arguments(name)
     if name in network_names():
         with resources.as_file(_networks() / f"{name}.csv") as path:
             return network_arguments(*read_layer_list(path))
@@ -61,7 +65,7 @@ def preset_arguments(name: str) -> dict[str, Any]:
 
 def preset_names() -> list[str]:
     """Every published model, as the file orders them, then the networks."""
-    return [*_published(), *network_names()]
+    return [*_published(), *hub_models().configs, *network_names()]
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 from plan3d.simulator.base import units
 
 from .framework_options import FRAMEWORK_OPTIONS
+from .goodput_options import GOODPUT_OPTIONS
 from .launch_options import LAUNCH_OPTIONS
 from .parser import Option, positive, seconds, training_tokens, whole, words
 from .sweep_options import SWEEP_OPTIONS
@@ -193,6 +194,7 @@ OPTIONS = (
         verbs=SEARCH,
         help="instead of --gpus: the fewest GPUs that train --tokens for X USD at --price",
     ),
+    *GOODPUT_OPTIONS,
     Option(
         flag="--csv", value="FILE", completes="file", verbs=SEARCH, help="also write the plans here"
     ),

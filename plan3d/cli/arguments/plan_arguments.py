@@ -28,6 +28,7 @@ MACHINE = (
     "memory",
     "network_latency",
     "latency_per_node",
+    "network",
     "expert_imbalance",
 )
 """Options that a verb without prediction does not have."""

@@ -12,6 +12,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import preset_names
@@ -29,7 +30,7 @@ LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 
 
 def model_of(name: str) -> Model:
-    """A preset, or the model of a config.json (or of a folder that holds one)."""
+    """A preset, by hub id too, or the model of a config.json (or of a folder that holds one)."""
     if name in preset_names():
         return Model.preset(name)
     path = Path(name)
@@ -37,6 +38,8 @@ def model_of(name: str) -> Model:
         return Network.read(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
+    if is_hub_id(name) and not path.exists():
+        return Model.preset(name)
     if "/" in name or name.endswith(".json") or path.exists():
         return Model.from_config(name)
     return Model.preset(name)
@@ -57,6 +60,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         memory=args.memory,
         network_latency=args.network_latency,
         latency_per_node=args.latency_per_node,
+        network=args.network,
     )
 
 

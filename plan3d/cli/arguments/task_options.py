@@ -162,6 +162,12 @@ TASK_OPTIONS = (
         help="of NVLink or xGMI, for one GPU in one direction, such as 300GB/s",
     ),
     Option(
+        flag="--network",
+        value="NAME",
+        verbs=PREDICTING,
+        help="fabric whose latencies differ from those of the cluster's profile: efa (AWS)",
+    ),
+    Option(
         flag="--network-latency",
         value="TIME",
         verbs=PREDICTING,

@@ -7,6 +7,7 @@ from typing import Any
 
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import format_count
+from plan3d.simulator.workload.hub_models import hub_id_of
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
@@ -37,6 +38,7 @@ def model_record(model: Model) -> dict[str, Any]:
         "sequence": model.sequence or None,
         "batch_tokens": model.batch_tokens or None,
         "train_tokens": model.train_tokens or None,
+        "hub_id": hub_id_of(model.name) or None,
         "source": model.source,
     }
 
@@ -56,11 +58,12 @@ def models_table() -> Table:
             format_count(record["active_parameters"]),
             *("-" if record[size] is None else str(record[size]) for size in sizes),
             *(_tokens(record[key]) for key in ("batch_tokens", "train_tokens")),
+            record["hub_id"] or "-",
         )
         for record in models_records()
     ]
-    headers = ("model", "parameters", "active", *sizes, "batch tokens", "trained on")
-    return Table(headers=headers, rows=tuple(rows))
+    headers = ("model", "parameters", "active", *sizes, "batch tokens", "trained on", "hub id")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, len(headers) - 1}))
 
 
 def _tokens(count: int | None) -> str:

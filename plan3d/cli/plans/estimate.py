@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import plan_arguments, system_arguments, task_arguments
+from ..arguments import goodput_options, plan_arguments, system_arguments, task_arguments
 from ..screen.output import Progress, Screen, print_json
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
@@ -17,22 +17,26 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Predict one plan; one that does not fit is still a valid answer."""
     task = task_arguments.task_of(args)
     tokens = task_arguments.tokens_of(args, task.model)
+    reliability = goodput_options.reliability_of(args)
     system_arguments.check_task(args, task)
     plan = plan_arguments.plan_of(args)
     from plan3d.simulator.step.evaluate import evaluate
 
-    from ..screen import views
+    from ..screen import goodput_view, views
     from ..screen.costs_view import print_costs
 
     costs = evaluate(task, plan)
     if args.json:
         record = views.estimate_record(costs, tokens, args.price)
+        goodput_view.with_failures(record["plans"], costs, tokens, args.price, reliability)
         print_json(record | system_arguments.record(args))
         return 0
     screen = Screen()
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
     if tokens is not None:
         screen.lines([views.training_line(costs, tokens, args.price)])
+        if reliability:
+            screen.lines([goodput_view.line(costs, tokens, args.price, reliability)])
     screen.lines(views.accuracy_lines(costs))
     print()
     print_costs(screen, costs)

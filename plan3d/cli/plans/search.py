@@ -11,6 +11,7 @@ from plan3d.simulator.task import Task
 from ..arguments import (
     framework_arguments,
     goal_arguments,
+    goodput_options,
     system_arguments,
     task_arguments,
 )
@@ -28,6 +29,8 @@ from ..screen.output import (
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
+    from plan3d.simulator.analysis.goodput import Reliability
+    from plan3d.simulator.step.costs import Costs
 
 
 ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
@@ -39,13 +42,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     from plan3d.search.whatif.climb import climbed
 
-    from ..screen import search_view, views
+    from ..screen import goodput_view, search_view, views
 
     own = task_arguments.choices_of(args)
     options = {"choose": own, **_options(args)}
     task = framework_arguments.usual(args, task_arguments.task_of(args))
     choose = system_arguments.narrowed(args, task, own)
     tokens = task_arguments.tokens_of(args, task.model)
+    reliability = goodput_options.reliability_of(args)
     if not task_arguments.asks_for_gpus(args):
         task_arguments.check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))
@@ -54,7 +58,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         plot_file.check_file(getattr(args, name), f"--{name}")
     try:
         with ProgressBar(args.quiet, progress) as bar:
-            found = _find(args, task, tokens, {**options, "progress": bar})
+            found = _find(args, task, tokens, reliability, {**options, "progress": bar})
             result = climbed(found, choose, args.top) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
@@ -64,6 +68,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
         record = search_view.search_record(result, tokens, args.price, args.pareto)
+        goodput_view.with_failures(record["plans"], result.costs, tokens, args.price, reliability)
         record |= {"infeasible": infeasible} if infeasible else {}
         record |= system_arguments.record(args)
     if args.csv is not None:
@@ -132,7 +137,11 @@ def _families(args: argparse.Namespace) -> bool:
 
 
 def _find(
-    args: argparse.Namespace, task: Task, tokens: float | None, options: dict[str, Any]
+    args: argparse.Namespace,
+    task: Task,
+    tokens: float | None,
+    reliability: Reliability | None,
+    options: dict[str, Any],
 ) -> SearchResult:
     from plan3d.search.find_plans import find_plans
 
@@ -141,6 +150,7 @@ def _find(
     from plan3d.search.whatif.cluster_size import smallest_cluster
 
     limits = {"days": args.days, "budget_usd": args.budget_usd, "price": args.price}
+    limits["reliability"] = reliability
     return smallest_cluster(task, tokens=tokens, **limits, **options)
 
 
@@ -152,6 +162,16 @@ def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[
     from plan3d.search.whatif.cluster_size import why_infeasible
 
     return why_infeasible(result, choose)
+
+
+def _failure_lines(costs: Costs, args: argparse.Namespace, tokens: float) -> list[str]:
+    """What failures make of a run, where it is asked for or a cluster is sized."""
+    from ..screen import goodput_view
+
+    known = goodput_options.reliability_of(args)
+    if known is None and not task_arguments.asks_for_gpus(args):
+        return []
+    return [goodput_view.line(costs, tokens, args.price, known)]
 
 
 def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
@@ -186,6 +206,7 @@ def _print_search(
     screen.lines(search_view.fits_lines(result.costs))
     if tokens is not None:
         screen.lines([views.training_line(result.costs, tokens, args.price)])
+        screen.lines(_failure_lines(result.costs, args, tokens))
     screen.lines(views.accuracy_lines(result.costs))
     print()
     if args.pareto and result.frontier is not None:

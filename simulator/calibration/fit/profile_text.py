@@ -76,7 +76,7 @@ class LayerFile:
 def base_tree(base: str) -> dict[str, Any]:
     """The TOML of a base profile, which is checked first, with all that it inherits."""
     profile = read_profile(base)
-    tree = read_tree(base, profile_names())
+    tree = read_tree(profile.name, profile_names())
     return whole_tree(profile) if "base" in tree else tree
 
 

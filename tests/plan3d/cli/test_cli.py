@@ -359,7 +359,7 @@ BAD = [
     ([], "say what to do"),
     (["search", "--modle", "x"], "did you mean --model"),
     (["search", "--model", "gpt3-175", *TASK[2:]], "did you mean gpt3-175b"),
-    (["search", *TASK[:2], "--cluster", "h101", "--gpus", "8"], "did you mean h100-sxm"),
+    (["search", *TASK[:2], "--cluster", "h101", "--gpus", "8"], "did you mean h100"),
     (["search", *TASK[:4]], "how many gpus"),
     (["search", *TASK, "--gpus", "0"], "1 to"),
     (["search", *TASK, "--gpus", "-8"], "1 to"),

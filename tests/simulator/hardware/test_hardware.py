@@ -18,23 +18,42 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime, profile_names
+from plan3d.simulator.hardware.profile_aliases import ALIASES, SEVERAL
 from plan3d.simulator.hardware.profile_file import PACKAGE, read_profile
 from plan3d.simulator.hardware.profile_schema import OPTIONAL_NUMBERS, QUANTITIES
 
 EXPECTED = {
     "a100-40gb-sxm",
     "a100-80gb-sxm",
+    "a100-pcie-40gb",
+    "a100-pcie-80gb",
+    "a10g",
     "a800-80gb",
     "b200",
     "b300",
     "gb200",
     "gb300",
     "gh200-96gb",
+    "h100-96gb",
+    "h100-nvl",
+    "h100-pcie",
     "h100-sxm",
+    "h20",
     "h200-sxm",
     "h800-sxm",
+    "l40s",
     "mi250x-gcd",
     "mi300x",
+    "mi325x",
+    "mi350x",
+    "mi355x",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-5090",
+    "rtx-6000-ada",
+    "rtx-a6000",
+    "rtx-pro-6000",
+    "t4",
     "v100-16gb-sxm",
     "v100-32gb-sxm",
 }
@@ -131,7 +150,7 @@ def test_constants_are_physical(name: str) -> None:
     cluster = Cluster.profile(name, 64)
     gpu, fast = cluster.accelerator, cluster.fast
     assert 10 * 2**30 < gpu.memory < 400 * 2**30
-    assert 0.5e12 < gpu.memory_bandwidth <= 8e12
+    assert 0.3e12 < gpu.memory_bandwidth <= 8e12
     assert gpu.peak["fp32"] < gpu.peak["fp16"]
     assert set(gpu.gemm) == {"32bit", "16bit"} | ({"8bit"} if "fp8" in gpu.peak else set())
     assert cluster.gpus_per_node <= fast.gpus
@@ -361,10 +380,11 @@ def test_a_file_reads_as_the_profile_it_copies() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("h100", "did you mean h100-sxm"),
-        ("A100-80GB-SXM", "did you mean a100-80gb-sxm"),
+        ("h100-s", "did you mean h100-sxm, h100-sxm5?"),
         ("h100-smx", "h100-sxm"),
-        ("a100", "did you mean a100-40gb-sxm, a100-80gb-sxm?"),
+        ("a100-8", "did you mean a100-80gb-sxm, a100-80gb-pcie, a100-80gb?"),
+        ("a100", "means several profiles; name one: a100-40gb-sxm, a100-80gb-sxm, a100-pcie-40gb"),
+        ("Tesla V100", "means several profiles; name one: v100-16gb-sxm, v100-32gb-sxm"),
         ("zzz", "known: a100-40gb-sxm"),
         ("", "known:"),
         ("two\nlines", r"character \n cannot be in a name"),
@@ -520,3 +540,26 @@ def test_any_sizes_and_overrides(gpus: Any, nodes: Any, override: Any) -> None:
         Cluster.profile("gb200", gpus, nodes=nodes, intra_node_bandwidth=override)
     except InputError as error:
         assert_one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("h100", "h100-sxm"),
+        ("A100-80GB-SXM", "a100-80gb-sxm"),
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("h100-80gb", "h100-sxm"),
+        ("rtx4090", "rtx-4090"),
+        ("H100 SXM5", "h100-sxm"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_aliases(name: str, profile: str) -> None:
+    assert Cluster.profile(name, 8).name == profile
+
+
+def test_every_alias_means_one_profile_that_there_is() -> None:
+    names = [alias for aliases in ALIASES.values() for alias in aliases]
+    assert len({*names, *SEVERAL, *EXPECTED}) == len(names) + len(SEVERAL) + len(EXPECTED)
+    assert {*ALIASES, *(one for several in SEVERAL.values() for one in several)} <= EXPECTED

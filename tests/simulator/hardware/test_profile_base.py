@@ -262,6 +262,8 @@ def test_numbers_that_published_runs_taught_name_their_origins() -> None:
     assert found == {
         ("v100-16gb-sxm", "kernels.training.sustained"): sustained,
         ("v100-32gb-sxm", "kernels.training.sustained"): sustained,
+        ("t4", "kernels.training.sustained"): ("prior", False, ("bigscience",)),
+        ("a10g", "links.network.latency_per_node"): ("prior", False, ("hf_ultrascale",)),
     }
     table = read_profile("a100-80gb-sxm").tables["kernels.layer.vtrain.table"].provenance
     assert (table.kind, table.measured, table.origins) == ("fitted", False, ("vtrain",))

@@ -343,6 +343,12 @@ REFUSED = [
         "needs sequence_parallel=0 and cp=1, not 1 and 1",
     ),
     (
+        "tp-overlap-in-peer-memory",
+        task(cluster="rtx-4090"),
+        {"tp": 4, "overlap_tp": 1},
+        "ranks on PCIe 4.0 x16 do not write into each other's memory; nearest: overlap_tp=0",
+    ),
+    (
         "tp-overlap-inside-domain",
         task(),
         {"tp": 16, "overlap_tp": 1},

@@ -120,8 +120,10 @@ def own(tmp_path, spreads):
 
 def test_ones_own_priors_replace_what_runs_taught(tmp_path):
     """Standard deviations as the file says, without correlations; the others as they were."""
-    theirs = learned.prior_of(software_profile("megatron-core"))
-    ours = learned.prior_of(software_profile(own(tmp_path, {"gemm": 3, "steps": 1.5})))
+    theirs = learned.prior_of(software_profile("megatron-core"), task().cluster)
+    ours = learned.prior_of(
+        software_profile(own(tmp_path, {"gemm": 3, "steps": 1.5})), task().cluster
+    )
     k = ours.names.index("gemm")
     others = np.delete(np.arange(len(ours.names)), k)
     assert ours.covariance[k, k] == pytest.approx(0.03**2)
