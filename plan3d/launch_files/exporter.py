@@ -137,6 +137,8 @@ ALL_REDUCED = Rule(
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
+    if task.adapters:
+        return ["its launch files train all weights, not adapters (trains-all-weights)"]
     uneven = differing(plan)
     if uneven:
         return [f"{uneven} (uniform-strategy)"]

@@ -8,6 +8,7 @@ Neglected: padding of ragged expert batches (routing is assumed balanced).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,6 +136,8 @@ class Work(NamedTuple):
     """Those of moved_bytes that are cross-entropy's."""
     again: Again = Again()
     """What else selective recompute runs again."""
+    thin: Sequence[Gemm] = ()
+    """Products of adapters, forward."""
 
 
 def causal_span(attention: Attention, sequence: int) -> float:

@@ -25,6 +25,7 @@ from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
+from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
@@ -259,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *SYNC_RULES,
     *OFFLOAD_RULES,
+    *ADAPTER_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 
