@@ -104,8 +104,8 @@ class Task(_Question):
         adapters.check(self.model)
         if self.framework and self.framework.required:
             raise InputError(
-                f"launch files of {self.framework.title} train all weights, not adapters: leave out "
-                "one of the two"
+                f"launch files of {self.framework.title} train all weights, not adapters: leave "
+                "out one of the two"
             )
 
     @property

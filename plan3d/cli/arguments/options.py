@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base import units
 
+from .adapter_options import ADAPTER_OPTIONS
 from .framework_options import FRAMEWORK_OPTIONS
 from .launch_options import LAUNCH_OPTIONS
 from .parser import Option, positive, seconds, training_tokens, whole, words
@@ -262,6 +263,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *ADAPTER_OPTIONS,
     *FRAMEWORK_OPTIONS,
     *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,
