@@ -20,19 +20,19 @@ ADAPTER_OPTIONS = (
         flag="--lora-rank",
         value="R",
         read=whole,
-        verbs=ADAPTING,
+        verbs=(*ADAPTING, "fits"),
         help="rank of the adapters (16)",
     ),
     Option(
         flag="--lora-targets",
         value="T1,T2",
-        verbs=ADAPTING,
+        verbs=(*ADAPTING, "fits"),
         help="matrices with an adapter: attention (default), all-linear, or q_proj,v_proj ...",
     ),
     Option(
         flag="--lora-base",
         value="FORMAT",
-        verbs=ADAPTING,
+        verbs=(*ADAPTING, "fits"),
         help="format of the frozen matrices: bf16, fp8, int8, nf4, nf4-dq, gptq4 or gptq8",
     ),
 )
