@@ -255,7 +255,8 @@ def _add_adapters(
     dgrad, wgrad = kernel_times.gradient_rates(local.task.software, accelerator)
     forward[Cost.MATMUL] += thin
     backward[Cost.MATMUL] += thin / dgrad + thin / wgrad
-    packed = frozen_weights(kind, local, sum(stored_parameters(kind, local))).packed
+    dense, expert = stored_parameters(kind, local)
+    packed = frozen_weights(kind, local, dense + expert).packed
     unpacking = kernel_times.streaming_seconds(unpacked_bytes(adapters, packed), accelerator)
     forward[Cost.MEMORY_BOUND] += unpacking
     backward[Cost.MEMORY_BOUND] += unpacking

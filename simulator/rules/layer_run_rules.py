@@ -165,10 +165,5 @@ SEGMENT_RULES = (
             "shard or offload_optimizer but the default"
         ),
     ),
-    SegmentRule(
-        "segments-train-all-weights",
-        lambda p, s, t: np.full(p.rows, t.adapters is None),
-        lambda p, s, t: "segments are not modelled with adapters beside frozen weights",
-    ),
 )
 """What the runs of a plan must meet together."""

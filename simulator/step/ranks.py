@@ -146,20 +146,16 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
-            **_frozen(task, stage, costs.table[which, :, Cost.FROZEN].T, present),
+            frozen=stage[Cost.FROZEN] if task.adapters else None,
+            unit_frozen=_unit_frozen(task, costs.table[which, :, Cost.FROZEN].T, present),
             inputs=_inputs(task, stage, boundary[0]),
         ),
     )
 
 
-def _frozen(
-    task: Task, stage: Value, by_kind: Value, present: NDArray[np.bool_]
-) -> dict[str, Value]:
-    """Bytes of frozen weights on a rank, and of its largest layer; nothing where all are
-    trained."""
-    if task.adapters is None:
-        return {}
-    return {"frozen": stage[Cost.FROZEN], "unit_frozen": _largest(by_kind, present)}
+def _unit_frozen(task: Task, by_kind: Value, present: NDArray[np.bool_]) -> Value | None:
+    """Bytes of the frozen weights of the largest layer of a rank; None where all are trained."""
+    return _largest(by_kind, present) if task.adapters else None
 
 
 def _inputs(task: Task, stage: Value, hidden: Value) -> Value | None:

@@ -28,6 +28,8 @@ from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.layers.memory_footprint import kept_activations
 from plan3d.simulator.operators.model_flops import adapted_flops_per_token, model_flops_per_token
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.workload.adapters import FORMATS, Adapters
 from plan3d.simulator.workload.blocks import Block, Mlp
 from plan3d.simulator.workload.model import Model
@@ -241,3 +243,14 @@ def test_the_head_keeps_its_input_once():
         for chosen in (None, ATTENTION_LORA)
     ]
     assert kept[0] - kept[1] == 2 * TOKENS * 1024
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("base", ["bf16", "nf4-dq"])
+def test_stages_of_frozen_weights_are_those_of_their_runs(zero, base):
+    question = tuned(replace(EVERYWHERE, base=base), 4)
+    whole = costs_of(question, f"pp=2 dp=2 zero={zero} layers_per_stage=2,2")
+    run = {"layers": 2, "tp": 1, "dp": 2, "zero": zero, "recompute": "none"}
+    runs = evaluate(question, Plan(pp=2, dp=2, zero=zero, segments=[[run], [run]]))
+    assert runs.step_seconds == pytest.approx(whole.step_seconds, rel=1e-9)
+    assert runs.memory == pytest.approx(whole.memory, rel=1e-9)

@@ -10,6 +10,7 @@ from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 
 from ..arguments import adapter_arguments, task_arguments
 from ..screen.output import Progress, Screen, print_json
@@ -65,7 +66,7 @@ def _task(args: argparse.Namespace) -> Task:
     return task
 
 
-def _ways(args: argparse.Namespace) -> list[adapter_arguments.Adapters | None]:
+def _ways(args: argparse.Namespace) -> list[Adapters | None]:
     """All weights, LoRA, and QLoRA with the format of --lora-base."""
     given = {**vars(args), "framework": None}
     lora = argparse.Namespace(**{**given, "adapter": "lora", "lora_base": None})

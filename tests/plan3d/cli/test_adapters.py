@@ -91,11 +91,3 @@ def test_searches_that_do_not_know_frozen_weights_say_so(
 ) -> None:
     why = refused(capsys, "search", *TASK, "--adapter", "lora", *words)
     assert "does not know frozen weights; nearest: --backend exhaustive" in why
-
-
-def test_segments_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = {"layers": 16, "tp": 1, "cp": 1, "dp": 1, "ep": 1, "etp": 1, "zero": 0, "recompute": 0}
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"pp": 2, "segments": [[run], [run]]}), encoding="utf-8")
-    why = refused(capsys, "estimate", *TASK, "--plan", str(file), "--adapter", "lora")
-    assert "segments" in why
