@@ -52,7 +52,7 @@ def test_csv_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(refused) == 3
     for row in rows:
         assert bool(row["step_seconds"]) != bool(row["unsupported"])
-    assert sum(float(row["measured_step_seconds"] or 0) > 0 for row in rows) == 13
+    assert all(float(row["measured_step_seconds"]) > 0 for row in rows)
 
 
 def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
