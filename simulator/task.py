@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .base.errors import InputError
 from .hardware.cluster import Cluster
 from .hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from .workload import documents
 from .workload.adapters import Adapters
 from .workload.model import Model
 
@@ -65,6 +66,9 @@ class _Question:
     """The training stack; its name, or the path of its TOML file, is read."""
     adapters: Adapters | None = None
     """Which few weights are trained, where all others are frozen."""
+    documents: tuple[int, ...] = ()
+    """Lengths of the documents that are packed into sequences, in any number: attention stays
+    inside each. () where every sequence is one document."""
     graph: Graph | None = None
     """The replicas that average with each other under topology=given."""
     goal: Goal | None = None
@@ -93,6 +97,8 @@ class Task(_Question):
             )
         if self.adapters:
             self._check_adapters(self.adapters)
+        if self.documents:
+            self._check_documents()
         rows = self.model.learned_positions
         if rows and self.sequence > rows:
             raise InputError(
@@ -106,6 +112,16 @@ class Task(_Question):
             raise InputError(
                 f"launch files of {self.framework.title} train all weights, not adapters: leave "
                 "out one of the two"
+            )
+
+    def _check_documents(self) -> None:
+        documents.check(self.documents, self.sequence)
+        if not self.model.kinds:
+            raise InputError(f"documents need attention layers; {self.model.name} is a layer list")
+        if not self.software.flash_attention:
+            raise InputError(
+                f"documents change nothing where {self.software.name} computes every score: they "
+                "need flash attention"
             )
 
     @property

@@ -9,9 +9,8 @@ the points of MFU that it costs. For one plan, never the hot path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from ..operators.model_flops import adapted_flops_per_token
+from ..operators.model_flops import adapted_flops_per_token, task_flops_per_token
 from ..step.costs import Costs
 from ..step.evaluate import by_stage
 
@@ -80,12 +79,11 @@ def losses(costs: Costs) -> dict[str, float]:
 def _ideal(costs: Costs) -> tuple[float, float, float]:
     """Seconds at peak of all model FLOPs, of attention among them, and of what a mask skips."""
     task = costs.task
-    every = partial(adapted_flops_per_token, task.model, adapters=task.adapters)
-    all_flops = every(task.sequence, False)
-    scores = all_flops - every(0, False)
+    all_flops = task_flops_per_token(task)
+    scores = all_flops - adapted_flops_per_token(task.model, 0, adapters=task.adapters)
     rate = costs.peak_flops * task.gpus / task.tokens
     flash = task.software.flash_attention
-    computed = every(task.sequence, flash)
+    computed = task_flops_per_token(task, causal=flash)
     return all_flops / rate, scores / rate, (all_flops - computed) / rate
 
 

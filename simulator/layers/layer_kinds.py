@@ -199,6 +199,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
                 task.sequence,
                 task.software.selective,
                 task.software.norm_bytes,
+                task.documents,
             )
         )
     if "mtp" in kind.name:

@@ -142,6 +142,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "documents-are-whole",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (not t.documents),
+        lambda p, t: f"cp={p.cp} is not modelled with documents packed into sequences; nearest: 1",
+    ),
+    Rule(
         "software-splits-sequences",
         ("cp",),
         lambda p, t: (p.cp == 1) | t.software.context_parallel,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.host import host_of
-from ..operators.model_flops import adapted_flops_per_token, block_flops_per_token
+from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task
@@ -143,8 +143,7 @@ class Costs:
 
     def _model_flops(self, causal: bool = False) -> float:
         """Model FLOPs of a token."""
-        task = self.task
-        return adapted_flops_per_token(task.model, task.sequence, causal, task.adapters)
+        return task_flops_per_token(self.task, causal)
 
     @property
     def hfu(self) -> Any:

@@ -204,6 +204,9 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
     if not isinstance(task, dict) or not isinstance(profile, dict):
         raise InputError(f"{option} {path}: 'task' and 'profile' must be objects")
     found = {name: task[name] for name in ASKED if name in task}
+    lengths = task.get("document_lengths", [])
+    if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
+        raise InputError(f"{option} {path}: document_lengths must be whole numbers")
     if "software" in profile:
         found["software"] = profile["software"]
     for name, value in found.items():
@@ -212,4 +215,6 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
         if words:
             names.path(str(value), f"{option} {path}: {name}")
+    if lengths:
+        found["documents"] = ",".join(map(str, lengths))
     return found

@@ -95,7 +95,27 @@ def task_of(args: argparse.Namespace) -> Task:
     batch = published_batch(model, sequence) if batch is None else batch
     asked = replace(question(model, cluster_of(args), sequence, batch, stack), adapters=adapters)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
+    asked = replace(asked, documents=documents_of(args))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
+
+
+def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
+    """The lengths of --documents, written out or one a line of a file."""
+    text = getattr(args, "documents", None)
+    if text is None:
+        return ()
+    if not text.replace(",", "").replace(" ", "").isdecimal():
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError, ValueError):
+            raise InputError(
+                f"--documents {text[:60]!r} is neither lengths, 512,1024, nor a file of them"
+            ) from None
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not word.isdecimal() or len(word) > 10), None)
+    if wrong is not None or not words:
+        raise InputError(f"--documents: {wrong or 'nothing'!r} is no length in whole tokens"[:120])
+    return tuple(int(word) for word in words)
 
 
 def _sequence(args: argparse.Namespace, model: Model, tunes: bool) -> int:

@@ -80,6 +80,13 @@ TASK_OPTIONS = (
         help="tokens of one sequence (default: the model's published one)",
     ),
     Option(
+        flag="--documents",
+        value="L1,L2",
+        verbs=tuple(verb for verb in TASK if verb not in TUNE),
+        help="lengths of the documents that are packed into sequences, or a file of them: "
+        "attention stays inside each",
+    ),
+    Option(
         flag="--global-batch",
         value="B",
         read=whole,

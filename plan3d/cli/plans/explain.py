@@ -79,6 +79,8 @@ def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
             raise InputError(f"--{name} and a launch file both state the plan: give one")
     if adapter_arguments.adapters_of(args):
         raise InputError("--adapter does not go with a launch file, which trains all weights")
+    if args.documents is not None:
+        raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     for part in (part for part in found.launch.kept if part.matters):
         warn(f"{args.file}: {part.where}: {part.text} is not modelled", args.quiet)

@@ -54,6 +54,7 @@ def task_record(task: Task) -> dict[str, Any]:
         "global_batch": task.global_batch,
         "tokens_per_step": task.tokens,
         **adapters_record(task),
+        **documents_record(task),
     }
 
 
@@ -69,6 +70,15 @@ def adapters_record(task: Task) -> dict[str, Any]:
         "lora_base": adapters.base,
         "trained_parameters": task.trained_parameters,
     }
+
+
+def documents_record(task: Task) -> dict[str, Any]:
+    """What a task says of the documents packed into its sequences."""
+    if not task.documents:
+        return {}
+    tokens = sum(task.documents)
+    attended = sum(length * length for length in task.documents) / tokens
+    return {"document_lengths": [*task.documents], "attended_tokens": attended}
 
 
 def profile_record(task: Task) -> dict[str, Any]:

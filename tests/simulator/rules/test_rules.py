@@ -355,6 +355,12 @@ REFUSED = [
         "inside a fast domain of 8 GPUs only, and tp=16 spans several; nearest: overlap_tp=0, or "
         "tp=8",
     ),
+    (
+        "documents-are-whole",
+        replace(task(), documents=(512, 1536)),
+        {"cp": 2},
+        "cp=2 is not modelled with documents packed into sequences; nearest: 1",
+    ),
     ("adapters-schedule", tuned(), {"schedule": "zb-h1"}, "schedule=zb-h1 is not modelled with"),
     ("adapters-grid", tuned(), {"tp_grid": "2x1x1"}, "nearest: 1d"),
     ("adapters-sync", tuned(), {"sync": "gossip", "topology": "ring"}, "sync=gossip sync_period=1"),
