@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
     from plan3d.simulator.uncertainty.timed_steps import TimedStep
+    from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
 
@@ -41,6 +42,7 @@ if not os.path.isdir(os.path.join(_FOLDER, "simulator")):
 
 _HOME = {
     "Accelerator": "simulator.hardware.cluster",
+    "Adapters": "simulator.workload.adapters",
     "Cluster": "simulator.hardware.cluster",
     "Costs": "simulator.step.costs",
     "Explanation": "search.whatif.explanation",
@@ -77,6 +79,7 @@ _HOME = {
 
 __all__ = [
     "Accelerator",
+    "Adapters",
     "Cluster",
     "Costs",
     "Explanation",

@@ -85,6 +85,9 @@ def find_plans(
     """
     deadline = Deadline.after(time_limit)
     search = _search(backend)
+    if task.adapters and (backend in PROVING or space == "staged"):
+        what = "--space staged" if space == "staged" else f"the {backend} backend"
+        raise InputError(f"{what} does not know frozen weights; nearest: --backend exhaustive")
     objective_of(objective)
     check_goal(objective, task)
     _check_numbers(top, headroom, budget)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .base.errors import InputError
 from .hardware.cluster import Cluster
 from .hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from .workload import documents
+from .workload.adapters import Adapters
 from .workload.model import Model
 
 if TYPE_CHECKING:
@@ -62,6 +64,11 @@ class _Question:
     """Sequences in one optimizer step."""
     software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
     """The training stack; its name, or the path of its TOML file, is read."""
+    adapters: Adapters | None = None
+    """Which few weights are trained, where all others are frozen."""
+    documents: tuple[int, ...] = ()
+    """Lengths of the documents that are packed into sequences, in any number: attention stays
+    inside each. () where every sequence is one document."""
     graph: Graph | None = None
     """The replicas that average with each other under topology=given."""
     goal: Goal | None = None
@@ -88,6 +95,10 @@ class Task(_Question):
                 f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "
                 "at most 1 is modelled"
             )
+        if self.adapters:
+            self._check_adapters(self.adapters)
+        if self.documents:
+            self._check_documents()
         rows = self.model.learned_positions
         if rows and self.sequence > rows:
             raise InputError(
@@ -95,9 +106,32 @@ class Task(_Question):
                 f"{self.model.name}; at most {rows}"
             )
 
+    def _check_adapters(self, adapters: Adapters) -> None:
+        adapters.check(self.model)
+        if self.framework and self.framework.required:
+            raise InputError(
+                f"launch files of {self.framework.title} train all weights, not adapters: leave "
+                "out one of the two"
+            )
+
+    def _check_documents(self) -> None:
+        documents.check(self.documents, self.sequence)
+        if not self.model.kinds:
+            raise InputError(f"documents need attention layers; {self.model.name} is a layer list")
+        if not self.software.flash_attention:
+            raise InputError(
+                f"documents change nothing where {self.software.name} computes every score: they "
+                "need flash attention"
+            )
+
     @property
     def gpus(self) -> int:
         return self.cluster.gpus
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters that are trained: all, or those of adapters."""
+        return self.adapters.parameters(self.model) if self.adapters else self.model.parameters
 
     @property
     def tokens(self) -> int:

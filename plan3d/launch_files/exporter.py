@@ -137,6 +137,10 @@ ALL_REDUCED = Rule(
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     """Why a framework cannot run a resolved plan, a sentence a rule."""
+    if task.adapters:
+        return ["its launch files train all weights, not adapters (trains-all-weights)"]
+    if task.documents:
+        return ["what packs documents into sequences is not written (whole-sequences)"]
     uneven = differing(plan)
     if uneven:
         return [f"{uneven} (uniform-strategy)"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..operators.model_flops import model_flops_per_token
+from ..operators.model_flops import adapted_flops_per_token, task_flops_per_token
 from ..step.costs import Costs
 from ..step.evaluate import by_stage
 
@@ -79,11 +79,11 @@ def losses(costs: Costs) -> dict[str, float]:
 def _ideal(costs: Costs) -> tuple[float, float, float]:
     """Seconds at peak of all model FLOPs, of attention among them, and of what a mask skips."""
     task = costs.task
-    all_flops = model_flops_per_token(task.model, task.sequence)
-    scores = all_flops - model_flops_per_token(task.model, 0)
+    all_flops = task_flops_per_token(task)
+    scores = all_flops - adapted_flops_per_token(task.model, 0, adapters=task.adapters)
     rate = costs.peak_flops * task.gpus / task.tokens
     flash = task.software.flash_attention
-    computed = model_flops_per_token(task.model, task.sequence, causal=flash)
+    computed = task_flops_per_token(task, causal=flash)
     return all_flops / rate, scores / rate, (all_flops - computed) / rate
 
 

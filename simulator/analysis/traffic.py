@@ -93,6 +93,10 @@ def _sent(
             out = out + share * _sharded_bytes(group, ranks, plan, full)
         else:
             out = out + share * (up + down) * (ranks.ranks - 1) / ranks.ranks
+    if weights.frozen is not None and plan.zero == 3:
+        gathers = 2 * group.task.global_batch // (plan.dp * plan.micro_batch)
+        n = weights.data_group.ranks
+        out = out + weights.frozen * gathers * (n - 1) / n
     return out / policy.period
 
 

@@ -108,6 +108,9 @@ class Software:
     """Dropout masks are kept for the backward pass."""
     fused_activation: bool
     """The MLP activation keeps its input only (fused SwiGLU / bias-GELU)."""
+    fused_adapters: bool
+    """The product of an adapter is added to that of its matrix inside its second GEMM; otherwise it
+    is scaled, then added."""
     fused_norm: bool
     """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
     keeps_gathered: bool
@@ -129,6 +132,8 @@ class Software:
     gone when a layer is run again."""
     gather_buffers: float
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
+    sharded_inputs: float
+    """Copies of the input of every layer that are kept besides under ZeRO 3."""
     boundary_buffers: float
     """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
     context_bytes: float

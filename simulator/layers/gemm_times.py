@@ -40,6 +40,14 @@ def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value,
     return [(own[which], again[which]) for own, again in out] if fewer else out
 
 
+def adapter_seconds(work: Work, local: Local) -> Value:
+    """Forward seconds of the products of adapters: too thin for tables of GEMMs."""
+    accelerator, rows = local.task.cluster.accelerator, local.s.tp.size
+    sustained = kernel_times.sustained_share(local.task.software, accelerator)
+    sizes = kernel_times.stack_gemms([*work.thin], rows)
+    return in_order(kernel_times.roofline_seconds(sizes, accelerator, local.recipe, sustained))
+
+
 def _alike_in_size(local: Local) -> tuple[Index, Index]:
     """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
     s = local.s

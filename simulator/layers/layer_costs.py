@@ -16,13 +16,15 @@ from ..base.arrays import Value, some
 from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
+from ..operators.adapter_work import unpacked_bytes
 from ..operators.layer_work import AttentionWork, Strategy, Work
 from ..plan import tensor_grid
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication
 from .communication import context_exposed, expert_exchange, expert_exposed, tensor_exposed
-from .gemm_times import in_order, seconds_by_kind
+from .frozen_weights import frozen_weights
+from .gemm_times import adapter_seconds, in_order, seconds_by_kind
 from .layer_kinds import (
     LayerKind,
     Local,
@@ -71,6 +73,8 @@ class Cost(IntEnum):
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
     ON_HOST = 18
     """Bytes kept per micro-batch in host memory instead."""
+    FROZEN = 19
+    """Bytes of weights that are not trained; the parameters above are those that are."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -116,7 +120,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         if work is None:
             # It differs from the end before it only in the weights that it does not hold.
             column[:], working[i] = table[i - 1], working[i - 1]
-            column[Cost.DENSE_PARAMETERS] = stored_parameters(kind, local)[0]
+            _fill_weights(column, kind, local)
             continue
         working[i] = _fill(column, kind, work, seconds[i], local)
     split = local.together if task.software.scatter_gather else local.split
@@ -130,9 +134,7 @@ def _fill(
 ) -> Value:
     """Fill in all costs of a layer; bytes alive while it runs (LayerCosts.working)."""
     s = local.s
-    dense, expert = stored_parameters(kind, local)
-    column[Cost.DENSE_PARAMETERS] = dense
-    column[Cost.EXPERT_PARAMETERS] = expert
+    unpacked = _fill_weights(column, kind, local)
     _fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
@@ -143,7 +145,19 @@ def _fill(
     if "head" in kind.name or "mtp" in kind.name:
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
-    return gathered + alive
+    return gathered + alive + unpacked
+
+
+def _fill_weights(column: Value, kind: LayerKind, local: Local) -> Value | float:
+    """Fill in the weights of a layer; bytes of a matrix unpacked while it is multiplied."""
+    dense, expert = stored_parameters(kind, local)
+    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = dense, expert
+    if local.task.adapters is None:
+        return 0.0
+    frozen = frozen_weights(kind, local, dense + expert)
+    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = frozen.trained, 0.0
+    column[Cost.FROZEN] = frozen.held
+    return frozen.unpacked
 
 
 def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -204,6 +218,9 @@ def _passes(
     dgrad, wgrad = kernel_times.gradient_rates(software, local.task.cluster.accelerator)
     backward[Cost.MATMUL] = matmul / dgrad + matmul / wgrad
     forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
+    if local.task.adapters:
+        backward[Cost.MATMUL] = matmul / dgrad
+        _add_adapters(forward, backward, kind, work, local)
     if local.grid is None:
         comm = tensor_exposed(kind, local, matmul)
     else:
@@ -225,6 +242,24 @@ def _passes(
         floor *= software.backward_floor_ratio
         backward[Cost.LAUNCH] = _floor_excess(in_order(backward), floor * ratio[1])
     return forward, backward
+
+
+def _add_adapters(
+    forward: Value, backward: Value, kind: LayerKind, work: Work, local: Local
+) -> None:
+    """Add the products of adapters, which are trained, and the unpacking of frozen matrices."""
+    adapters, accelerator = local.task.adapters, local.task.cluster.accelerator
+    if not kind.block or not adapters:
+        return
+    thin = adapter_seconds(work, local)
+    dgrad, wgrad = kernel_times.gradient_rates(local.task.software, accelerator)
+    forward[Cost.MATMUL] += thin
+    backward[Cost.MATMUL] += thin / dgrad + thin / wgrad
+    dense, expert = stored_parameters(kind, local)
+    packed = frozen_weights(kind, local, dense + expert).packed
+    unpacking = kernel_times.streaming_seconds(unpacked_bytes(adapters, packed), accelerator)
+    forward[Cost.MEMORY_BOUND] += unpacking
+    backward[Cost.MEMORY_BOUND] += unpacking
 
 
 def _add_attention(

@@ -14,6 +14,7 @@ from ..hardware import layer_tables
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
+from ..operators.adapter_work import with_adapters
 from ..operators.layer_work import GridStrategy, Strategy, Work
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid, grid_of
@@ -171,7 +172,9 @@ def matrices_of(kind: LayerKind, local: Local) -> list[grid_gemms.Matrix]:
 
 def work_of(kind: LayerKind, local: Local) -> Work | None:
     """Forward work of a kind; None for an end that does the work of the one before it."""
-    work = _work_of(kind, local)
+    work, task = _work_of(kind, local), local.task
+    if work is not None and kind.block and task.adapters:
+        work = with_adapters(work, task.adapters, kind.block, task, local.s)
     if local.grid is None or work is None or not work.gemms:
         return work
     whole = local.tokens * local.grid.tokens
@@ -196,6 +199,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
                 task.sequence,
                 task.software.selective,
                 task.software.norm_bytes,
+                task.documents,
             )
         )
     if "mtp" in kind.name:

@@ -14,6 +14,7 @@ from ..operators.layer_work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication
+from .frozen_weights import Spare, spare_inputs
 from .layer_kinds import LayerKind, Local
 
 UNFUSED_NORM_BYTES = 16.0
@@ -73,7 +74,8 @@ def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
-        kept = mask if kind.name == "embedding" else 2 * hidden
+        wanted = 2 if local.task.adapters is None else 1
+        kept = mask if kind.name == "embedding" else wanted * hidden
         return kept / local.split, gathered, 0.0
     everything, dropped = block_activations(kind.block, local)
     kept = everything - local.selective * dropped
@@ -128,6 +130,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
         masks 2 h T / u.
 
+    Of frozen matrices only the inputs that adapters read are kept (frozen_weights.spare_inputs).
     What `selective` names is dropped: layernorm its outputs, out_proj its output, mla_up_proj
     queries, keys and values, core_attn stored scores, mlp and mlp_in all of ffn width, gelu the
     product, moe what experts keep, moe_act their product, dropout its masks.
@@ -139,12 +142,14 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
     norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
+    spare = spare_inputs(block, task.adapters, task.model.hidden)
+    unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
-    cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads)
-    kept, dropped = 2 * norms + cores, np.zeros(tokens.shape)
+    cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads + spare.extra)
+    kept, dropped = 2 * norms - unread + cores, np.zeros(tokens.shape)
     ops = software.selective
     if "layernorm" in ops:
-        dropped = dropped + norms
+        dropped = dropped + norms - unread
     if "out_proj" in ops:
         dropped = dropped + element * hidden / u
     if attn.kv_rank:
@@ -161,11 +166,11 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     dropped = dropped + masks * ("dropout" in ops)
     if block.mlp:
         product = element * tokens * block.mlp.ffn / s.tp
-        widths = _kept_widths(block.mlp.gated, task)
+        widths = _kept_widths(block.mlp.gated, task, spare)
         kept = kept + product * widths
-        dropped = dropped + product * _dropped_widths(widths, ops)
+        dropped = dropped + product * _dropped_widths(widths, ops, spare)
     if block.experts:
-        routed, activation = _expert_activations(block.experts, local)
+        routed, activation = _expert_activations(block.experts, local, spare)
         kept = kept + routed
         dropped = dropped + (routed if "moe" in ops else activation * ("moe_act" in ops))
     if "op-sac" in ops:
@@ -173,11 +178,11 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     return kept, dropped
 
 
-def _dropped_widths(widths: int, ops: tuple[str, ...]) -> int:
+def _dropped_widths(widths: int, ops: tuple[str, ...], spare: Spare) -> int:
     """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops."""
     if "mlp" in ops or "mlp_in" in ops:
         return widths
-    return int("gelu" in ops)
+    return int("gelu" in ops and not spare.product)
 
 
 def _op_list_kept(block: Block, local: Local) -> Value:
@@ -192,21 +197,24 @@ def _op_list_kept(block: Block, local: Local) -> Value:
     return out
 
 
-def _kept_widths(gated: bool, task: Task) -> int:
-    """Tensors of ffn width kept: GEMM output (two when gated), and the product; unfused gated
-    activations keep the activated gate as well."""
-    return (1 + gated) + 1 + (gated and not task.software.fused_activation)
+def _kept_widths(gated: bool, task: Task, spare: Spare) -> int:
+    """Tensors of ffn width kept: GEMM output (two when gated), and the product that a trained
+    matrix reads; unfused gated activations keep the activated gate as well."""
+    return (1 + gated) + (not spare.product) + (gated and not task.software.fused_activation)
 
 
-def _expert_activations(experts: Experts, local: Local) -> tuple[Value, Value]:
+def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[Value, Value]:
     """Bytes that routed and shared experts keep, and those of the activation product alone."""
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = layer_work.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
-    rows = 1 + task.software.keeps_expert_output
-    kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
+    rows = (task.adapters is None) + task.software.keeps_expert_output
+    kept = (
+        _kept_widths(experts.gated, task, spare) * product
+        + element * routed * rows * task.model.hidden
+    )
     kept = kept + 4 * tokens * experts.count / local.split
     if experts.shared:
-        widths = _kept_widths(experts.shared.gated, task)
+        widths = _kept_widths(experts.shared.gated, task, spare)
         kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
-    return kept, product
+    return kept, 0.0 * product if spare.product else product

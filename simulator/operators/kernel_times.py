@@ -62,7 +62,7 @@ def gemm_seconds(
     if recipe.linear.width in accelerator.gemm_tables:
         out = _tabled(sizes, accelerator, recipe, sustained, grouped)
     else:
-        out = _roofline(sizes, accelerator, recipe, sustained)
+        out = roofline_seconds(sizes, accelerator, recipe, sustained)
     if grouped and accelerator.training.grouped_rate != 1.0:
         out[groups] /= accelerator.training.grouped_rate
     return out
@@ -119,7 +119,9 @@ def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
     return gemm_tables.scaled(table, new / then)
 
 
-def _roofline(sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float) -> Value:
+def roofline_seconds(
+    sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float
+) -> Value:
     """Seconds from the profile's constants.
 
         t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)

@@ -8,7 +8,9 @@ Neglected: padding of ragged expert batches (routing is assumed balanced).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from ..base.arrays import Value
 from ..plan.fields import STATED, STRATEGY
 from ..workload.blocks import Attention, Block, Experts, Mlp
+from ..workload.documents import mean_over_tokens
 from ..workload.model import Model
 
 LOSS_BYTES = 8
@@ -135,6 +138,8 @@ class Work(NamedTuple):
     """Those of moved_bytes that are cross-entropy's."""
     again: Again = Again()
     """What else selective recompute runs again."""
+    thin: Sequence[Gemm] = ()
+    """Products of adapters, forward."""
 
 
 def causal_span(attention: Attention, sequence: int) -> float:
@@ -263,9 +268,11 @@ def block_work(
     sequence: int,
     selective: tuple[str, ...],
     norm_bytes: float = 0.0,
+    documents: tuple[int, ...] = (),
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
-    `norm_bytes` is what unfused norms move besides, per token and hidden unit."""
+    `norm_bytes` is what unfused norms move besides, per token and hidden unit, and `documents` are
+    the lengths that attention stays inside."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = _attention_gemms(attn, hidden, s, sequence)
@@ -279,7 +286,7 @@ def block_work(
         attention=AttentionWork(
             rows=tokens * attn.heads / s.tp,
             width=attn.head_dim + attn.value_dim,
-            span=causal_span(attn, sequence),
+            span=mean_over_tokens(documents, sequence, partial(causal_span, attn)),
             sequence=sequence,
             aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
         ),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ..task import Task
+from ..workload.adapters import Adapters
 from ..workload.blocks import Block
+from ..workload.documents import mean_over_tokens
 from ..workload.model import Model, Network
 from .layer_work import causal_span
 
@@ -26,6 +31,24 @@ def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
     last = _matrices(model, model.kinds[model.order[-1]], sequence, causal)
     body = block_flops_per_token(model, sequence, causal)
     return body + 6.0 * (head + model.mtp_layers * (last + extra))
+
+
+def task_flops_per_token(task: Task, causal: bool = False) -> float:
+    """The same of what a task trains, each token among those of its document."""
+    of_length = partial(adapted_flops_per_token, task.model, causal=causal, adapters=task.adapters)
+    return mean_over_tokens(task.documents, task.sequence, of_length)
+
+
+def adapted_flops_per_token(
+    model: Model, sequence: int, causal: bool = False, adapters: Adapters | None = None
+) -> float:
+    """The same where frozen matrices have no gradient of their own: 4 instead of 6 FLOPs a weight
+    and token, and 6 of each weight of an adapter. Source: Hu et al. 2021, section 4.1."""
+    every = model_flops_per_token(model, sequence, causal)
+    if adapters is None:
+        return every
+    frozen = model_flops_per_token(model, 0) / 3
+    return every - frozen + 6.0 * adapters.parameters(model)
 
 
 def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:

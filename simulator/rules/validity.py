@@ -25,6 +25,7 @@ from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
+from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
@@ -139,6 +140,12 @@ RULES: tuple[Rule, ...] = (
             f"sequence {t.sequence} is not a multiple of 2 cp = {2 * p.cp} (cp): each rank takes "
             "one chunk from either end to balance the causal mask"
         ),
+    ),
+    Rule(
+        "documents-are-whole",
+        ("cp",),
+        lambda p, t: (p.cp == 1) | (not t.documents),
+        lambda p, t: f"cp={p.cp} is not modelled with documents packed into sequences; nearest: 1",
     ),
     Rule(
         "software-splits-sequences",
@@ -270,6 +277,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *SYNC_RULES,
     *OFFLOAD_RULES,
+    *ADAPTER_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
 

@@ -159,8 +159,8 @@ def distance(run: MeasuredRun, asked: Mapping[str, Any]) -> float:
 
 def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
     """The run nearest to a task, of equals the one with the highest MFU; None where none is near,
-    and for networks that are no transformers."""
-    if isinstance(task.model, Network):
+    for networks that are no transformers, and for adapters: measured runs train all weights."""
+    if isinstance(task.model, Network) or task.adapters:
         return None
     asked = features(task, number_format)
     run = min(measured_runs(), key=lambda run: (distance(run, asked), -run.mfu))

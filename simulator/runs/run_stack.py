@@ -33,6 +33,8 @@ _NEMO = StackRule(software="megatron-core", overlap=_ALL)
 _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
+# Loops of fine-tuning without torch.compile.
+_EAGER = StackRule(software="hf-trainer", overlap=_ALL)
 _ZERO_BUBBLE = StackRule(
     software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}
 )
@@ -51,11 +53,12 @@ STACKS: dict[str, StackRule] = {
     "llm-foundry": _FOUNDRY,
     **dict.fromkeys(
         (
-            *("fms-fsdp", "torchtitan", "automodel", "tinyllama", "litgpt", "hf-trainer"),
-            *("hf-peft", "swift", "torchtune", "fsdp-qlora", "flash-attention", "maxtext", "paxml"),
+            *("fms-fsdp", "torchtitan", "automodel", "tinyllama", "torchtune"),
+            *("flash-attention", "maxtext", "paxml"),
         ),
         _TORCH,
     ),
+    **dict.fromkeys(("litgpt", "hf-trainer", "hf-peft", "swift", "fsdp-qlora"), _EAGER),
 }
 """Rules by stack."""
 
@@ -80,6 +83,10 @@ timings of kernels alone, forward and backward: FlashAttention-2 is 1.7 to 3.0 t
 first and 1.3 to 2.5 times as fast as Triton's on A100 (Dao 2023, arXiv:2307.08691, section 4.1),
 FlashAttention-3 and cuDNN 1.5 to 2.0 and 1.5 to 1.75 times as fast as the second on H100 (Shah et
 al. 2024, arXiv:2407.08608, section 4.1). Geometric middles."""
+_FUSED_LOSS = (8.0, 0.0)
+"""Bytes a logit of the Trainer where cross-entropy is one kernel: a copy in fp32, and another of
+all but the last position in which the gradient takes the place of the logits (transformers,
+ForCausalLMLoss)."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
 _EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
@@ -131,6 +138,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if not software.provenance["attention_rate"].origins and run.stated("attention_kernel"):
         generation = run["accelerator"][0].upper()
         out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
+    if "lora" in run.given("fused_kernels", ()):
+        out["fused_adapters"] = True
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:
@@ -141,6 +150,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"bucket_parameters": float(run["bucket_elements"])}
         out |= {"bucket_parameters_per_rank": 0.0}
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
+    if software.label == "hf-trainer":
+        loss["fused"] = _FUSED_LOSS
     if run["loss"] in loss:
         out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
     return out

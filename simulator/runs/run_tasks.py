@@ -13,6 +13,7 @@ from ..rules.validity import violated
 from ..task import Task
 from ..workload.model import Model
 from .published_runs import PublishedRun
+from .run_adapters import adapters_of
 from .run_cluster import cluster_of
 from .run_model import LISTED, model_of
 from .run_plan import plan_of
@@ -73,8 +74,8 @@ class _Builder:
         model = model_of(run)
         model = self.models.setdefault(model, model)
         cluster = self.cluster(run)
-        software = software_of(run, self.learned)
-        key = (id(model), id(cluster), software, sequence, _batch(run))
+        software, adapters = software_of(run, self.learned), adapters_of(run)
+        key = (id(model), id(cluster), software, sequence, _batch(run), adapters)
         if key not in self.tasks:
             self.tasks[key] = Task(
                 model,
@@ -82,6 +83,7 @@ class _Builder:
                 sequence=sequence,
                 global_batch=_batch(run),
                 software=software,
+                adapters=adapters,
             )
         return self.tasks[key]
 
@@ -114,5 +116,3 @@ def _check(run: PublishedRun) -> None:
         absent.append("ep")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
-    if run["training"] == "peft":
-        raise InputError(f"{run.given('peft', 'LoRA')}: most weights are frozen")

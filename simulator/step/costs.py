@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.host import host_of
-from ..operators.model_flops import block_flops_per_token, model_flops_per_token
+from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task
@@ -128,8 +128,7 @@ class Costs:
     @property
     def model_flops_per_second(self) -> Any:
         """Model FLOP/s of one GPU, recompute not counted."""
-        per_token = model_flops_per_token(self.task.model, self.task.sequence)
-        return per_token * self.tokens_per_second / self.task.gpus
+        return self._model_flops() * self.tokens_per_second / self.task.gpus
 
     @property
     def mfu(self) -> Any:
@@ -140,9 +139,11 @@ class Costs:
     def mfu_causal(self) -> Any:
         """The same with attention over the keys that the causal mask leaves, as Megatron-LM logs it
         since core 0.12."""
-        model, sequence = self.task.model, self.task.sequence
-        causal = model_flops_per_token(model, sequence, causal=True)
-        return self.mfu * (causal / model_flops_per_token(model, sequence))
+        return self.mfu * (self._model_flops(causal=True) / self._model_flops())
+
+    def _model_flops(self, causal: bool = False) -> float:
+        """Model FLOPs of a token."""
+        return task_flops_per_token(self.task, causal)
 
     @property
     def hfu(self) -> Any:
@@ -152,7 +153,7 @@ class Costs:
         """
         model, sequence = self.task.model, self.task.sequence
         again = block_flops_per_token(model, sequence) / 3
-        share = again / model_flops_per_token(model, sequence)
+        share = again / self._model_flops()
         full = self.plans.recompute == Recompute.FULL
         return self.mfu * self._out(1 + share * full)
 

@@ -92,6 +92,10 @@ def synchronisation(
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
             gather = gather + pieces * gathered
+    if weights.frozen is not None and max(zeros) == 3:
+        layer = weights.frozen / pieces[UNITS]
+        every = pieces[UNITS] * collectives.all_gather(layer, weights.data_group, task.cluster)
+        gather = gather + np.stack([np.zeros_like(every), np.zeros_like(every), every])
     if task.software.slice_seconds and max(zeros) > 0:
         gather = gather + _slices(task, weights)
     return Synchronisation(reduce, scatter, gather, pieces)

@@ -8,7 +8,7 @@ Legend: arrays are [run, plan], [shard, plan] or [stage, plan], padded; m micro-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,4 +261,9 @@ def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> We
     units_of_largest = largest(runs.of_largest(runs.layers.unit_parameters), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
     parameters = dense, expert, units, units_of_largest
-    return Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
+    weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
+    if task.adapters is None:
+        return weights
+    (frozen,) = added(runs.costs[[Cost.FROZEN]], into, size)
+    of_largest = runs.of_largest(runs.layers.table[..., Cost.FROZEN].T)
+    return replace(weights, frozen=frozen, unit_frozen=largest(of_largest, into, size))

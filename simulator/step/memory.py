@@ -54,7 +54,17 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     """Bytes of weights, gradients and optimizer state under one ZeRO stage."""
     dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
-    return {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
+    out = {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
+    if weights.frozen is not None:
+        out["weights"] = out["weights"] + frozen_bytes(zero, weights)
+    return out
+
+
+def frozen_bytes(zero: int, weights: Weights) -> Value | float:
+    """Bytes of weights that are not trained: whole, or a shard of them under ZeRO 3."""
+    if weights.frozen is None:
+        return 0.0
+    return weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
 
 
 def with_activations(
@@ -93,6 +103,7 @@ def worst_bytes(
         if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
+        total += frozen_bytes(zero, weights)
         if zero >= 2:
             total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed
@@ -146,7 +157,9 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
     """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
     bucket of gradients."""
     if zero == 3:
-        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient)
+        frozen = 0.0 if weights.unit_frozen is None else 2.0 * weights.unit_frozen
+        copies = 0.0 if weights.inputs is None else task.software.sharded_inputs * weights.inputs
+        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient) + frozen + copies
     if zero == 2:
         parameters = weights.dense + weights.expert
         return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient

@@ -19,6 +19,9 @@ from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 
+_OF_COPIES = [Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.FROZEN]
+"""What a rank holds of both copies of a model."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -37,6 +40,12 @@ class Weights:
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
     replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
+    frozen: Value | None = None
+    """Bytes of weights that are not trained; None where all are."""
+    unit_frozen: Value | None = None
+    """Those of the largest layer."""
+    inputs: Value | None = None
+    """Bytes of the inputs of all layers of a micro-batch; None where the stack keeps them once."""
 
     @classmethod
     def of_layers(
@@ -115,7 +124,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
-        stage[[Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS]] *= copies
+        stage[_OF_COPIES] *= copies
     return Ranks(
         costs=stage,
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
@@ -137,8 +146,21 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
+            frozen=stage[Cost.FROZEN] if task.adapters else None,
+            unit_frozen=_unit_frozen(task, costs.table[which, :, Cost.FROZEN].T, present),
+            inputs=_inputs(task, stage, boundary[0]),
         ),
     )
+
+
+def _unit_frozen(task: Task, by_kind: Value, present: NDArray[np.bool_]) -> Value | None:
+    """Bytes of the frozen weights of the largest layer of a rank; None where all are trained."""
+    return _largest(by_kind, present) if task.adapters else None
+
+
+def _inputs(task: Task, stage: Value, hidden: Value) -> Value | None:
+    """Bytes of the inputs of all layers of a rank, where their copies take memory."""
+    return stage[Cost.UNITS] * hidden if task.software.sharded_inputs else None
 
 
 def weight_split(plans: Plan, tp: Value) -> Value:

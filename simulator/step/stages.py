@@ -274,7 +274,7 @@ def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
 
 def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     """Seconds in which first and last rank add up the gradient of an embedding they share."""
-    if not task.model.tied and not task.model.mtp_layers:
+    if task.adapters or not (task.model.tied or task.model.mtp_layers):
         return np.zeros(plans.rows)
     # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
     holders = np.where(schedules.looped(plans.schedule), np.minimum(plans.pp, 2.0), 1.0)

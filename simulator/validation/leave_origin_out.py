@@ -28,7 +28,14 @@ from ..uncertainty.response import Simulated, Tabulated
 from . import metrics, units
 from .choice_scores import Group
 from .choice_scores import scores as choice_scores
-from .memory_scores import held_out, memory_by_source, memory_scores, refused, taught_records
+from .memory_scores import (
+    held_out,
+    memory_by_source,
+    memory_by_training,
+    memory_scores,
+    refused,
+    taught_records,
+)
 from .predict_runs import Prediction, batches, predict, ranking_groups, widened
 from .units import Unit, sampled
 
@@ -305,6 +312,7 @@ def score(
         "choices": choice_scores(choice_groups(unseen, chosen)),
         "memory": memory_scores(p),
         "memory_sources": memory_by_source(p),
+        "memory_training": memory_by_training(p),
         "ran_out_but_refused": refused(runs, p),
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
     }

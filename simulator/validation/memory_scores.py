@@ -29,6 +29,8 @@ LIMITS = (0.75, 0.8, 0.85, 0.875, 0.9, 0.95, 1.0, 1.05)
 """Points of the curve of wrong verdicts: shares of the capacity."""
 BINS = (0.0, 0.05, 0.25, EVEN, 0.75, SURE, 1.0)
 """Probabilities between which their calibration is looked at."""
+TRAINED = {"pretrain": "pre-training", "full": "fine-tuning", "peft": "adapters"}
+"""What is trained, by the column `training`."""
 COUNTS = ("rows", "labelled", "ran_out", "ran_out_said_to_fit", "ran", "ran_not_said_to_fit")
 """What is added up over sources, not averaged."""
 LISTS = ("calibration", "curve")
@@ -83,6 +85,12 @@ def memory_by_source(p: Prediction) -> dict[str, dict[str, Any]]:
     said = labelled(p) | ~np.isnan(p.measured_memory)
     names = np.array([q.run.source for q in p.asked], object)
     return {name: memory_scores(p.take(names == name)) for name in sorted(set(names[said]))}
+
+
+def memory_by_training(p: Prediction) -> dict[str, dict[str, Any]]:
+    """The same by what is trained: models from the start, all their weights again, or adapters."""
+    kinds = np.array([TRAINED[q.run["training"]] for q in p.asked], object)
+    return {name: memory_scores(p.take(kinds == name)) for name in sorted(set(kinds))}
 
 
 def refused(runs: Sequence[PublishedRun], p: Prediction) -> int:

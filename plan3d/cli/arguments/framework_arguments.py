@@ -26,7 +26,10 @@ def launched(args: argparse.Namespace, task: Task) -> Task:
 
 
 def usual(args: argparse.Namespace, task: Task) -> Task:
-    """The task with the framework of its stack, where --system names nothing else."""
+    """The task with the framework of its stack, where --system names nothing else; of adapters,
+    whose launch files nobody writes, as it is."""
+    if task.adapters:
+        return task
     from ...launch_files import frameworks
 
     found, system = frameworks.with_usual(task), getattr(args, "system", None)

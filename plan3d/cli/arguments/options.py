@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base import units
 
+from .adapter_options import ADAPTER_OPTIONS
 from .framework_options import FRAMEWORK_OPTIONS
 from .goodput_options import GOODPUT_OPTIONS
 from .launch_options import LAUNCH_OPTIONS
@@ -264,6 +265,7 @@ OPTIONS = (
         verbs=VALIDATE,
         help="also draw predicted against measured: .png, .pdf or .svg",
     ),
+    *ADAPTER_OPTIONS,
     *FRAMEWORK_OPTIONS,
     *SYSTEM_OPTIONS,
     *SWEEP_OPTIONS,

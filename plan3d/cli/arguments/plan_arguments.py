@@ -13,14 +13,19 @@ from plan3d.simulator.base import names
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.task import Task
 
-from . import goal_arguments, system_arguments
+from . import adapter_arguments, goal_arguments, system_arguments
 from .task_arguments import PLAN_FIELDS, layout_of, task_of
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
 
-ASKED = ("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch")
+ASKED = (
+    *("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch"),
+    *adapter_arguments.NAMES,
+)
 """What a saved result says about its task, by the names of the options."""
+WORDS = ("model", "cluster", "software", "adapter", "lora_targets", "lora_base")
+"""Those that are words."""
 MACHINE = (
     "gpus_per_domain",
     "inter_node_bandwidth",
@@ -200,12 +205,17 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
     if not isinstance(task, dict) or not isinstance(profile, dict):
         raise InputError(f"{option} {path}: 'task' and 'profile' must be objects")
     found = {name: task[name] for name in ASKED if name in task}
+    lengths = task.get("document_lengths", [])
+    if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
+        raise InputError(f"{option} {path}: document_lengths must be whole numbers")
     if "software" in profile:
         found["software"] = profile["software"]
     for name, value in found.items():
-        words = name in ("model", "cluster", "software")
+        words = name in WORDS
         if type(value) is not (str if words else int):
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
         if words:
             names.path(str(value), f"{option} {path}: {name}")
+    if lengths:
+        found["documents"] = ",".join(map(str, lengths))
     return found

@@ -17,7 +17,7 @@ from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import preset_names
 
-from . import framework_arguments, goal_arguments
+from . import adapter_arguments, framework_arguments, goal_arguments
 
 ROUND = 0.05
 """A published batch is a rounded number of tokens: by how much sequences may differ from it."""
@@ -89,15 +89,49 @@ def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
     model = with_imbalance_of(model_of(args.model), args)
-    sequence = model.sequence if args.sequence is None else args.sequence
-    if args.sequence is None and not sequence:
-        raise InputError(f"{model.name} states no sequence length: give --sequence")
-    if sequence < 1:
-        raise InputError(f"--sequence {sequence} must be at least 1")
-    batch = _batch(args, model, sequence)
-    asked = question(model, cluster_of(args), sequence, batch, args.software)
+    adapters = adapter_arguments.adapters_of(args)
+    sequence = _sequence(args, model, adapters is not None)
+    batch = stated_batch(args, sequence)
+    stack = args.software
+    if adapters:
+        batch = adapter_arguments.BATCH if batch is None else batch
+        stack = stack or adapter_arguments.SOFTWARE
+    batch = published_batch(model, sequence) if batch is None else batch
+    asked = replace(question(model, cluster_of(args), sequence, batch, stack), adapters=adapters)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
+    asked = replace(asked, documents=documents_of(args))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
+
+
+def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
+    """The lengths of --documents, written out or one a line of a file."""
+    text = getattr(args, "documents", None)
+    if text is None:
+        return ()
+    if not text.replace(",", "").replace(" ", "").isdecimal():
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError, ValueError):
+            raise InputError(
+                f"--documents {text[:60]!r} is neither lengths, 512,1024, nor a file of them"
+            ) from None
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not word.isdecimal() or len(word) > 10), None)
+    if wrong is not None or not words:
+        raise InputError(f"--documents: {wrong or 'nothing'!r} is no length in whole tokens"[:120])
+    return tuple(int(word) for word in words)
+
+
+def _sequence(args: argparse.Namespace, model: Model, tunes: bool) -> int:
+    """Tokens of a sequence: as asked, or as the model was trained or is usually fine-tuned."""
+    if args.sequence is not None:
+        if args.sequence < 1:
+            raise InputError(f"--sequence {args.sequence} must be at least 1")
+        return int(args.sequence)
+    sequence = adapter_arguments.usual_sequence(model.sequence) if tunes else model.sequence
+    if not sequence:
+        raise InputError(f"{model.name} states no sequence length: give --sequence")
+    return sequence
 
 
 def with_calibration(args: argparse.Namespace, task: Task) -> Task:
@@ -122,11 +156,6 @@ def question(
     """The task of a model, a machine and a batch under a named software profile."""
     profile = software_profile(software or DEFAULT_SOFTWARE)
     return Task(model, cluster, sequence=sequence, global_batch=batch, software=profile)
-
-
-def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:
-    stated = stated_batch(args, sequence)
-    return published_batch(model, sequence) if stated is None else stated
 
 
 def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:

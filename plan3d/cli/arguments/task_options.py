@@ -34,14 +34,15 @@ SPACE = ("search", "compare")
 REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters", "software", "systems")
+FITS = ("fits",)
+EVERY = (*ASKING, *FITS, "validate", "models", "clusters", "software", "systems")
 
 TASK_OPTIONS = (
     Option(
         flag="--model",
         value="M",
         required=True,
-        verbs=ASKED,
+        verbs=(*ASKED, *FITS),
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
     ),
@@ -49,11 +50,13 @@ TASK_OPTIONS = (
         flag="--cluster",
         value="C",
         required=True,
-        verbs=ASKED,
+        verbs=(*ASKED, *FITS),
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
     ),
-    Option(flag="--gpus", value="N", read=whole, verbs=ASKING, help="GPUs of the cluster"),
+    Option(
+        flag="--gpus", value="N", read=whole, verbs=(*ASKING, *FITS), help="GPUs of the cluster"
+    ),
     Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
     Option(
         flag="--gpus-per-node",
@@ -73,14 +76,21 @@ TASK_OPTIONS = (
         flag="--sequence",
         value="S",
         read=whole,
-        verbs=ASKING,
+        verbs=(*ASKING, *FITS),
         help="tokens of one sequence (default: the model's published one)",
+    ),
+    Option(
+        flag="--documents",
+        value="L1,L2",
+        verbs=tuple(verb for verb in TASK if verb not in TUNE),
+        help="lengths of the documents that are packed into sequences, or a file of them: "
+        "attention stays inside each",
     ),
     Option(
         flag="--global-batch",
         value="B",
         read=whole,
-        verbs=ASKING,
+        verbs=(*ASKING, *FITS),
         help="sequences of one step (default: the model's published batch)",
     ),
     Option(
@@ -93,10 +103,12 @@ TASK_OPTIONS = (
     Option(
         flag="--precision",
         value="P",
-        verbs=(*TASK, "export"),
+        verbs=(*TASK, "export", *FITS),
         help=f"recipe of number formats, default bf16: {', '.join(CODES)}",
     ),
-    Option(flag="--optimizer", value="O", verbs=(*TASK, "export"), help="adam (default) or sgd"),
+    Option(
+        flag="--optimizer", value="O", verbs=(*TASK, "export", *FITS), help="adam (default) or sgd"
+    ),
     *(
         Option(
             flag=f"--offload-{what}",
@@ -135,7 +147,7 @@ TASK_OPTIONS = (
     Option(
         flag="--software",
         value="PROFILE",
-        verbs=ASKING,
+        verbs=(*ASKING, *FITS),
         completes="software",
         help=f"training stack (see 'plan3d software') or path of a TOML file, default "
         f"{DEFAULT_SOFTWARE}",
@@ -192,7 +204,7 @@ TASK_OPTIONS = (
         flag="--memory",
         value="SIZE",
         read=units.parse_bytes,
-        verbs=PREDICTING,
+        verbs=(*PREDICTING, *FITS),
         help="usable of one GPU: '80 GiB'",
     ),
     Option(

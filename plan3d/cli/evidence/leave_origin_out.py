@@ -63,7 +63,8 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         screen.table(_probabilities(record["choices"]["probabilities"]))
     screen.table(_classes(record["classes"]))
     screen.table(_units(record["units"]))
-    screen.table(memory_tables.peaks({**record["memory_sources"], "together": record["memory"]}))
+    together = {**record["memory_training"], "together": record["memory"]}
+    screen.table(memory_tables.peaks({**record["memory_sources"], **together}))
     if record["memory"]["labelled"]:
         screen.table(memory_tables.calibration(record["memory"]["calibration"]))
         screen.lines([memory_tables.refused_line(record["ran_out_but_refused"])])

@@ -66,12 +66,21 @@ def _asked(args: argparse.Namespace) -> tuple[Task, Plan]:
 
 def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
     """The task and the plan of a launch file, and of the options that it leaves open."""
-    from ..arguments import framework_arguments, plan_arguments, task_arguments
+    from ..arguments import (
+        adapter_arguments,
+        framework_arguments,
+        plan_arguments,
+        task_arguments,
+    )
     from ..files.import_ import imported
 
     for name in ("plan", "system"):
         if getattr(args, name, None) is not None:
             raise InputError(f"--{name} and a launch file both state the plan: give one")
+    if adapter_arguments.adapters_of(args):
+        raise InputError("--adapter does not go with a launch file, which trains all weights")
+    if args.documents is not None:
+        raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     for part in (part for part in found.launch.kept if part.matters):
         warn(f"{args.file}: {part.where}: {part.text} is not modelled", args.quiet)

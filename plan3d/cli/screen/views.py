@@ -53,7 +53,32 @@ def task_record(task: Task) -> dict[str, Any]:
         "sequence": task.sequence,
         "global_batch": task.global_batch,
         "tokens_per_step": task.tokens,
+        **adapters_record(task),
+        **documents_record(task),
     }
+
+
+def adapters_record(task: Task) -> dict[str, Any]:
+    """What a task says of its adapters, by option."""
+    if task.adapters is None:
+        return {}
+    adapters = task.adapters
+    return {
+        "adapter": adapters.name,
+        "lora_rank": adapters.rank,
+        "lora_targets": ",".join(adapters.targets),
+        "lora_base": adapters.base,
+        "trained_parameters": task.trained_parameters,
+    }
+
+
+def documents_record(task: Task) -> dict[str, Any]:
+    """What a task says of the documents packed into its sequences."""
+    if not task.documents:
+        return {}
+    tokens = sum(task.documents)
+    attended = sum(length * length for length in task.documents) / tokens
+    return {"document_lengths": [*task.documents], "attended_tokens": attended}
 
 
 def profile_record(task: Task) -> dict[str, Any]:
@@ -77,6 +102,15 @@ def question_record(task: Task, tokens: float | None = None) -> dict[str, Any]:
     }
 
 
+def adapters_line(task: Task) -> str:
+    """What is trained of a task with adapters: 'LoRA of rank 16 on q k v o, 13.6 M trained'."""
+    adapters = task.adapters
+    assert adapters
+    name = {"lora": "LoRA", "qlora": f"QLoRA ({adapters.base})"}[adapters.name]
+    trained = format_count(task.trained_parameters)
+    return f"{name} of rank {adapters.rank} on {' '.join(adapters.targets)}: {trained} trained"
+
+
 def launcher(task: Task) -> str:
     """The framework that plans must be launched by, with its version; '' where there is none."""
     return task.framework.title if task.framework and task.framework.required else ""
@@ -88,12 +122,13 @@ def header(task: Task, limit: float | None = None) -> list[str]:
     active = model.active_parameters
     size = format_count(model.parameters)
     size += f", {format_count(active)} active" if active != model.parameters else ""
+    tuned = f", {adapters_line(task)}" if task.adapters else ""
     capacity = cluster.accelerator.memory
     memory = f"memory {capacity / GIB:.1f} GiB a GPU"
     if limit is not None:
         memory += f", limit {limit / GIB:.1f} GiB ({100 * (1 - limit / capacity):.3g} % headroom)"
     return [
-        f"{model.name} ({size} parameters) on {task.gpus} x {cluster.accelerator.name} "
+        f"{model.name} ({size} parameters{tuned}) on {task.gpus} x {cluster.accelerator.name} "
         f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
         f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
         "a step",

@@ -36,27 +36,27 @@ def test_json_is_one_object_of_the_contract(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_tables_name_sources_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--source", "nemo_launcher_2405"]) == 0
+    assert main(["validate", "--source", "nemo_automodel_more"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "step time, and choosing by it" in out
-    row = next(line for line in out.splitlines() if line.startswith("nemo_launcher_2405"))
-    assert row.split()[1:3] == ["10", "7"]
-    assert "7 of 10 timed rows of transformers are supported (70.0 %)" in out
-    assert "- 3 rows: lora: most weights are frozen" in out
+    row = next(line for line in out.splitlines() if line.startswith("nemo_automodel_more"))
+    assert row.split()[1:3] == ["14", "11"]
+    assert "11 of 13 timed rows of transformers are supported (84.6 %)" in out
+    assert "- 3 rows: family 'hybrid' is no decoder-only transformer" in out
 
 
 def test_csv_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.csv"
-    assert main(["validate", "--source", "nemo_launcher_2405", "--csv", str(path)]) == 0
+    assert main(["validate", "--source", "nemo_automodel_more", "--csv", str(path)]) == 0
     capsys.readouterr()
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    assert len(rows) == 10
+    assert len(rows) == 14
     refused = [row for row in rows if row["unsupported"]]
     assert len(refused) == 3
     for row in rows:
         assert bool(row["step_seconds"]) != bool(row["unsupported"])
-        assert float(row["measured_step_seconds"]) > 0
+    assert all(float(row["measured_step_seconds"]) > 0 for row in rows)
 
 
 def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

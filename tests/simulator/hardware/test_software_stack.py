@@ -60,6 +60,7 @@ CHANGES = {
     "kept_logit_bytes": (14.0, {"logit_bytes": 200.0}, replace(DENSE, schedule="gpipe")),
     "gather_buffers": (50.0, {}, DENSE),
     "boundary_buffers": (50.0, {}, DENSE),
+    "sharded_inputs": (50.0, {}, replace(DENSE, zero=3, pp=1, dp=16)),
     "context_bytes": (9e9, {}, DENSE),
     "communicator_bytes": (9e9, {}, DENSE),
     "allocator_slack": (0.5, {}, DENSE),
@@ -78,6 +79,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
+    elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}
     elsewhere |= {"spreads"}  # tests/simulator/uncertainty/test_learned.py

@@ -20,6 +20,7 @@ from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.validity import RULES, check, legal, violated
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 
@@ -45,6 +46,11 @@ def odd(**changes):
     (block,) = model.kinds
     block = replace(block, attention=replace(block.attention, **changes))
     return replace(task(), model=replace(model, kinds=(block,)))
+
+
+def tuned(model="llama-3.1-70b"):
+    """Adapters beside frozen weights."""
+    return replace(task(model), adapters=Adapters())
 
 
 def hostless():
@@ -355,6 +361,16 @@ REFUSED = [
         "inside a fast domain of 8 GPUs only, and tp=16 spans several; nearest: overlap_tp=0, or "
         "tp=8",
     ),
+    (
+        "documents-are-whole",
+        replace(task(), documents=(512, 1536)),
+        {"cp": 2},
+        "cp=2 is not modelled with documents packed into sequences; nearest: 1",
+    ),
+    ("adapters-schedule", tuned(), {"schedule": "zb-h1"}, "schedule=zb-h1 is not modelled with"),
+    ("adapters-grid", tuned(), {"tp_grid": "2x1x1"}, "nearest: 1d"),
+    ("adapters-sync", tuned(), {"sync": "gossip", "topology": "ring"}, "sync=gossip sync_period=1"),
+    ("adapters-keep-experts-whole", tuned("mixtral-8x7b"), {"ep": 2}, "ep=2 etp=1 is not modelled"),
     ("grid-in-sixteen-bits", task(), {"tp_grid": "2x1x1", "precision": "fp8"}, "recipe of fp8"),
 ]
 

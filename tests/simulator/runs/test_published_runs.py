@@ -312,7 +312,7 @@ def test_a_mixture_of_experts_is_built_from_its_columns() -> None:
         ({"micro_batch": None}, "micro_batch not stated"),
         ({"sequence": None}, "sequence not stated"),
         ({"experts": 8, "experts_per_token": 2}, "ep not stated"),
-        ({"training": "peft", "peft": "lora"}, "lora: most weights are frozen"),
+        ({"training": "peft", "peft": "vera"}, "vera is not modelled: only LoRA and QLoRA are"),
         ({"params_on_host": True}, "weights on the host are not modelled"),
         ({"dtype": "mxfp8"}, "precision mxfp8 is not modelled"),
         ({"recompute": "selective", "recompute_ops": ("unknown",)}, "recomputed is not stated"),

@@ -1,0 +1,48 @@
+"""Which few weights are trained? The options --adapter and --lora-... as Adapters."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.workload.adapters import KINDS, Adapters
+
+NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base")
+"""The options, as saved results name what they say."""
+SOFTWARE = "hf-trainer"
+"""The stack of fine-tuning, unless another is named."""
+SEQUENCE, BATCH = 2048, 64
+"""Tokens and sequences of a step where nothing else is said: the longest that QLoRA's authors
+fine-tune with, and their batch from 33B on (Dettmers et al. 2023, appendix B.2)."""
+
+
+def adapters_of(args: argparse.Namespace) -> Adapters | None:
+    """The adapters of the options; None where all weights are trained."""
+    kind = getattr(args, "adapter", None)
+    given = [name for name in NAMES[1:] if getattr(args, name, None) is not None]
+    if kind is None:
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise InputError(f"{option} needs --adapter lora or --adapter qlora")
+        return None
+    if kind not in KINDS:
+        raise InputError(f"unknown adapter {kind[:60]!r}{did_you_mean(kind[:60], KINDS)}")
+    if getattr(args, "framework", None) is not None:
+        raise InputError(
+            "--adapter does not go with --framework: launch files train all weights, not adapters"
+        )
+    said: dict[str, Any] = {"base": args.lora_base or KINDS[kind]}
+    if args.lora_rank is not None:
+        said["rank"] = args.lora_rank
+    if args.lora_targets is not None:
+        said["targets"] = tuple(part.strip() for part in args.lora_targets.split(","))
+    out = Adapters(**said)
+    if out.name != kind:
+        raise InputError(f"--adapter {kind} contradicts --lora-base {out.base}: that is {out.name}")
+    return out
+
+
+def usual_sequence(longest: int) -> int:
+    """Tokens of a sequence of fine-tuning, of a model that states its longest (or 0)."""
+    return min(longest or SEQUENCE, SEQUENCE)

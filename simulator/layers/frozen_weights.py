@@ -1,0 +1,89 @@
+"""What adapters leave frozen in a layer: bytes of weights, and inputs that nobody waits for.
+
+A frozen matrix has no gradient of its own, so its input need not be kept; adapters want theirs.
+Legend: h hidden, f ffn, n outputs and k inputs of a matrix; columns are strategies.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..operators.adapter_work import UNPACKED_BYTES
+from ..workload.adapters import Adapters
+from ..workload.blocks import Block
+from .layer_kinds import LayerKind, Local
+
+
+class Frozen(NamedTuple):
+    """The weights of a layer on one rank where most of them are frozen."""
+
+    trained: Value
+    """Parameters of adapters."""
+    packed: Value
+    """Parameters of frozen matrices, in their stored format."""
+    held: Value
+    """Bytes of all that is frozen."""
+    unpacked: Value
+    """Bytes of the largest matrix as it is multiplied, where that is not as it is stored."""
+
+
+def frozen_weights(kind: LayerKind, local: Local, parameters: Value) -> Frozen:
+    """The weights of a layer that has so many `parameters` on a rank, adapters aside.
+
+    Norms, router, embedding and head stay in 16 bits. Source: Dettmers et al. 2023, section 3.
+    """
+    adapters, model, s = local.task.adapters, local.task.model, local.s
+    assert adapters
+    none = np.zeros(parameters.shape)
+    if not kind.block:
+        return Frozen(none, none, UNPACKED_BYTES * parameters, none)
+    counts = kind.block.parameters(model.hidden, model.norm_width)
+    packed = parameters - counts["norms"] - counts["router"]
+    whole = UNPACKED_BYTES * (counts["norms"] + counts["router"])
+    largest = UNPACKED_BYTES * _largest_matrix(kind.block, model.hidden) / s.tp
+    return Frozen(
+        adapters.of_block(kind.block, model.hidden) / s.tp,
+        packed,
+        packed * (adapters.format.bits / 8) + whole,
+        largest if adapters.format.unpacked else none,
+    )
+
+
+def _largest_matrix(block: Block, hidden: int) -> int:
+    """Weights of the largest matrix of a layer."""
+    widths = [block.attention.heads * block.attention.head_dim]
+    widths += [block.mlp.ffn] if block.mlp else []
+    widths += [max(block.experts.ffn, block.experts.shared_ffn)] if block.experts else []
+    return hidden * max(widths)
+
+
+class Spare(NamedTuple):
+    """Inputs of matrices of a layer that its backward pass does not need."""
+
+    norms: int
+    """Outputs of norms."""
+    product: bool
+    """The product of ffn width that the last matrix of the MLP reads."""
+    extra: int
+    """Widths that adapters keep besides: r of each."""
+
+
+NOTHING = Spare(0, False, 0)
+"""Where all weights are trained."""
+
+
+def spare_inputs(block: Block, adapters: Adapters | None, hidden: int) -> Spare:
+    """What a layer need not keep, and what its adapters keep instead: of each, the product with
+    its first matrix, for the gradient of the second."""
+    if adapters is None:
+        return NOTHING
+    attention = {"q", "k", "v"} & {*adapters.targets}
+    mlp = {"gate", "up"} & {*adapters.targets}
+    norms = int(not attention) + int(not mlp)
+    if block.parallel:
+        norms = int(not attention | mlp)
+    kept = adapters.rank * len(adapters.matrices(block, hidden))
+    return Spare(norms, "down" not in adapters.targets, kept)

@@ -1,0 +1,162 @@
+"""Fine-tuning of few weights: frozen matrices with trained low-rank adapters beside them.
+
+    y = W x + B A x,    W frozen [n, k],    A [r, k] and B [n, r] trained
+
+Source: Hu et al. 2021 (LoRA), section 4.1; Dettmers et al. 2023 (QLoRA), section 3.
+Legend: h hidden, f ffn, r rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..base.errors import InputError, did_you_mean
+from .blocks import Block
+from .model import Model, Network
+
+ATTENTION = ("q", "k", "v", "o")
+MLP = ("gate", "up", "down")
+TARGETS = (*ATTENTION, *MLP)
+"""Matrices that may have an adapter; `up` is the first matrix of an MLP without a gate."""
+WORDS = {
+    "attention": ATTENTION,
+    "mlp": MLP,
+    "all-linear": TARGETS,
+    "all": TARGETS,
+    **{f"{name}_proj": (name,) for name in TARGETS},
+    **{name: (name,) for name in TARGETS},
+    "fc1": ("up",),
+    "fc2": ("down",),
+}
+"""What targets may be called."""
+LARGEST_RANK = 4096
+
+
+class FrozenFormat(NamedTuple):
+    """How the frozen matrices of layers are stored."""
+
+    bits: float
+    """Of a weight, constants of its block included."""
+    unpacked: bool
+    """Every use first writes the matrix in 16 bits."""
+
+
+FORMATS = {
+    "bf16": FrozenFormat(16, False),
+    # Kept in 8 bits and multiplied so: Transformer Engine's fp8 weights.
+    "fp8": FrozenFormat(8, False),
+    # A 32-bit scale a row of several thousand is left out. Source: Dettmers et al. 2022, section 2.
+    "int8": FrozenFormat(8, True),
+    # A 32-bit constant a block of 64. Source: Dettmers et al. 2023, section 3.
+    "nf4": FrozenFormat(4 + 32 / 64, True),
+    # Those constants in 8 bits, with one of 32 bits for 256 of them: 0.127 bits a weight.
+    "nf4-dq": FrozenFormat(4 + 8 / 64 + 32 / (64 * 256), True),
+    # A 16-bit scale and a zero point of the weights' width a group of 128 (Frantar et al. 2022).
+    "gptq4": FrozenFormat(4 + (16 + 4) / 128, True),
+    "gptq8": FrozenFormat(8 + (16 + 8) / 128, True),
+}
+"""Formats of frozen matrices by name. Norms, embedding and head stay in 16 bits."""
+KINDS = {"lora": "bf16", "qlora": "nf4-dq"}
+"""Kinds of adapters on a command line, and the format of what they leave frozen."""
+
+
+class Matrix(NamedTuple):
+    """A frozen matrix with an adapter."""
+
+    name: str
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Low-rank adapters of some matrices of every layer; all other weights are frozen."""
+
+    rank: int = 16
+    targets: tuple[str, ...] = ATTENTION
+    """Of TARGETS, in that order."""
+    base: str = "bf16"
+    """Format of the frozen matrices, a key of FORMATS."""
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.rank, int) and not isinstance(self.rank, bool)
+        if not whole or not 0 < self.rank <= LARGEST_RANK:
+            raise InputError(
+                f"LoRA rank must be a whole number from 1 to {LARGEST_RANK}, not {self.rank!r}"
+            )
+        if self.base not in FORMATS:
+            near = did_you_mean(str(self.base)[:60], FORMATS)
+            raise InputError(f"unknown format of frozen weights {str(self.base)[:60]!r}{near}")
+        object.__setattr__(self, "targets", targets_of(self.targets))
+
+    @property
+    def name(self) -> str:
+        """'lora', or 'qlora' where frozen matrices are stored in fewer than 16 bits."""
+        return "lora" if FORMATS[self.base].bits == 16 else "qlora"
+
+    @property
+    def format(self) -> FrozenFormat:
+        return FORMATS[self.base]
+
+    def matrices(self, block: Block, hidden: int) -> list[Matrix]:
+        """The matrices of a layer that have an adapter."""
+        return [one for one in _matrices(block, hidden) if one.name in self.targets]
+
+    def of_block(self, block: Block, hidden: int) -> int:
+        """Trained parameters of a layer: r (k + n) of every adapter."""
+        return sum(self.rank * (m.inputs + m.outputs) for m in self.matrices(block, hidden))
+
+    def parameters(self, model: Model) -> int:
+        """Trained parameters of a model."""
+        each = [self.of_block(kind, model.hidden) for kind in model.kinds]
+        return sum(each[kind] for kind in model.order)
+
+    def check(self, model: Model) -> None:
+        """Raise InputError where a model's adapters are not modelled."""
+        if isinstance(model, Network):
+            raise InputError(f"adapters need attention layers; {model.name} is a layer list")
+        if any(kind.attention.kv_rank for kind in model.kinds):
+            raise InputError(
+                f"adapters of multi-head latent attention ({model.name}) are not modelled"
+            )
+        if model.mtp_layers:
+            raise InputError(
+                f"adapters beside multi-token prediction ({model.name}) are not modelled"
+            )
+        experts = [name for name in self.targets if name in MLP]
+        if experts and any(kind.experts for kind in model.kinds):
+            raise InputError(
+                f"adapters of experts are not modelled: {', '.join(experts)} of {model.name}; "
+                "nearest targets: attention"
+            )
+        if not self.parameters(model):
+            raise InputError(f"{model.name} has none of the matrices {', '.join(self.targets)}")
+
+
+def _matrices(block: Block, hidden: int) -> list[Matrix]:
+    """The matrices of a layer that may have an adapter."""
+    attn, mlp = block.attention, block.mlp
+    out = [
+        Matrix("q", hidden, attn.heads * attn.head_dim),
+        Matrix("k", hidden, attn.kv_heads * attn.head_dim),
+        Matrix("v", hidden, attn.kv_heads * attn.value_dim),
+        Matrix("o", attn.heads * attn.value_dim, hidden),
+    ]
+    if mlp:
+        out += [Matrix("gate", hidden, mlp.ffn)] if mlp.gated else []
+        out += [Matrix("up", hidden, mlp.ffn), Matrix("down", mlp.ffn, hidden)]
+    return out
+
+
+def targets_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Targets in the order of TARGETS from their names, groups and frameworks' spellings too."""
+    chosen: set[str] = set()
+    for name in names:
+        if name not in WORDS:
+            raise InputError(f"unknown LoRA target {name[:60]!r}{did_you_mean(name[:60], WORDS)}")
+        chosen |= {*WORDS[name]}
+    if not chosen:
+        raise InputError(f"no LoRA targets; known: {', '.join(WORDS)}")
+    return tuple(name for name in TARGETS if name in chosen)

@@ -1,0 +1,256 @@
+"""Adapters beside frozen weights: parameters, bytes, kept inputs and seconds by hand.
+
+Sources: Hu et al. 2021 (LoRA), section 4.1; Dettmers et al. 2023 (QLoRA), section 3 (blocks of 64
+weights, constants of 32 bits or, twice quantised, of 8 bits and one of 32 for 256 of them).
+"""
+
+from dataclasses import replace
+
+import pytest
+from round_numbers import (
+    ATTENTION,
+    LAYER,
+    LOGITS,
+    MODEL,
+    PARAMETERS,
+    SCORES,
+    TABLE,
+    costs_of,
+    gather,
+    kind,
+    local,
+    sparse,
+    stack,
+    task,
+)
+
+from plan3d.simulator.analysis.time_breakdown import waterfall
+from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.layers.memory_footprint import kept_activations
+from plan3d.simulator.operators.model_flops import adapted_flops_per_token, model_flops_per_token
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.workload.adapters import FORMATS, Adapters
+from plan3d.simulator.workload.blocks import Block, Mlp
+from plan3d.simulator.workload.model import Model
+
+ATTENTION_LORA = Adapters(rank=8)
+EVERYWHERE = Adapters(rank=8, targets=("all",))
+OF_ATTENTION = 4 * 8 * (1024 + 1024)
+"""r (k + n) of q, k, v and o of a layer."""
+OF_MLP = 2 * 8 * (1024 + 4096)
+MATRICES, NORMS = 12 * 1024**2, 2 * 1024
+TOKENS = 1024
+
+
+def tuned(adapters, gpus=1, **changes):
+    return task(gpus, adapters=adapters, **changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "rank", "targets", "expected"),
+    [
+        # As peft's print_trainable_parameters has them.
+        ("llama-3.1-8b", 16, ("q", "k", "v", "o"), 13_631_488),
+        ("llama-3.1-8b", 16, ("all",), 41_943_040),
+        ("llama-7b", 8, ("q_proj", "v_proj"), 4_194_304),
+        # 12 layers of 768: r (k + n) of q and v; fc1 and fc2 of 3,072.
+        ("gpt3-125m", 4, ("q", "v"), 12 * 2 * 4 * 2 * 768),
+        ("gpt3-125m", 4, ("mlp",), 12 * 2 * 4 * (768 + 3072)),
+    ],
+)
+def test_trained_parameters(model, rank, targets, expected):
+    assert Adapters(rank=rank, targets=targets).parameters(Model.preset(model)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("bf16", 16), ("int8", 8), ("nf4", 4.5), ("nf4-dq", 4.126953125), ("gptq4", 4.15625)],
+)
+def test_bits_of_a_frozen_weight(name, bits):
+    assert FORMATS[name].bits == bits
+
+
+@pytest.mark.parametrize(("base", "bits"), [("bf16", 16), ("nf4", 4.5), ("nf4-dq", 4.126953125)])
+def test_state_bytes_are_of_adapters_and_frozen_weights(base, bits):
+    memory = costs_of(tuned(replace(EVERYWHERE, base=base)), "tp=1").memory
+    trained = 4 * (OF_ATTENTION + OF_MLP)
+    frozen = 4 * MATRICES * bits / 8 + 2 * (4 * NORMS + 2 * TABLE + 1024)
+    assert memory["weights"] == pytest.approx(2 * trained + frozen, rel=1e-12)
+    assert memory["gradients"] == pytest.approx(4 * trained, rel=1e-12)
+    assert memory["optimizer"] == pytest.approx(12 * trained, rel=1e-12)
+
+
+def test_bytes_of_all_ranks_are_those_of_the_model():
+    whole = costs_of(tuned(EVERYWHERE), "tp=1").memory["weights"]
+    quarter = costs_of(tuned(EVERYWHERE, 4), "dp=4 zero=3").memory["weights"]
+    assert 4 * quarter == pytest.approx(whole, rel=1e-12)
+    assert costs_of(tuned(EVERYWHERE, 4), "dp=4 zero=2").memory["weights"] == whole
+
+
+def test_gathered_layers_are_alive_twice():
+    lean = stack(gather_buffers=0.0, kept_logit_bytes=0.0, logit_bytes=0.0)
+    before, after = (
+        costs_of(tuned(ATTENTION_LORA, 4, software=lean), f"dp=4 zero={zero}").memory["buffers"]
+        for zero in (0, 3)
+    )
+    layer = 2 * 2 * LAYER + (2 * 2 + 4) * OF_ATTENTION
+    assert after - before == pytest.approx(layer, rel=1e-12)
+
+
+# What is kept, in tensors of 1,024 tokens and hidden size in 16 bits: a norm keeps its input and
+# its output, attention q, k, v and its output, the MLP its input of 4 h twice.
+
+
+@pytest.mark.parametrize(
+    ("targets", "tensors", "adapters"),
+    [
+        (None, 4 + 4 + 8, 0),
+        (("all",), 4 + 4 + 8, 6),
+        (("q", "k", "v", "o"), 3 + 4 + 4, 4),
+        (("o",), 2 + 4 + 4, 1),
+        (("up",), 3 + 4 + 4, 1),
+        (("down",), 2 + 4 + 8, 1),
+    ],
+)
+def test_only_inputs_that_adapters_read_are_kept(targets, tensors, adapters):
+    chosen = Adapters(rank=8, targets=targets) if targets else None
+    kept = kept_activations(kind(MODEL, "block 0"), local(tuned(chosen)))[0]
+    assert kept[0] == 2 * TOKENS * (tensors * 1024 + adapters * 8)
+
+
+def test_a_gated_mlp_keeps_gate_and_value():
+    gated = Block(attention=ATTENTION, mlp=Mlp(ffn=4096, gated=True))
+    model = replace(MODEL, kinds=(gated,))
+    kept = kept_activations(kind(model, "block 0"), local(tuned(ATTENTION_LORA, model=model)))[0]
+    assert kept[0] == 2 * TOKENS * ((3 + 4 + 8) * 1024 + 4 * 8)
+
+
+def test_recomputed_norms_drop_what_was_kept():
+    software = stack(selective=("layernorm",))
+    seen = local(tuned(ATTENTION_LORA, software=software), "recompute=selective")
+    kept = kept_activations(kind(MODEL, "block 0"), seen)[0]
+    assert kept[0] == 2 * TOKENS * ((2 + 4 + 4) * 1024 + 4 * 8)
+
+
+def test_experts_of_frozen_weights_keep_no_input():
+    model, tokens = sparse(), 2 * TOKENS
+    before, after = (
+        kept_activations(kind(model, "block 0"), local(tuned(chosen, model=model)))[0][0]
+        for chosen in (None, ATTENTION_LORA)
+    )
+    # A norm's output, the tokens sent to experts, and their product of ffn width.
+    spared = TOKENS * 1024 + tokens * (1024 + 4096)
+    assert before - after == 2 * (spared - TOKENS * 4 * 8)
+
+
+# Seconds: backward a frozen matrix takes its input gradient alone; an adapter r wide takes
+# T r (k + n) multiply-adds a pass, three times.
+
+
+def thin(parameters):
+    return 2 * TOKENS * parameters / 100e12
+
+
+@pytest.mark.parametrize(
+    ("adapters", "of_layer"), [(ATTENTION_LORA, OF_ATTENTION), (EVERYWHERE, OF_ATTENTION + OF_MLP)]
+)
+def test_seconds_of_products(adapters, of_layer):
+    found = costs_of(tuned(adapters), "micro_batch=1").compute_seconds
+    frozen = 2 * (4 * 2 * TOKENS * MATRICES / 100e12 + LOGITS)
+    assert found["matmul"] == pytest.approx(4 * (frozen + 3 * 4 * thin(of_layer)), rel=1e-12)
+    assert found["attention"] == pytest.approx(4 * 4 * 3 * SCORES, rel=1e-12)
+
+
+@pytest.mark.parametrize(("fused", "elements"), [(False, 5), (True, 1)])
+def test_products_of_adapters_are_added(fused, elements):
+    software = stack(fused_adapters=fused)
+    before, after = (
+        costs_of(tuned(chosen, software=software), "micro_batch=1").compute_seconds["memory_bound"]
+        for chosen in (None, ATTENTION_LORA)
+    )
+    # Four matrices in four layers; twice as much backward; four micro-batches.
+    added = 3 * 4 * 4 * 2 * elements * TOKENS * 1024 / 1e12
+    assert after - before == pytest.approx(4 * added, rel=1e-9)
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("full", 3)])
+def test_packed_weights_are_unpacked_in_every_pass(recompute, passes):
+    before, after = (
+        costs_of(tuned(replace(ATTENTION_LORA, base=base)), f"recompute={recompute}").step_seconds
+        for base in ("bf16", "nf4-dq")
+    )
+    moved = (4.126953125 / 8 + 2) * MATRICES
+    assert after - before == pytest.approx(4 * passes * 4 * moved / 1e12, rel=1e-9)
+
+
+def test_a_matrix_is_unpacked_at_a_time():
+    lean = stack(logit_bytes=0.0, kept_logit_bytes=0.0)
+    before, after = (
+        costs_of(tuned(replace(ATTENTION_LORA, base=base), software=lean), "tp=1").memory["buffers"]
+        for base in ("fp8", "int8")
+    )
+    assert after - before == 2 * 1024 * 4096
+
+
+def test_frozen_layers_are_gathered_twice_a_micro_batch():
+    quiet = stack(reduce_bytes=1e-9)
+    plan = "dp=4 zero=3 overlap_grad_reduce=0 overlap_param_gather=0"
+    before, after = (
+        costs_of(tuned(ATTENTION_LORA, 4, software=quiet), plan.replace("zero=3", f"zero={zero}"))
+        for zero in (0, 3)
+    )
+    units, frozen = 6, 2 * PARAMETERS
+    piece = frozen / units
+    # Of both collectives, adapters' weights add their bytes and the latency of a gather.
+    own = units * gather(2 * 4 * OF_ATTENTION / units, 4)
+    wanted = 2 * (units * gather(piece, 4) + own)
+    assert after.seconds["data_comm"] - 6 * 20e-6 == pytest.approx(wanted, rel=1e-6)
+    assert before.seconds["data_comm"] < 1e-4
+
+
+def test_model_flops_leave_out_gradients_of_frozen_weights():
+    every, scores = model_flops_per_token(MODEL, 1024), 6 * 4 * 8 * 256 * 1024
+    weights = 4 * MATRICES + TABLE
+    assert every == 6 * weights + scores
+    found = adapted_flops_per_token(MODEL, 1024, False, EVERYWHERE)
+    assert found == 4 * weights + scores + 6 * 4 * (OF_ATTENTION + OF_MLP)
+
+
+def test_a_waterfall_of_adapters_adds_up_to_the_step():
+    costs = costs_of(tuned(EVERYWHERE, 4), "dp=2 pp=2 recompute=full")
+    assert sum(bar.seconds for bar in waterfall(costs)) == pytest.approx(costs.step_seconds)
+
+
+def test_traffic_of_sharded_frozen_weights():
+    costs = costs_of(tuned(ATTENTION_LORA, 4), "dp=4 zero=3")
+    trained = 4 * OF_ATTENTION
+    sent = 3 / 4 * (2 * 2 * (PARAMETERS + trained) + 4 * trained)
+    assert traffic(costs).bytes_sent == pytest.approx(sent, rel=1e-12)
+
+
+def test_a_tied_table_that_is_frozen_has_no_gradient_to_add():
+    tied = replace(MODEL, tied=True)
+    plan = "pp=4 micro_batch=1"
+    full, lora = (costs_of(tuned(a, 4, model=tied), plan) for a in (None, ATTENTION_LORA))
+    assert full.seconds["data_comm"] > 0
+    assert lora.seconds["data_comm"] == 0
+
+
+def test_the_head_keeps_its_input_once():
+    kept = [
+        kept_activations(kind(MODEL, "head"), local(tuned(chosen)))[0]
+        for chosen in (None, ATTENTION_LORA)
+    ]
+    assert kept[0] - kept[1] == 2 * TOKENS * 1024
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("base", ["bf16", "nf4-dq"])
+def test_stages_of_frozen_weights_are_those_of_their_runs(zero, base):
+    question = tuned(replace(EVERYWHERE, base=base), 4)
+    whole = costs_of(question, f"pp=2 dp=2 zero={zero} layers_per_stage=2,2")
+    run = {"layers": 2, "tp": 1, "dp": 2, "zero": zero, "recompute": "none"}
+    runs = evaluate(question, Plan(pp=2, dp=2, zero=zero, segments=[[run], [run]]))
+    assert runs.step_seconds == pytest.approx(whole.step_seconds, rel=1e-9)
+    assert runs.memory == pytest.approx(whole.memory, rel=1e-9)

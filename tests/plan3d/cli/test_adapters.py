@@ -1,0 +1,93 @@
+"""--adapter and --lora-...: what they change, what saved results keep of them, what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plan3d.cli.main import main
+
+TASK = ["--model", "llama-7b", "--cluster", "a100-80gb-sxm", "--gpus", "2"]
+PLAN = ["--plan", "recompute=full zero=3"]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*words, "--json"]) == 0
+    out: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    return err
+
+
+def test_an_adapter_is_part_of_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = answer(capsys, "estimate", *TASK, *PLAN, "--adapter", "qlora", "--lora-rank", "8")
+    task = asked["task"]
+    assert task["adapter"] == "qlora"
+    assert (task["lora_rank"], task["lora_targets"]) == (8, "q,k,v,o")
+    assert (task["lora_base"], task["trained_parameters"]) == ("nf4-dq", 8_388_608)
+    assert (task["sequence"], task["global_batch"]) == (2048, 64)
+    assert asked["profile"]["software"] == "hf-trainer"
+    assert asked["nearest_run"] is None
+
+
+@pytest.mark.parametrize("verb", ["estimate", "explain", "timeline"])
+def test_every_option_changes_the_answer(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    several = [
+        (),
+        ("--adapter", "lora"),
+        ("--adapter", "qlora"),
+        ("--adapter", "lora", "--lora-rank", "128"),
+        ("--adapter", "lora", "--lora-targets", "q_proj,v_proj"),
+        ("--adapter", "qlora", "--lora-base", "int8"),
+    ]
+    same = ["--sequence", "1024", "--global-batch", "8", "--software", "torchtitan"]
+    steps = []
+    for words in several:
+        found = answer(capsys, verb, *TASK, *PLAN, *same, *words)
+        steps.append(
+            found["step_seconds"] if verb == "timeline" else found["plans"][0]["step_seconds"]
+        )
+    assert len(set(steps)) == len(several)
+
+
+def test_a_saved_answer_knows_its_adapter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, "search", *TASK, "--adapter", "lora", "--top", "1")
+    saved = tmp_path / "result.json"
+    saved.write_text(json.dumps(found), encoding="utf-8")
+    why = refused(capsys, "export", f"{saved}#1", "--to", "torchtitan")
+    assert "its launch files train all weights, not adapters" in why
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--lora-rank", "8"), "--lora-rank needs --adapter lora or --adapter qlora"),
+        (("--adapter", "qlore"), "unknown adapter 'qlore'; did you mean qlora"),
+        (("--adapter", "lora", "--lora-base", "nf4"), "contradicts --lora-base nf4: that is qlora"),
+        (("--adapter", "lora", "--framework", "megatron"), "train all weights, not adapters"),
+        (("--adapter", "lora", "--lora-targets", "attn"), "unknown LoRA target 'attn'"),
+        (("--adapter", "lora", "--global-batch", "0"), "global_batch must be a whole number"),
+    ],
+)
+def test_contradictions_are_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, "estimate", *TASK, *PLAN, *words)
+
+
+@pytest.mark.parametrize(
+    "words", [("--backend", "branch-and-bound"), ("--backend", "random", "--space", "staged")]
+)
+def test_searches_that_do_not_know_frozen_weights_say_so(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = refused(capsys, "search", *TASK, "--adapter", "lora", *words)
+    assert "does not know frozen weights; nearest: --backend exhaustive" in why

@@ -1,0 +1,105 @@
+"""`fits`: its table and its record agree with estimates, and every option changes them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from plan3d.cli.main import main
+
+ASKED = ["fits", "--model", "llama-3.1-8b", "--cluster", "a100-40gb-sxm"]
+
+
+def record(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    assert main([*words, "--json"]) == code
+    out: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return out
+
+
+def test_an_answer_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ASKED) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert not err
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    assert sum("QLoRA" in line for line in lines) == 2
+    assert sum(line.startswith("* ") for line in lines) == 2
+
+
+@pytest.mark.parametrize("row", range(2, 6))
+def test_rows_are_those_of_estimates(row: int, capsys: pytest.CaptureFixture[str]) -> None:
+    way = record(capsys, *ASKED, "--sequence", "1024")["ways"][row]
+    plan = f"recompute={way['recompute']} micro_batch={way['micro_batch']} zero={way['zero']}"
+    words = ("--gpus", "1", "--sequence", "1024", "--adapter", way["way"], "--plan", plan)
+    estimate = record(capsys, "estimate", *ASKED[1:], *words)
+    assert estimate["plans"][0]["step_seconds"] == way["step_seconds"]
+    assert estimate["plans"][0]["memory_bytes"]["total"] == pytest.approx(way["memory_bytes"])
+    assert estimate["task"]["trained_parameters"] == way["trained_parameters"]
+
+
+def test_the_largest_micro_batch_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    for way in record(capsys, *ASKED)["ways"][2:]:
+        assert way["fits"] is (way["probability_fits"] >= 0.95)
+        if not way["fits"]:
+            assert way["micro_batch"] == 1
+            continue
+        plan = f"recompute={way['recompute']} micro_batch={2 * way['micro_batch']}"
+        words = ("--gpus", "1", "--adapter", way["way"], "--plan", plan)
+        more = record(capsys, "estimate", *ASKED[1:], *words)["plans"][0]
+        assert more["probability_fits"] < 0.95
+        assert way["longest_sequence"] >= 2048
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gpus", "2"),
+        ("--sequence", "1024"),
+        ("--global-batch", "32"),
+        ("--lora-rank", "64"),
+        ("--lora-targets", "all-linear"),
+        ("--lora-base", "int8"),
+        ("--memory", "30 GiB"),
+        ("--precision", "fp16"),
+        ("--optimizer", "sgd"),
+        ("--software", "torchtitan"),
+    ],
+)
+def test_every_option_changes_the_table(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert record(capsys, *ASKED)["ways"] != record(capsys, *ASKED, *words)["ways"]
+
+
+def test_where_nothing_fits_the_exit_code_is_three(capsys: pytest.CaptureFixture[str]) -> None:
+    found = record(capsys, *ASKED, "--model", "llama-3.1-405b", code=3)
+    assert not any(way["fits"] for way in found["ways"])
+    assert {way["longest_sequence"] for way in found["ways"]} == {0}
+
+
+def test_ways_that_are_not_modelled_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model", "deepseek-v3", "--gpus", "16")
+    found = record(capsys, *ASKED, *words, code=3)
+    assert {way["way"] for way in found["ways"]} == {"full"}
+    (why,) = found["not_modelled"]
+    assert "multi-head latent attention" in why
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--gpus", "3", "--global-batch", "16"), "not a multiple of 3 GPUs; nearest: 15, 18"),
+        (("--lora-rank", "0"), "LoRA rank must be a whole number"),
+        (("--lora-base", "bf16"), "contradicts --lora-base bf16"),
+        (("--adapter", "lora"), "unknown option '--adapter'"),
+        (("--precision", "fp8"), "fp8"),
+    ],
+)
+def test_bad_questions_are_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ASKED, *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,92 @@
+"""What adapters are asked for in words, and what is refused by name."""
+
+from itertools import pairwise
+
+import pytest
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_adapters import adapters_of
+from plan3d.simulator.runs.run_model import model_of
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import TARGETS, Adapters
+from plan3d.simulator.workload.model import Model
+
+
+def question(model: str, adapters: Adapters) -> Task:
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=1)
+    sequence = Model.preset(model).sequence and 1024 if model != "resnet-50" else 1
+    return Task(
+        Model.preset(model), cluster, sequence=sequence or 1024, global_batch=8, adapters=adapters
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"),
+    [
+        (("attention",), ("q", "k", "v", "o")),
+        (("all-linear",), TARGETS),
+        (("v_proj", "q_proj"), ("q", "v")),
+        (("fc1", "fc2"), ("up", "down")),
+    ],
+)
+def test_targets_have_several_names(words: tuple[str, ...], targets: tuple[str, ...]) -> None:
+    assert Adapters(targets=words).targets == targets
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 0}, "LoRA rank must be a whole number from 1 to 4096, not 0"),
+        ({"rank": True}, "not True"),
+        ({"targets": ("q_prok",)}, "unknown LoRA target 'q_prok'; did you mean q_proj"),
+        ({"targets": ()}, "no LoRA targets; known: attention"),
+        ({"base": "nf5"}, "unknown format of frozen weights 'nf5'; did you mean nf4"),
+    ],
+)
+def test_bad_adapters_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        Adapters(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "message"),
+    [
+        ("resnet-50", ("q",), "resnet-50 is a layer list"),
+        ("deepseek-v3", ("q",), "multi-head latent attention"),
+        ("mixtral-8x7b", ("all",), "gate, up, down of mixtral-8x7b; nearest targets: attention"),
+        ("gpt3-125m", ("gate",), "gpt3-125m has none of the matrices gate"),
+    ],
+)
+def test_models_whose_adapters_are_not_modelled(
+    model: str, targets: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        question(model, Adapters(targets=targets))
+
+
+def test_a_wider_adapter_is_never_lighter_or_faster() -> None:
+    costs = [
+        evaluate(question("llama-7b", Adapters(rank=rank)), Plan()) for rank in (4, 16, 64, 256)
+    ]
+    for less, more in pairwise(costs):
+        assert less.step_seconds < more.step_seconds
+        assert less.memory_bytes < more.memory_bytes
+
+
+def test_published_runs_count_the_same_trained_parameters() -> None:
+    stated = [
+        run
+        for run in read_runs()
+        if run.stated("trainable_params")
+        and run.source == "litgpt_tables"
+        and run["peft"] in ("lora", "qlora")
+    ]
+    assert len(stated) == 35
+    for run in stated:
+        adapters = adapters_of(run)
+        assert adapters
+        assert adapters.parameters(model_of(run)) == run["trainable_params"], run["run"]
