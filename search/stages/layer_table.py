@@ -84,9 +84,9 @@ class LayerTable:
         """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
         return float(self.distinct.boundary[:, self.which].min())
 
-    def weights(self, dense: Value, expert: Value, units: Value) -> Weights:
+    def weights(self, dense: Value, expert: Value, units: Value, copies: Value) -> Weights:
         """Parameters that are sharded alike [s, n]."""
-        parameters = dense, expert, units, dense + expert
+        parameters = dense, expert, units, dense + expert, copies
         tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
         return Weights.of_layers(self.task, parameters, tp, ranks, self.folded)
 
@@ -95,7 +95,7 @@ class LayerTable:
         """The weights of one layer of each kind [s, k]."""
         table = self.distinct.table[self.which[:, 0]]
         dense, expert = table[..., Cost.DENSE_PARAMETERS], table[..., Cost.EXPERT_PARAMETERS]
-        return self.weights(dense, expert, np.ones_like(dense))
+        return self.weights(dense, expert, np.ones_like(dense), table[..., Cost.COPIES])
 
     @cached_property
     def held(self) -> Value:

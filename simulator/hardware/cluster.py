@@ -266,6 +266,7 @@ def _accelerator(file: Profile) -> Accelerator:
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
         training=TrainingTime(**file.section("kernels.training")),
+        format_shares=file.section("kernels.formats"),
         gemm_tables={w: _table(file, k) for w in WIDTHS if (k := _TABLE.format(w)) in file.tables},
         layer_tables={
             key.removeprefix(LAYERS).removesuffix(".table"): _table(file, key)

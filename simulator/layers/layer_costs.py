@@ -20,7 +20,7 @@ from ..operators.layer_work import AttentionWork, Strategy, Work
 from ..plan import tensor_grid
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication
+from . import grid_communication, quantisation
 from .communication import context_exposed, expert_exchange, expert_exposed, tensor_exposed
 from .gemm_times import in_order, seconds_by_kind
 from .layer_kinds import (
@@ -71,6 +71,8 @@ class Cost(IntEnum):
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
     ON_HOST = 18
     """Bytes kept per micro-batch in host memory instead."""
+    COPIES = 19
+    """Bytes of copies of weights in the format that products read."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -135,6 +137,7 @@ def _fill(
     column[Cost.EXPERT_PARAMETERS] = expert
     _fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
+    column[Cost.COPIES] = quantisation.weight_copies(kind, local, dense + expert)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):
@@ -279,6 +282,8 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     moved = moved * element / software.memory_bound_rate
     forward = kernel_times.memory_bound_seconds(moved, accelerator, work.kernels)
     backward = forward * (software.backward_bytes_ratio if ratio is None else ratio)
+    scaling = quantisation.seconds(work, local)
+    forward, backward = forward + scaling[0], backward + scaling[1]
     if loss is not None:
         measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
         return forward + measured, backward + layer_work.LOSS_BACKWARD * measured
@@ -301,6 +306,7 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
     moved = work.selective_bytes * (local.recipe.activation / 2) / task.software.memory_bound_rate
     accelerator = task.cluster.accelerator
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
+    out = out + quantisation.seconds_again(work.selective_gemms, local)
     if work.attention and not task.software.flash_attention:
         core = kernel_times.attention_seconds(
             work.attention, accelerator, local.recipe, task.software

@@ -13,7 +13,7 @@ from ..operators import layer_work
 from ..operators.layer_work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication
+from . import grid_communication, quantisation
 from .layer_kinds import LayerKind, Local
 
 UNFUSED_NORM_BYTES = 16.0
@@ -141,10 +141,13 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
     heads = attn.heads * attn.value_dim / s.tp
     cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads)
-    kept, dropped = 2 * norms + cores, np.zeros(tokens.shape)
+    operand = quantisation.kept_operand(local) / element
+    inputs = operand * norms
+    kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
+    kept = kept + quantisation.output_copy(local) * tokens * heads
     ops = software.selective
     if "layernorm" in ops:
-        dropped = dropped + norms
+        dropped = dropped + inputs
     if "out_proj" in ops:
         dropped = dropped + element * hidden / u
     if attn.kv_rank:
@@ -162,8 +165,8 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     if block.mlp:
         product = element * tokens * block.mlp.ffn / s.tp
         widths = _kept_widths(block.mlp.gated, task)
-        kept = kept + product * widths
-        dropped = dropped + product * _dropped_widths(widths, ops)
+        kept = kept + product * (widths - 1 + operand)
+        dropped = dropped + product * _dropped_widths(widths, operand, ops)
     if block.experts:
         routed, activation = _expert_activations(block.experts, local)
         kept = kept + routed
@@ -173,11 +176,12 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     return kept, dropped
 
 
-def _dropped_widths(widths: int, ops: tuple[str, ...]) -> int:
-    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops."""
+def _dropped_widths(widths: int, operand: float, ops: tuple[str, ...]) -> float:
+    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops; the
+    product counts as `operand`."""
     if "mlp" in ops or "mlp_in" in ops:
-        return widths
-    return int("gelu" in ops)
+        return widths - 1 + operand
+    return operand if "gelu" in ops else 0.0
 
 
 def _op_list_kept(block: Block, local: Local) -> Value:
@@ -203,10 +207,12 @@ def _expert_activations(experts: Experts, local: Local) -> tuple[Value, Value]:
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = layer_work.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
-    rows = 1 + task.software.keeps_expert_output
-    kept = _kept_widths(experts.gated, task) * product + element * routed * rows * task.model.hidden
+    operand = quantisation.kept_operand(local) / element
+    rows = operand + task.software.keeps_expert_output
+    widths = _kept_widths(experts.gated, task) - 1 + operand
+    kept = widths * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / local.split
     if experts.shared:
-        widths = _kept_widths(experts.shared.gated, task)
-        kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
-    return kept, product
+        shared = _kept_widths(experts.shared.gated, task) - 1 + operand
+        kept = kept + element * tokens * experts.shared.ffn * shared / s.tp
+    return kept, operand * product

@@ -89,7 +89,7 @@ def supported_precisions(task: Task) -> list[int]:
     return [
         code
         for code, recipe in RECIPES.items()
-        if all(form.name in peaks for form in recipe.formats)
+        if all(form.peak in peaks for form in recipe.formats)
     ]
 
 
@@ -266,7 +266,7 @@ RULES: tuple[Rule, ...] = (
 def _no_format(p: Plan, task: Task) -> str:
     for form in RECIPES[int(p.precision)].formats:
         try:
-            peak_flops(task.cluster.accelerator, form.name)
+            peak_flops(task.cluster.accelerator, form.peak)
         except InputError as error:
             return f"{error} (precision)"
     raise AssertionError("the rule holds")

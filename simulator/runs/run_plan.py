@@ -18,6 +18,13 @@ DISPATCH = {"deepep": 1, "hybridep": 1, "uccl": 1, "nvshmem": 1}
 """Dispatchers that send a token to a node once."""
 CONTEXT = {"p2p": "p2p", "allgather": "all-gather", "a2a": "a2a", "a2a+p2p": "p2p"}
 """How keys and values travel, in plans."""
+SCALING = {
+    "delayed": "fp8-delayed",
+    "blockwise": "fp8-blockwise",
+    "rowwise": "fp8-rowwise",
+    "rowwise-gw-hp": "fp8-rowwise",
+}
+"""Recipes of 8 bits, in plans, where rows call them otherwise."""
 OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam"}
 """Optimizers with the state of one that is modelled."""
 
@@ -64,9 +71,9 @@ def plan_of(run: PublishedRun) -> Plan:
 
 def _precision(run: PublishedRun) -> str:
     name = str(run["dtype"])
-    if name in ("mxfp8", "nvfp4", "tf32"):
+    if name == "tf32":
         raise InputError(f"precision {name} is not modelled")
-    return name
+    return SCALING.get(run.given("fp8_recipe", ""), name) if name == "fp8" else name
 
 
 def _shard(run: PublishedRun, ranks: int, zero: int) -> int:

@@ -254,11 +254,11 @@ def _mean_hop(task: Task, plans: Plan, stage: Column, received: Value, sent: Val
 
 def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
-    own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
-    dense, expert, units = added(own, into, size)
+    own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS, Cost.COPIES]]
+    dense, expert, units, copies = added(own, into, size)
     tp, dp = (largest(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
     units_of_largest = largest(runs.of_largest(runs.layers.unit_parameters), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
-    parameters = dense, expert, units, units_of_largest
+    parameters = dense, expert, units, units_of_largest, copies
     return Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)

@@ -3,6 +3,7 @@
     total = weights + gradients + optimizer + activations + logits + buffers + reserve
 
 ZeRO 1, 2 and 3 divide optimizer state, gradients and weights by the ranks that share them.
+Copies of weights in a scaled format live beside them, but where ZeRO 3 gathers a layer at a time.
 Logits are those that wait for the backward pass. Buffers are gathered inputs, boundary tensors,
 gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
 loss, which are never alive together; the reserve is the CUDA context, communicators and the
@@ -54,7 +55,10 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     """Bytes of weights, gradients and optimizer state under one ZeRO stage."""
     dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
-    return {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
+    held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
+    if zero < 3:
+        held["weights"] = held["weights"] + weights.copies
+    return held
 
 
 def with_activations(
@@ -93,6 +97,8 @@ def worst_bytes(
         if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
+        if zero < 3:
+            total += weights.copies
         if zero >= 2:
             total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed

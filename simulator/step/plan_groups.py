@@ -97,7 +97,7 @@ class PlanGroup:
         self.optimizer = int(plans.optimizer[0])
         self.recipe = RECIPES[int(plans.precision[0])]
         self.policy = policy_of(plans)
-        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.name)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.peak)
 
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""

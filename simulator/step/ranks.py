@@ -20,6 +20,10 @@ from ..task import Task
 from .stage_layouts import Placements
 
 
+TWICE = [Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.COPIES]
+"""What a rank that holds two chunks of two copies of the model has of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Parameters that are sharded alike, and the ranks that share them [class, skeleton]."""
@@ -31,6 +35,8 @@ class Weights:
     """Layers that gather and scatter them one by one."""
     unit_parameters: Value
     """Parameters of the largest layer on a rank."""
+    copies: Value
+    """Bytes of copies of weights in the format that products read."""
     data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.ProcessGroup
@@ -42,12 +48,12 @@ class Weights:
     def of_layers(
         cls,
         task: Task,
-        parameters: tuple[Value, Value, Value, Value],
+        parameters: tuple[Value, Value, Value, Value, Value],
         tp: Value,
         ranks: Value,
         folded: Value | float,
     ) -> Weights:
-        """Layers under one strategy: `parameters` are the first four fields, `ranks` dp cp, and
+        """Layers under one strategy: `parameters` are the first five fields, `ranks` dp cp, and
         `folded` etp ep."""
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
@@ -115,7 +121,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
-        stage[[Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS]] *= copies
+        stage[TWICE] *= copies
     return Ranks(
         costs=stage,
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
@@ -135,6 +141,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
+            copies=stage[Cost.COPIES],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
         ),

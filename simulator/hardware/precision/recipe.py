@@ -13,6 +13,25 @@ from .optimizers import MOMENTS, Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """What it takes to scale the operands of linear layers into their format; bytes an element.
+
+    `narrow` and `wide` are accelerators whose products of 8 bits want their operands along the
+    summed side only (Hopper: a transposed copy is made for the backward pass) and those that take
+    both sides of one copy.
+    """
+
+    moved: tuple[float, float]
+    """Read and written to quantise an activation or a gradient once for all its products, on narrow
+    and on wide accelerators."""
+    kept: float
+    """Of the copy of an input that waits for the weight gradient."""
+    copies: tuple[float, float]
+    """Of the copies of a weight that live beside it through all micro-batches, on narrow and on
+    wide accelerators."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Number formats of a training step; all sizes are bytes."""
 
@@ -38,6 +57,8 @@ class Recipe:
     """Of an activation that waits for the backward pass, or that a kernel between GEMMs moves."""
     sent: int
     """Of an activation or its gradient on its way to another rank."""
+    quantisation: Quantisation | None = None
+    """How operands are scaled; None where they are not."""
 
     @property
     def formats(self) -> tuple[NumberFormat, ...]:
@@ -48,6 +69,11 @@ class Recipe:
     def scaled(self) -> bool:
         """Operands of linear layers are scaled into their format."""
         return self.linear.scaled
+
+    @property
+    def operand_kept(self) -> float:
+        """Bytes an element of an input that waits for the weight gradient."""
+        return self.quantisation.kept if self.quantisation else self.activation
 
     def optimizer_bytes(self, optimizer: int) -> int:
         """Bytes a parameter of optimizer state."""
