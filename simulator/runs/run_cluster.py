@@ -15,6 +15,10 @@ ONE_ADAPTER = 100.0
 """Gb/s that a single adapter of a node carries: nodes with no more have one."""
 
 
+HBM2E_GIB, HBM2E_BANDWIDTH = 90.0, 2.41e12
+"""H100 boards with more than 80 GB have HBM2e, at 2.41 TB/s (arXiv:2604.11391, testbed)."""
+
+
 class Learned(NamedTuple):
     """A number and the origins of the published runs or curves that it was read from."""
 
@@ -40,6 +44,8 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     options["learned"] = learned
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
+    if run["board_power_w"]:
+        options["power_limit"] = run["board_power_w"]
     cluster = Cluster.profile(run["accelerator"], **options)
     if run["node_gbps"]:
         bandwidth = run["node_gbps"] * GBPS / cluster.gpus_per_node
@@ -50,5 +56,8 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     if "EFA" in run.given("inter_node_network", ""):
         known: dict[str, Any] = {n: of.value for n, of in _EFA.items() if learned or not of.origins}
         cluster = replace(cluster, network=replace(cluster.network, **known))
+    if run["accelerator"] == "h100-sxm" and run.given("board_memory_gib", 0.0) > HBM2E_GIB:
+        slower = replace(cluster.accelerator, memory_bandwidth=HBM2E_BANDWIDTH)
+        cluster = replace(cluster, accelerator=slower)
     used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))

@@ -131,6 +131,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if not software.provenance["attention_rate"].origins and run.stated("attention_kernel"):
         generation = run["accelerator"][0].upper()
         out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
+    if run["compile"] is False and run.stated("compile") and software.name == "torchtitan":
+        out |= {"norm_bytes": _UNFUSED_NORM["norm_bytes"]}
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:
@@ -143,6 +145,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
     if run["loss"] in loss:
         out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
+    elif run["loss"] == "unfused" and software.name == "megatron-core":
+        out["logit_bytes"], out["kept_logit_bytes"] = 6.0, 4.0
     return out
 
 
