@@ -102,7 +102,7 @@ class CollectiveBounds:
         both = [np.zeros_like(sizes), np.zeros_like(sizes)]
         both[part] = sizes
         t = self.layers
-        weights = t.weights(both[0], both[1], np.ones_like(sizes), np.zeros_like(sizes))
+        weights = t.weights(both[0], both[1], np.ones_like(sizes))
         return _whole(data_parallel.synchronisation(t.task, t.recipe, weights))
 
     def _chord(self, parameters: Value, part: int) -> tuple[Value, Value]:

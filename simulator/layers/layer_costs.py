@@ -73,6 +73,11 @@ class Cost(IntEnum):
     """Bytes kept per micro-batch in host memory instead."""
     COPIES = 19
     """Bytes of copies of weights in the format that products read."""
+    MATRICES = 20
+    """Parameters of hidden layers: those that are neither of embedding nor of head."""
+    ORTHOGONAL = 21
+    """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
+    muon_tp_mode blockwise)."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -138,6 +143,9 @@ def _fill(
     _fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
     column[Cost.COPIES] = quantisation.weight_copies(kind, local, dense + expert)
+    if kind.block:
+        column[Cost.MATRICES] = dense + expert
+        column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):

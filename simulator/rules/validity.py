@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES
+from ..hardware.precision import RECIPES, Optimizer
 from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
@@ -25,6 +25,7 @@ from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
+from ..workload.model import Network
 from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
@@ -256,6 +257,18 @@ RULES: tuple[Rule, ...] = (
         ("precision",),
         _computes,
         lambda p, t: _no_format(p, t),
+    ),
+    Rule(
+        "muon-whole-matrices",
+        ("optimizer", "zero", "offload_optimizer"),
+        lambda p, t: (
+            (p.optimizer != Optimizer.MUON)
+            | ((p.zero < 2) & (p.offload_optimizer == 0) & (not isinstance(t.model, Network)))
+        ),
+        lambda p, t: (
+            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in shards "
+            f"(zero={p.zero}), on the host or of a layer list are not modelled; nearest: zero=1"
+        ),
     ),
     *SYNC_RULES,
     *OFFLOAD_RULES,

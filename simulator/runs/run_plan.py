@@ -25,7 +25,7 @@ SCALING = {
     "rowwise-gw-hp": "fp8-rowwise",
 }
 """Recipes of 8 bits, in plans, where rows call them otherwise."""
-OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam"}
+OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam", "muon": "muon"}
 """Optimizers with the state of one that is modelled."""
 
 

@@ -56,6 +56,7 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
     held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
+    held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
     if zero < 3:
         held["weights"] = held["weights"] + weights.copies
     return held
@@ -97,6 +98,7 @@ def worst_bytes(
         if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
+        total += _bytes_of_ends(states, zero, weights)
         if zero < 3:
             total += weights.copies
         if zero >= 2:
@@ -125,6 +127,7 @@ def bytes_of_states(
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
         "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
+        "ends": 0.0 if software.optimizer_memory else recipe.bytes_of_ends(optimizer),
     }
 
 
@@ -146,6 +149,14 @@ def _bytes_per_parameter(
         / (shards if zero >= 2 else 1.0),
         "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),
     }
+
+
+def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
+    """Bytes of optimizer state that parameters of embedding and head have besides."""
+    if not states["ends"]:
+        return 0.0
+    parameters = weights.dense + weights.expert - weights.matrices
+    return states["ends"] * parameters / (weights.data_group.ranks if zero >= 1 else 1.0)
 
 
 def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:

@@ -5,6 +5,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,16 @@ from ..task import Task
 from .stage_layouts import Placements
 
 
-TWICE = [Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.COPIES]
+OF_WEIGHTS = {
+    "dense": Cost.DENSE_PARAMETERS,
+    "expert": Cost.EXPERT_PARAMETERS,
+    "units": Cost.UNITS,
+    "copies": Cost.COPIES,
+    "matrices": Cost.MATRICES,
+    "orthogonal": Cost.ORTHOGONAL,
+}
+"""Columns of a layer's cost that fields of Weights add up."""
+TWICE = [Cost.LOGITS, *(cost for name, cost in OF_WEIGHTS.items() if name != "units")]
 """What a rank that holds two chunks of two copies of the model has of both."""
 
 
@@ -37,6 +47,10 @@ class Weights:
     """Parameters of the largest layer on a rank."""
     copies: Value
     """Bytes of copies of weights in the format that products read."""
+    matrices: Value
+    """Parameters of hidden layers among them."""
+    orthogonal: Value
+    """FLOPs to orthogonalise these once."""
     data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.ProcessGroup
@@ -48,16 +62,16 @@ class Weights:
     def of_layers(
         cls,
         task: Task,
-        parameters: tuple[Value, Value, Value, Value, Value],
+        parameters: Mapping[str, Value],
         tp: Value,
         ranks: Value,
         folded: Value | float,
     ) -> Weights:
-        """Layers under one strategy: `parameters` are the first five fields, `ranks` dp cp, and
-        `folded` etp ep."""
+        """Layers under one strategy: `parameters` are all fields that are no ranks, `ranks` dp cp,
+        and `folded` etp ep."""
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
-            *parameters,
+            **parameters,
             data_group=collectives.place(ranks, tp, task.cluster),
             expert_group=collectives.place(experts, folded, task.cluster),
         )
@@ -142,6 +156,8 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
             copies=stage[Cost.COPIES],
+            matrices=stage[Cost.MATRICES],
+            orthogonal=stage[Cost.ORTHOGONAL],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .number_formats import NumberFormat
-from .optimizers import MOMENTS, Optimizer
+from .optimizers import BYTES_OF_8BIT, MOMENTS, Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,17 @@ class Recipe:
         """Bytes an element of an input that waits for the weight gradient."""
         return self.quantisation.kept if self.quantisation else self.activation
 
-    def optimizer_bytes(self, optimizer: int) -> int:
-        """Bytes a parameter of optimizer state."""
-        return self.master + sum(self.moments[: MOMENTS[Optimizer(optimizer)]])
+    def optimizer_bytes(self, optimizer: int) -> float:
+        """Bytes a parameter of optimizer state; of Muon a parameter of a hidden matrix."""
+        if optimizer == Optimizer.ADAM_8BIT:
+            return self.master + BYTES_OF_8BIT
+        return self.master + sum(self.moments[i] for i in MOMENTS[Optimizer(optimizer)])
+
+    def bytes_of_ends(self, optimizer: int) -> float:
+        """Bytes of optimizer state that a parameter of embedding or head has besides."""
+        if optimizer != Optimizer.MUON:
+            return 0.0
+        return self.optimizer_bytes(Optimizer.ADAM) - self.optimizer_bytes(optimizer)
 
     def of_head(self) -> Recipe:
         """The recipe of the GEMM that makes logits."""
