@@ -69,6 +69,9 @@ class TrainingTime:
     streaming_efficiency: float = 0.85
     """Share of memory bandwidth that long element-wise passes reach: optimizer, gradient
     accumulation, softmax over stored scores (STREAM triad: 0.83 to 0.89 on A100 and H100)."""
+    scaling_efficiency: float | None = None
+    """Share of memory bandwidth at which kernels that scale operands into 8 bits and fewer move the
+    bytes that a recipe counts; None for that of other memory-bound kernels."""
     loss_efficiency: float | None = None
     """Share of memory bandwidth at which cross-entropy moves the bytes that the cost model counts
     (layer_work.LOSS_BYTES); None for that of other memory-bound kernels."""

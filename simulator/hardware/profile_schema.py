@@ -46,7 +46,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
     "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
     "kernels.training": {
         **dict.fromkeys(("dgrad_rate", "wgrad_rate", "grouped_rate", "sustained"), _SHARE),
-        **dict.fromkeys(("streaming_efficiency", "loss_efficiency"), _SHARE),
+        **dict.fromkeys(("streaming_efficiency", "loss_efficiency", "scaling_efficiency"), _SHARE),
         "backward_bytes_ratio": _RATIO,
         "layer_floor": _TIME,
     },

@@ -3,9 +3,10 @@
 Legend: [m, k] times [k, n], input [m, k], weight [k, n], gradient of the output [m, n]. An operand
 is scaled once for both products that read it. Neglected: casts that norms and activations take in,
 scales of tensors, and the weights of a step's first micro-batch where copies are kept.
-Source: Transformer Engine d0067d0, docs/examples/gemm_profiling: what scaling adds to the GEMMs of a
+Check: Transformer Engine d0067d0, docs/examples/gemm_profiling: what scaling adds to the GEMMs of a
 layer is, with the bytes of the recipes, read and written at 0.58 (nvfp4) to 0.94 (fp8-delayed) of
-the bandwidth of B300 and 0.89 to 0.94 of H200 NVL; profiles have 0.66 for such kernels.
+the bandwidth of B300 and 0.89 to 0.94 of H200 NVL; profiles have 0.67 and 0.73, from such kernels
+timed alone (scaling_efficiency).
 """
 
 from __future__ import annotations
@@ -59,8 +60,14 @@ def _inputs(gemms: list[Gemm], local: Local) -> Value:
 
 
 def _seconds(moved: Value, kernels: int, local: Local) -> Value:
-    rate = local.task.software.memory_bound_rate
-    return kernel_times.memory_bound_seconds(moved / rate, local.task.cluster.accelerator, kernels)
+    accelerator = local.task.cluster.accelerator
+    measured = accelerator.training.scaling_efficiency
+    if measured is None:
+        moved = moved / local.task.software.memory_bound_rate
+        return kernel_times.memory_bound_seconds(moved, accelerator, kernels)
+    rate = measured * accelerator.memory_bandwidth
+    out: Value = kernels * accelerator.memory_bound.latency + moved / rate
+    return out
 
 
 def kept_operand(local: Local) -> float:
