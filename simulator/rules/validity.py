@@ -18,6 +18,7 @@ from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Optimizer
+from ..hardware.precision.number_formats import FP8
 from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
@@ -34,6 +35,10 @@ from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
+
+
+_KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
+"""Recipes whose weights may be in 8 bits."""
 
 
 def _heads(task: Task) -> tuple[int, ...]:
@@ -257,6 +262,16 @@ RULES: tuple[Rule, ...] = (
         ("precision",),
         _computes,
         lambda p, t: _no_format(p, t),
+    ),
+    Rule(
+        "scaled-parameters",
+        ("fp8_params", "precision", "zero"),
+        lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
+        lambda p, t: (
+            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of 8 "
+            f"bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
+            f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
+        ),
     ),
     Rule(
         "muon-whole-matrices",

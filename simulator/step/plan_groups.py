@@ -96,7 +96,8 @@ class PlanGroup:
         self.task, self.plans, self.rows = task, plans, rows
         self.zero = data_parallel.zero_in_pipeline(plans.zero, plans.pp)
         self.optimizer = int(plans.optimizer[0])
-        self.recipe = RECIPES[int(plans.precision[0])]
+        recipe = RECIPES[int(plans.precision[0])]
+        self.recipe = recipe.with_scaled_parameters() if plans.fp8_params[0] else recipe
         self.policy = policy_of(plans)
         self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.peak)
 

@@ -59,6 +59,8 @@ class Recipe:
     """Of an activation or its gradient on its way to another rank."""
     quantisation: Quantisation | None = None
     """How operands are scaled; None where they are not."""
+    gathered: float | None = None
+    """Of a parameter of a linear layer as ranks gather it; None for that of `weight`."""
 
     @property
     def formats(self) -> tuple[NumberFormat, ...]:
@@ -86,6 +88,21 @@ class Recipe:
         if optimizer != Optimizer.MUON:
             return 0.0
         return self.optimizer_bytes(Optimizer.ADAM) - self.optimizer_bytes(optimizer)
+
+    def with_scaled_parameters(self) -> Recipe:
+        """The recipe whose linear layers have no 16-bit weight beside the copies that products read:
+        it is made from the optimizer's, and gathered as it is multiplied. Formats with a scale a
+        block gather 16 bits, from which both copies are made.
+
+        Source: Megatron-Core, fp8_param_gather; Transformer Engine, quantized_model_init.
+        """
+        how = self.quantisation
+        if how is None:
+            return self
+        copies = (how.copies[0] - self.weight, how.copies[1] - self.weight)
+        whole = self.linear.operand == int(self.linear.operand)
+        gathered = self.linear.operand if whole else float(self.weight)
+        return replace(self, quantisation=replace(how, copies=copies), gathered=gathered)
 
     def of_head(self) -> Recipe:
         """The recipe of the GEMM that makes logits."""
