@@ -192,10 +192,6 @@ def _check_complete(where: str, profile: Profile, base: str) -> None:
         raise problem(where, f"accelerator.peak.fp32: missing{hint}")
     if not {"accelerator.peak.bf16", "accelerator.peak.fp16"} & present:
         raise problem(where, "accelerator.peak: needs bf16 or fp16")
-    for form in FORMATS.values():
-        peak, section = f"accelerator.peak.{form.name}", f"kernels.formats.{form.name}"
-        if section in present and peak not in present:
-            raise problem(where, f"{section}: without {peak}")
     for width in WIDTHS:
         peaks = [f"accelerator.peak.{f.name}" for f in FORMATS.values() if f.width == width]
         if f"kernels.gemm.{width}.efficiency" in present and not present.intersection(peaks):

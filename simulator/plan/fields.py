@@ -175,6 +175,7 @@ class PlanFields:
         help="weights of linear layers are kept and gathered in their 8-bit format",
         values=FLAG,
         turn=145,
+        ranked=True,
         plain=True,
         header="fp8-w",
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ...base.arrays import Value
+if TYPE_CHECKING:
+    from ...base.arrays import Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

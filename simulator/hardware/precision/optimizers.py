@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from ...base.arrays import Value
+if TYPE_CHECKING:
+    from ...base.arrays import Value
 
 
 class Optimizer(IntEnum):

@@ -264,6 +264,19 @@ REFUSED = [
         "4 micro-batches are fewer than pp = 16, which the breadth-first schedule needs",
     ),
     ("precision-on-accelerator", task(cluster="a100-80gb-sxm"), {"precision": "fp8"}, "no fp8"),
+    (
+        "precision-on-accelerator",
+        task(cluster="h100-sxm"),
+        {"precision": "nvfp4"},
+        "has no nvfp4 arithmetic",
+    ),
+    (
+        "scaled-parameters",
+        task(),
+        {"fp8_params": 1, "precision": "fp8", "zero": 0},
+        "here precision=fp8 zero=0; nearest: fp8_params=0",
+    ),
+    ("muon-whole-matrices", task(), {"optimizer": "muon", "zero": 3}, "zero=3"),
     ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
     ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
     (
