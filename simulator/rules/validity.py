@@ -36,7 +36,6 @@ from .pipeline_rules import PIPELINE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
 
-
 _KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
 """Recipes whose weights may be in 8 bits."""
 
@@ -268,8 +267,8 @@ RULES: tuple[Rule, ...] = (
         ("fp8_params", "precision", "zero"),
         lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
         lambda p, t: (
-            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of 8 "
-            f"bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
+            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
+            f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
             f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
         ),
     ),
@@ -281,8 +280,9 @@ RULES: tuple[Rule, ...] = (
             | ((p.zero < 2) & (p.offload_optimizer == 0) & (not isinstance(t.model, Network)))
         ),
         lambda p, t: (
-            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in shards "
-            f"(zero={p.zero}), on the host or of a layer list are not modelled; nearest: zero=1"
+            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in "
+            f"shards (zero={p.zero}), on the host or of a layer list are not modelled; nearest: "
+            "zero=1"
         ),
     ),
     *SYNC_RULES,

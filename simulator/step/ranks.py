@@ -20,7 +20,6 @@ from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 
-
 OF_WEIGHTS = {
     "dense": Cost.DENSE_PARAMETERS,
     "expert": Cost.EXPERT_PARAMETERS,

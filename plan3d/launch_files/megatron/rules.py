@@ -20,7 +20,7 @@ from plan3d.simulator.task import Task
 
 from .. import shape
 from ..exporter import expresses, only, said
-from .spelling import offloaded_layers, percent_of
+from .spelling import FP8_RECIPES, offloaded_layers, percent_of
 
 EXPRESSES = (
     shape.LATENT,
@@ -44,7 +44,7 @@ EXPRESSES = (
 )
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
-PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
+PRECISIONS = (*FP8_RECIPES.values(), Precision.FP16, Precision.FP32, Precision.BF16)
 
 
 def _ends_fit(p: Any, task: Task) -> Any:
@@ -109,8 +109,7 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
             f"{prefix}-experts-bf16",
             ("precision",),
             lambda p, t: (
-                (p.precision == Precision.BF16)
-                | (p.precision == Precision.FP8)
+                np.isin(p.precision, (Precision.BF16, *FP8_RECIPES.values()))
                 | (shape.EXPERTS not in shape.features(t.model))
             ),
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",

@@ -67,5 +67,5 @@ RATE_OF_PEAK = 0.93
 """Rate of a scaled product over the 16-bit one of the same sizes, as a share of the ratio of their
 peaks, where none was measured: 0.95 (fp8) on H200 NVL, 0.95 (fp8), 0.90 (mxfp8) and 0.86 (nvfp4) on
 B300, medians 0.94 to 0.98 of 128 x 128 blocks on H100 to GB300. Source: Transformer Engine
-d0067d0, docs/examples/gemm_profiling, operands already quantised; GEMM tables of aiconfigurator-core
-0.12.0 (sglang), less the quantisation of the activation."""
+d0067d0, docs/examples/gemm_profiling, operands already quantised; GEMM tables of
+aiconfigurator-core 0.12.0 (sglang), less the quantisation of the activation."""

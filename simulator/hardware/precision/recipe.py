@@ -90,9 +90,9 @@ class Recipe:
         return self.optimizer_bytes(Optimizer.ADAM) - self.optimizer_bytes(optimizer)
 
     def with_scaled_parameters(self) -> Recipe:
-        """The recipe whose linear layers have no 16-bit weight beside the copies that products read:
-        it is made from the optimizer's, and gathered as it is multiplied. Formats with a scale a
-        block gather 16 bits, from which both copies are made.
+        """The recipe whose linear layers have no 16-bit weight beside the copies that products
+        read: it is made from the optimizer's, and gathered as it is multiplied. Formats with a
+        scale a block gather 16 bits, from which both copies are made.
 
         Source: Megatron-Core, fp8_param_gather; Transformer Engine, quantized_model_init.
         """

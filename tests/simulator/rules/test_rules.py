@@ -411,7 +411,7 @@ RANGES = {
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
 fields |= {name: st.integers(0, choice.most) for name, choice in CHOICES.items()}
-fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel"))}
+fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel", "fp8"))}
 anything = st.fixed_dictionaries(fields)
 layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))
 near = st.sampled_from((1, 2, 4, 8))
