@@ -44,6 +44,7 @@ EXPRESSES = (
 )
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
+WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
 PRECISIONS = (*FP8_RECIPES.values(), Precision.FP16, Precision.FP32, Precision.BF16)
 
 
@@ -63,6 +64,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         expresses(f"{prefix}-model", title, EXPRESSES),
         only(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
         only(f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"),
+        only(f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"),
         Rule(
             f"{prefix}-end-stages",
             ("first_stage_layers", "last_stage_layers", "virtual_stages", "pp"),
