@@ -38,10 +38,10 @@ def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
     if how is None or work.logits:
         return 0.0, 0.0
     moved = _of(local, how.moved)
-    weights: Value | float = 0.0
+    none = weights = np.zeros(local.s.tp.shape)
     if not local.task.software.keeps_scaled:
-        weights = sum(((g.batch * g.k) * g.n for g in work.gemms), np.zeros(local.s.tp.shape))
-    gradients = sum(((g.batch * g.m) * g.n for g in work.gemms), np.zeros(local.s.tp.shape))
+        weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
+    gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
     kernels = len(work.gemms)
     forward = _seconds(moved * (_inputs(work.gemms, local) + weights), kernels, local)
     return forward, _seconds(moved * (gradients + weights), kernels, local)
@@ -56,7 +56,8 @@ def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
 
 
 def _inputs(gemms: list[Gemm], local: Local) -> Value:
-    return sum(((g.batch * g.m) * g.k for g in gemms), np.zeros(local.s.tp.shape))
+    none = np.zeros(local.s.tp.shape)
+    return sum((none + g.batch * g.m * g.k for g in gemms), none)
 
 
 def _seconds(moved: Value, kernels: int, local: Local) -> Value:

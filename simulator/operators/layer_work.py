@@ -348,8 +348,7 @@ def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list
 def orthogonalisation(gemms: list[Gemm]) -> Value:
     """FLOPs to orthogonalise the weights of some products, fused ones as one matrix."""
     sides = ((np.minimum(g.n, g.k), np.maximum(g.n, g.k), g.batch) for g in gemms)
-    out: Value = sum(batch * orthogonalisation_flops(n, m) for n, m, batch in sides)
-    return out
+    return sum((batch * orthogonalisation_flops(n, m) for n, m, batch in sides), np.zeros(1))
 
 
 def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:

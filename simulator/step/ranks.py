@@ -70,7 +70,7 @@ class Weights:
         and `folded` etp ep."""
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
-            **parameters,
+            **dict(parameters),  # type: ignore[arg-type]
             data_group=collectives.place(ranks, tp, task.cluster),
             expert_group=collectives.place(experts, folded, task.cluster),
         )
