@@ -18,7 +18,7 @@ from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
-from plan3d.simulator.step.ranks import Weights
+from plan3d.simulator.step.ranks import OF_WEIGHTS, Weights
 from plan3d.simulator.task import Task
 
 ZEROS = 4
@@ -84,9 +84,11 @@ class LayerTable:
         """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
         return float(self.distinct.boundary[:, self.which].min())
 
-    def weights(self, dense: Value, expert: Value, units: Value) -> Weights:
-        """Parameters that are sharded alike [s, n]."""
-        parameters = dense, expert, units, dense + expert
+    def weights(self, dense: Value, expert: Value, units: Value, **others: Value) -> Weights:
+        """Parameters that are sharded alike [s, n]; what is not given is 0."""
+        parameters = dict.fromkeys(OF_WEIGHTS, np.zeros_like(dense)) | others
+        parameters |= {"dense": dense, "expert": expert, "units": units}
+        parameters["unit_parameters"] = dense + expert
         tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
         return Weights.of_layers(self.task, parameters, tp, ranks, self.folded)
 
@@ -94,8 +96,7 @@ class LayerTable:
     def single(self) -> Weights:
         """The weights of one layer of each kind [s, k]."""
         table = self.distinct.table[self.which[:, 0]]
-        dense, expert = table[..., Cost.DENSE_PARAMETERS], table[..., Cost.EXPERT_PARAMETERS]
-        return self.weights(dense, expert, np.ones_like(dense))
+        return self.weights(**{name: table[..., cost] for name, cost in OF_WEIGHTS.items()})
 
     @cached_property
     def held(self) -> Value:

@@ -45,7 +45,7 @@ EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
 SPELLED = tuple(name for name in CATEGORICAL if name not in TRAINED)
 """Fields that are tried with all their names."""
-SWITCHED = those(lambda field: isinstance(field.values, Flag))
+SWITCHED = those(lambda field: isinstance(field.values, Flag) and field.name not in TRAINED)
 """Fields that are tried both ways, also where a search lets them follow from others."""
 ON_HOST_VALUES = (0, 50, 100)
 """Percent that is tried of them."""

@@ -66,8 +66,8 @@ def _points(costs: Costs, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
         sizes = kernel_times.stack_gemms(work.gemms, 1)[:, :, 0].T
         for (m, n, k, batch), s in zip(sizes.tolist(), seconds[:, 0].tolist(), strict=True):
             flops = 2 * m * n * k * batch
-            intensity = flops / (own.linear.operand * (m * k + k * n + m * n) * batch)
-            peak = peak_flops(machine, own.linear.name)
+            intensity = flops / (own.linear.moved(m, n, k) * batch)
+            peak = peak_flops(machine, own.linear.peak)
             roof = min(peak, machine.memory_bandwidth * intensity)
             sides = (round(m), round(n), round(k))
             yield GemmPoint(kind.name, sides, round(batch), intensity, flops / s, roof)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..base.errors import InputError
+from .precision.number_formats import BF16, FP16, RATE_OF_PEAK, NumberFormat
 from .profile_file import TableFile
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class TrainingTime:
     streaming_efficiency: float = 0.85
     """Share of memory bandwidth that long element-wise passes reach: optimizer, gradient
     accumulation, softmax over stored scores (STREAM triad: 0.83 to 0.89 on A100 and H100)."""
+    scaling_efficiency: float | None = None
+    """Share of memory bandwidth at which kernels that scale operands into 8 bits and fewer move the
+    bytes that a recipe counts; None for that of other memory-bound kernels."""
     loss_efficiency: float | None = None
     """Share of memory bandwidth at which cross-entropy moves the bytes that the cost model counts
     (layer_work.LOSS_BYTES); None for that of other memory-bound kernels."""
@@ -93,10 +97,14 @@ class Accelerator:
     peak: Mapping[str, float]
     """Dense FLOP/s by number format (precision.number_formats); absent = cannot."""
     gemm: Mapping[str, GemmTime]
-    """By width of operands."""
+    """By width of operands; scaled formats of a width that is absent go with 16 bits
+    (format_rate)."""
     attention: AttentionTime
     memory_bound: MemoryBoundTime
     training: TrainingTime = TrainingTime()
+    format_shares: Mapping[str, float] = field(default_factory=dict)
+    """Rate of products in a scaled format over those in 16 bits, as a share of the ratio of their
+    peaks (precision.number_formats)."""
     gemm_tables: Mapping[str, TableFile] = field(default_factory=dict)
     """Measured GEMM times by operand width; the constants above serve where there is none."""
     layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
@@ -111,3 +119,15 @@ def peak_flops(accelerator: Accelerator, number_format: str) -> float:
             f"it has {', '.join(accelerator.peak)}"
         )
     return accelerator.peak[number_format]
+
+
+def format_rate(accelerator: Accelerator, form: NumberFormat) -> float:
+    """Rate of a product in a scaled format over the one in 16 bits, both bound by arithmetic and
+    with operands that are quantised already."""
+    share = accelerator.format_shares.get(form.name, RATE_OF_PEAK)
+    return share * peak_flops(accelerator, form.peak) / usual_peak(accelerator)
+
+
+def usual_peak(accelerator: Accelerator) -> float:
+    """Dense FLOP/s of 16 bits."""
+    return accelerator.peak.get(BF16.name) or peak_flops(accelerator, FP16.name)

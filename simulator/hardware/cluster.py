@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import profile_base
-from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
+from .accelerator import (
+    SUSTAINED,
+    Accelerator,
+    AttentionTime,
+    GemmTime,
+    MemoryBoundTime,
+    TrainingTime,
+)
 from .leaves import problem, shown
 from .precision.number_formats import WIDTHS
 from .profile_file import (
@@ -45,6 +52,12 @@ __all__ = [
 
 MOST_GPUS = 10_000_000
 USER = "given by the user"
+POWER, SUSTAINS = "accelerator.power", "kernels.training.sustained"
+POWER_EXPONENT = 0.85
+"""Of the rate that long GEMMs keep, over the power limit: 0.86 and 0.77 from 300 and 450 to 600 W
+on RTX PRO 6000 (gpu_burn, voipmonitor/rtx6kpro@29f3863), 0.85 from H200 NVL at 600 W (Transformer
+Engine d0067d0, docs/examples/gemm_profiling) to H200 SXM at 700 W (long bf16 GEMMs of sglang in
+aiconfigurator-core 0.12.0)."""
 _TABLE = "kernels.gemm.{}.table"
 
 
@@ -154,15 +167,17 @@ class Cluster:
         network_latency: float | None = None,
         latency_per_node: float | None = None,
         network: str | None = None,
+        power_limit: float | None = None,
         learned: bool = True,
     ) -> Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72. The
         other arguments replace numbers of the profile: SI units, bandwidths in one direction for
-        one GPU. The collectives follow intra_node_bandwidth in proportion. `network` names one
-        with constants of its own (EFA), at the machine's bandwidth. Not `learned`: nothing that
-        published runs taught (profile_file.neutral).
+        one GPU. The collectives follow intra_node_bandwidth in proportion, what GEMMs sustain a
+        power_limit below the board's (watts). `network` names one with constants of its own
+        (EFA), at the machine's bandwidth. Not `learned`: nothing that published runs taught
+        (profile_file.neutral).
         """
         changes = {
             "accelerator.memory": memory,
@@ -170,6 +185,7 @@ class Cluster:
             "links.network.bandwidth": inter_node_bandwidth,
             "links.network.latency": network_latency,
             "links.network.latency_per_node": latency_per_node,
+            POWER: power_limit,
         }
         given = {key: value for key, value in changes.items() if value is not None}
         file = read_profile(name_or_path)
@@ -199,7 +215,19 @@ def _override(file: Profile, changes: Mapping[str, float]) -> Profile:
     if profile_base.LINK in new:
         scaled = profile_base.of_link(file.numbers, new[profile_base.LINK])
         file = file.changed(scaled, "the profile's, in proportion to the bandwidth of the user")
+    if POWER in new:
+        file = file.changed(_sustained_at(file, new[POWER]), "the profile's, at the user's power")
     return file.changed(new, USER, "datasheet")
+
+
+def _sustained_at(file: Profile, power: float) -> dict[str, float]:
+    """The share of the isolated rate that GEMMs keep under a lower power limit."""
+    usual = file.numbers[POWER]
+    if power > usual:
+        most = f"{power:g} W is more than the {usual:g} W of {file.name}"
+        raise problem("power_limit", f"{most}; nearest: {usual:g}")
+    share = file.numbers.get(SUSTAINS, SUSTAINED)
+    return {SUSTAINS: share * (power / usual) ** POWER_EXPONENT}
 
 
 def _resize(
@@ -273,6 +301,7 @@ def _accelerator(file: Profile) -> Accelerator:
         attention=AttentionTime(**file.section("kernels.attention")),
         memory_bound=MemoryBoundTime(**file.section("kernels.memory_bound")),
         training=TrainingTime(**file.section("kernels.training")),
+        format_shares=file.section("kernels.formats"),
         gemm_tables={w: _table(file, k) for w in WIDTHS if (k := _TABLE.format(w)) in file.tables},
         layer_tables={
             key.removeprefix(LAYERS).removesuffix(".table"): _table(file, key)

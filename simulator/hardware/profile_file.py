@@ -18,7 +18,7 @@ from ..base.names import LONGEST_PATH
 from ..base.names import path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem
-from .precision.number_formats import EVERYWHERE, FORMATS
+from .precision.number_formats import FORMATS, WIDTHS
 from .profile_aliases import nearest, profile_of
 from .profile_schema import (
     FIELDS,
@@ -247,10 +247,9 @@ def _check_complete(where: str, profile: Profile, base: str) -> None:
         raise problem(where, f"accelerator.peak.fp32: missing{hint}")
     if not {"accelerator.peak.bf16", "accelerator.peak.fp16"} & present:
         raise problem(where, "accelerator.peak: needs bf16 or fp16")
-    for form in FORMATS.values():
-        peak, section = f"accelerator.peak.{form.name}", f"kernels.gemm.{form.width}"
-        both = peak in present, f"{section}.efficiency" in present
-        if form.width not in EVERYWHERE and both[0] != both[1]:
-            raise problem(where, f"{peak} and [{section}]: give both or neither")
+    for width in WIDTHS:
+        peaks = [f"accelerator.peak.{f.name}" for f in FORMATS.values() if f.width == width]
+        if f"kernels.gemm.{width}.efficiency" in present and not present.intersection(peaks):
+            raise problem(where, f"[kernels.gemm.{width}]: without {' or '.join(peaks)}")
     if profile.numbers["node.gpus"] > profile.numbers["links.fast.gpus"]:
         raise problem(where, "node.gpus: more than links.fast.gpus")

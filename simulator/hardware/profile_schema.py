@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .leaves import Quantity
-from .precision.number_formats import EVERYWHERE, FORMATS, WIDTHS
+from .precision.number_formats import EVERYWHERE, FORMATS, SCALED, WIDTHS
 
 _MEMORY = Quantity(dimension="memory", example="GiB")
 _MESSAGE = Quantity(dimension="memory", example="kB")
@@ -47,10 +47,11 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
     "kernels.memory_bound": {"efficiency": _SHARE, "latency": _TIME},
     "kernels.training": {
         **dict.fromkeys(("dgrad_rate", "wgrad_rate", "grouped_rate", "sustained"), _SHARE),
-        **dict.fromkeys(("streaming_efficiency", "loss_efficiency"), _SHARE),
+        **dict.fromkeys(("streaming_efficiency", "loss_efficiency", "scaling_efficiency"), _SHARE),
         "backward_bytes_ratio": _RATIO,
         "layer_floor": _TIME,
     },
+    "kernels.formats": dict.fromkeys(SCALED, _SHARE),
     "node": {"gpus": _GPUS},
     "host": {
         "link_bandwidth": _BANDWIDTH,
@@ -99,7 +100,7 @@ def names_in(prefix: str) -> list[str]:
     return sorted({k[len(prefix) :].split(".")[0] for k in FIELDS if k.startswith(prefix)})
 
 
-ONE_BY_ONE = ("accelerator.peak", "kernels.training")
+ONE_BY_ONE = ("accelerator.peak", "kernels.training", "kernels.formats")
 """Sections of which a machine may lack any number."""
 OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",

@@ -95,6 +95,10 @@ class Software:
     offloads_gradients: bool
     """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
     ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
+    keeps_scaled: bool
+    """Where operands are scaled: the inputs of linear layers wait for the backward pass as they
+    were scaled, and so do copies of weights through all micro-batches of a step (Transformer
+    Engine); otherwise inputs wait as they came, and weights are scaled in each pass (torchao)."""
     reduce_bytes: float
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float

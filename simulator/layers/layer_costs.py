@@ -21,7 +21,7 @@ from ..operators.layer_work import AttentionWork, Strategy, Work
 from ..plan import tensor_grid
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication
+from . import grid_communication, quantisation
 from .communication import context_exposed, expert_exchange, expert_exposed, tensor_exposed
 from .frozen_weights import frozen_weights
 from .gemm_times import adapter_seconds, in_order, seconds_by_kind
@@ -73,7 +73,14 @@ class Cost(IntEnum):
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
     ON_HOST = 18
     """Bytes kept per micro-batch in host memory instead."""
-    FROZEN = 19
+    COPIES = 19
+    """Bytes of copies of weights in the format that products read."""
+    MATRICES = 20
+    """Parameters of hidden layers: those that are neither of embedding nor of head."""
+    ORTHOGONAL = 21
+    """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
+    muon_tp_mode blockwise)."""
+    FROZEN = 22
     """Bytes of weights that are not trained; the parameters above are those that are."""
 
 
@@ -137,6 +144,9 @@ def _fill(
     unpacked = _fill_weights(column, kind, local)
     _fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
+    if kind.block:
+        column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+        column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):
@@ -152,6 +162,7 @@ def _fill_weights(column: Value, kind: LayerKind, local: Local) -> Value | float
     """Fill in the weights of a layer; bytes of a matrix unpacked while it is multiplied."""
     dense, expert = stored_parameters(kind, local)
     column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = dense, expert
+    column[Cost.COPIES] = quantisation.weight_copies(kind, local, dense + expert)
     if local.task.adapters is None:
         return 0.0
     frozen = frozen_weights(kind, local, dense + expert)
@@ -314,6 +325,8 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     moved = moved * element / software.memory_bound_rate
     forward = kernel_times.memory_bound_seconds(moved, accelerator, work.kernels)
     backward = forward * (software.backward_bytes_ratio if ratio is None else ratio)
+    scaling = quantisation.seconds(work, local)
+    forward, backward = forward + scaling[0], backward + scaling[1]
     if loss is not None:
         measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
         return forward + measured, backward + layer_work.LOSS_BACKWARD * measured
@@ -336,6 +349,7 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
     moved = work.selective_bytes * (local.recipe.activation / 2) / task.software.memory_bound_rate
     accelerator = task.cluster.accelerator
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
+    out = out + quantisation.seconds_again(work.selective_gemms, local)
     if work.attention and not task.software.flash_attention:
         core = kernel_times.attention_seconds(
             work.attention, accelerator, local.recipe, task.software

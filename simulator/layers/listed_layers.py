@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value, some
-from ..hardware.accelerator import peak_flops
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
 from ..operators.layer_work import Strategy
@@ -55,8 +54,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 
 def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
     accelerator = task.cluster.accelerator
-    constants = accelerator.gemm[recipe.linear.width]
-    peak = peak_flops(accelerator, recipe.linear.name)
+    constants, peak = kernel_times.gemm_constants(accelerator, recipe.linear)
     peak *= kernel_times.sustained_share(task.software, accelerator)
     efficiency = layer.efficiency or constants.efficiency
     arithmetic = samples * layer.forward_flops / (efficiency * peak)

@@ -13,7 +13,7 @@ from ..operators import layer_work
 from ..operators.layer_work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication
+from . import grid_communication, quantisation
 from .frozen_weights import Spare, spare_inputs
 from .layer_kinds import LayerKind, Local
 
@@ -145,11 +145,14 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     spare = spare_inputs(block, task.adapters, task.model.hidden)
     unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
+    operand = quantisation.kept_operand(local) / element
+    inputs = operand * norms - unread
     cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads + spare.extra)
-    kept, dropped = 2 * norms - unread + cores, np.zeros(tokens.shape)
+    kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
+    kept = kept + quantisation.output_copy(local) * tokens * heads
     ops = software.selective
     if "layernorm" in ops:
-        dropped = dropped + norms - unread
+        dropped = dropped + inputs
     if "out_proj" in ops:
         dropped = dropped + element * hidden / u
     if attn.kv_rank:
@@ -166,9 +169,9 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     dropped = dropped + masks * ("dropout" in ops)
     if block.mlp:
         product = element * tokens * block.mlp.ffn / s.tp
-        widths = _kept_widths(block.mlp.gated, task, spare)
+        widths = _kept_widths(block.mlp.gated, operand, task, spare)
         kept = kept + product * widths
-        dropped = dropped + product * _dropped_widths(widths, ops, spare)
+        dropped = dropped + product * _dropped_widths(widths, operand, ops, spare)
     if block.experts:
         routed, activation = _expert_activations(block.experts, local, spare)
         kept = kept + routed
@@ -178,11 +181,12 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     return kept, dropped
 
 
-def _dropped_widths(widths: int, ops: tuple[str, ...], spare: Spare) -> int:
-    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops."""
+def _dropped_widths(widths: float, operand: float, ops: tuple[str, ...], spare: Spare) -> float:
+    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops; the
+    product counts as `operand`."""
     if "mlp" in ops or "mlp_in" in ops:
         return widths
-    return int("gelu" in ops and not spare.product)
+    return operand * (not spare.product) if "gelu" in ops else 0.0
 
 
 def _op_list_kept(block: Block, local: Local) -> Value:
@@ -197,10 +201,12 @@ def _op_list_kept(block: Block, local: Local) -> Value:
     return out
 
 
-def _kept_widths(gated: bool, task: Task, spare: Spare) -> int:
+def _kept_widths(gated: bool, operand: float, task: Task, spare: Spare) -> float:
     """Tensors of ffn width kept: GEMM output (two when gated), and the product that a trained
-    matrix reads; unfused gated activations keep the activated gate as well."""
-    return (1 + gated) + (not spare.product) + (gated and not task.software.fused_activation)
+    matrix reads, which counts as `operand`; unfused gated activations keep the activated gate as
+    well."""
+    product = operand * (not spare.product)
+    return (1 + gated) + product + (gated and not task.software.fused_activation)
 
 
 def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[Value, Value]:
@@ -208,13 +214,12 @@ def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[V
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = layer_work.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
-    rows = (task.adapters is None) + task.software.keeps_expert_output
-    kept = (
-        _kept_widths(experts.gated, task, spare) * product
-        + element * routed * rows * task.model.hidden
-    )
+    operand = quantisation.kept_operand(local) / element
+    rows = operand * (task.adapters is None) + task.software.keeps_expert_output
+    widths = _kept_widths(experts.gated, operand, task, spare)
+    kept = widths * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / local.split
     if experts.shared:
-        widths = _kept_widths(experts.shared.gated, task, spare)
-        kept = kept + element * tokens * experts.shared.ffn * widths / s.tp
-    return kept, 0.0 * product if spare.product else product
+        shared = _kept_widths(experts.shared.gated, operand, task, spare)
+        kept = kept + element * tokens * experts.shared.ffn * shared / s.tp
+    return kept, operand * (not spare.product) * product

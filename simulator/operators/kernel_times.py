@@ -13,12 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
+from ..base.errors import InputError
 from ..hardware import gemm_tables
-from ..hardware.accelerator import SUSTAINED, Accelerator, peak_flops
+from ..hardware.accelerator import (
+    SUSTAINED,
+    Accelerator,
+    GemmTime,
+    format_rate,
+    peak_flops,
+    usual_peak,
+)
 from ..hardware.cluster import Cluster
 from ..hardware.gemm_tables import GemmTable, Machine, Origin
 from ..hardware.precision import Recipe
-from ..hardware.precision.number_formats import BF16, FP32
+from ..hardware.precision.number_formats import BF16, FP32, NumberFormat
 from ..hardware.software_stack import Software
 from .layer_work import AttentionWork, Gemm
 
@@ -59,7 +67,7 @@ def gemm_seconds(
     sizes = stack_gemms(gemms, rows)
     grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
     groups = sizes[3] != 1.0
-    if recipe.linear.width in accelerator.gemm_tables:
+    if kernel_width(accelerator, recipe.linear) in accelerator.gemm_tables:
         out = _tabled(sizes, accelerator, recipe, sustained, grouped)
     else:
         out = roofline_seconds(sizes, accelerator, recipe, sustained)
@@ -80,10 +88,10 @@ def _tabled(
     an expert and more (TensorRT-LLM's tables in aiconfigurator-core 0.12.0), this is off by 10 %
     (median; H100, H200) and 16 % (B200, GB200), biased by -4 to +1 %: no factor for grouping.
     """
-    table = gemm_table(accelerator, recipe.linear.width, recipe.linear.name)
+    table = gemm_table(accelerator, recipe.linear)
     if not grouped:
         return gemm_tables.seconds(table, sizes[:3]) * (1 / sustained)
-    constants = accelerator.gemm[recipe.linear.width]
+    constants, _ = gemm_constants(accelerator, recipe.linear)
     _, n, k, batch = sizes
     weights = (batch - 1) * n * k
     weights *= recipe.linear.operand / (constants.memory_efficiency * accelerator.memory_bandwidth)
@@ -92,29 +100,54 @@ def _tabled(
     return smooth_maximum(together, weights, constants.sharpness) * (1 / sustained)
 
 
-def gemm_table(accelerator: Accelerator, width: str, number_format: str) -> GemmTable:
-    """The accelerator's table of that operand width, at its peak and memory bandwidth."""
-    now = Machine(peak_flops(accelerator, number_format), accelerator.memory_bandwidth)
-    return _on_machine(accelerator.gemm_tables[width].path, now, accelerator.gemm[width].latency)
+def kernel_width(accelerator: Accelerator, form: NumberFormat) -> str:
+    """The width whose kernels tell the time of products in a format: its own, or 16 bits where a
+    scaled format has none."""
+    own = form.width in accelerator.gemm or not form.scaled
+    return form.width if own else BF16.width
+
+
+def gemm_constants(accelerator: Accelerator, form: NumberFormat) -> tuple[GemmTime, float]:
+    """Constants of the kernels of a format, and the FLOP/s that their efficiency is a share of."""
+    width = kernel_width(accelerator, form)
+    peak = peak_flops(accelerator, form.peak)
+    if width != form.width:
+        peak = usual_peak(accelerator) * format_rate(accelerator, form)
+    return accelerator.gemm[width], peak
+
+
+def gemm_table(accelerator: Accelerator, form: NumberFormat) -> GemmTable:
+    """The accelerator's table for a format, at its peak and memory bandwidth."""
+    width = kernel_width(accelerator, form)
+    constants, peak = gemm_constants(accelerator, form)
+    now = Machine(peak, accelerator.memory_bandwidth)
+    moved = BF16 if width == form.width else form
+    return _on_machine(accelerator.gemm_tables[width].path, now, constants.latency, moved)
 
 
 @lru_cache(maxsize=64)
-def _on_machine(path: str, now: Machine, latency: float) -> GemmTable:
-    """A table, moved to a machine of another peak or bandwidth than the one it was measured on.
+def _on_machine(path: str, now: Machine, latency: float, form: NumberFormat) -> GemmTable:
+    """A table, moved to a machine of another peak or bandwidth than the one it was measured on, or
+    to operands of other sizes.
 
-        T' = T R(now) / R(then),    R = t0 + max(2 m n k / P, 2 (m k + k n + m n) / BW)
+        T' = T R(now) / R(then),    R = t0 + max(2 m n k / P, (operands and result) / BW)
 
     with datasheet numbers, and never falling with m. So a what-if on those numbers, and a sibling
     of the GPU, act on measured times too.
     """
     table = gemm_tables.load(path)
-    if table.machine is None or np.allclose(table.machine, now, rtol=SAME, atol=0):
+    alike = form is BF16
+    if table.machine is None:
+        if alike:
+            return table
+        raise InputError(f"{path}: without peak and memory_bandwidth it is of 16 bits only")
+    if alike and np.allclose(table.machine, now, rtol=SAME, atol=0):
         return table
     m, n, k = gemm_tables.lattice_sides(table)
-    flops, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+    flops = 2 * m * n * k
     then, new = (
-        latency + np.maximum(flops / machine.peak, moved / machine.bandwidth)
-        for machine in (table.machine, now)
+        latency + np.maximum(flops / machine.peak, of.moved(m, n, k) / machine.bandwidth)
+        for machine, of in ((table.machine, BF16), (now, form))
     )
     return gemm_tables.scaled(table, new / then)
 
@@ -128,12 +161,11 @@ def roofline_seconds(
 
     Source: Williams et al. 2009 (roofline), its corner rounded; t0, eta, beta and q are fitted.
     """
-    constants = accelerator.gemm[recipe.linear.width]
-    peak = peak_flops(accelerator, recipe.linear.name)
+    constants, peak = gemm_constants(accelerator, recipe.linear)
     m, n, k, batch = sizes
+    memory = recipe.linear.moved(m, n, k) * batch
+    memory /= constants.memory_efficiency * accelerator.memory_bandwidth
     arithmetic = m * n
-    memory = (m * k + k * n + arithmetic) * batch
-    memory *= recipe.linear.operand / (constants.memory_efficiency * accelerator.memory_bandwidth)
     arithmetic *= k * batch
     arithmetic *= 2 / (constants.efficiency * sustained * peak)
     return constants.latency + smooth_maximum(arithmetic, memory, constants.sharpness)
@@ -143,14 +175,18 @@ def gemm_origins(
     gemms: list[Gemm], rows: int, cluster: Cluster, recipe: Recipe
 ) -> NDArray[np.int64]:
     """Origin [gemm, row] of each GEMM's time."""
-    entry = cluster.accelerator.gemm_tables.get(recipe.linear.width)
+    width = kernel_width(cluster.accelerator, recipe.linear)
+    entry = cluster.accelerator.gemm_tables.get(width)
     sizes = stack_gemms(gemms, rows)
     if entry is None:
-        fitted = cluster.provenance[f"kernels.gemm.{recipe.linear.width}.efficiency"].measured
+        fitted = cluster.provenance[f"kernels.gemm.{width}.efficiency"].measured
         return np.full(sizes.shape[1:], Origin.INTERPOLATED if fitted else Origin.DATASHEET)
     sizes[0] *= sizes[3]
-    table = gemm_table(cluster.accelerator, recipe.linear.width, recipe.linear.name)
+    table = gemm_table(cluster.accelerator, recipe.linear)
     found = gemm_tables.origins(table, sizes[:3])
+    if width != recipe.linear.width:
+        # A rate over 16 bits, measured on other sizes.
+        found = np.maximum(found, Origin.INTERPOLATED)
     if not entry.provenance.measured:
         return np.full_like(found, Origin.EXTRAPOLATED)
     # A group is composed of times, not measured as one.
@@ -183,7 +219,7 @@ def attention_seconds(
     on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
     """
     constants = accelerator.attention
-    peak = peak_flops(accelerator, recipe.attention.name)
+    peak = peak_flops(accelerator, recipe.attention.peak)
     slower, kept = 1 / software.attention_rate, sustained_share(software, accelerator)
     if software.flash_attention:
         rows = work.rows + constants.tail_rows

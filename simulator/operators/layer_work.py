@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
+from ..hardware.precision.optimizers import orthogonalisation_flops
 from ..plan.fields import STATED, STRATEGY
 from ..workload.blocks import Attention, Block, Experts, Mlp
 from ..workload.documents import mean_over_tokens
@@ -349,6 +350,12 @@ def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list
     if block.mlp:
         out.append(Gemm(tokens, block.mlp.ffn / s.tp, hidden))
     return out
+
+
+def orthogonalisation(gemms: list[Gemm]) -> Value:
+    """FLOPs to orthogonalise the weights of some products, fused ones as one matrix."""
+    sides = ((np.minimum(g.n, g.k), np.maximum(g.n, g.k), g.batch) for g in gemms)
+    return sum((batch * orthogonalisation_flops(n, m) for n, m, batch in sides), np.zeros(1))
 
 
 def embedding_work(hidden: int, s: Strategy, sequence: int) -> Work:

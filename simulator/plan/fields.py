@@ -171,6 +171,14 @@ class PlanFields:
         turn=140,
         ranked=True,
     )
+    fp8_params: Cell = recipe(
+        help="weights of linear layers are kept and gathered in their 8-bit format",
+        values=FLAG,
+        turn=145,
+        ranked=True,
+        plain=True,
+        header="fp8-w",
+    )
     optimizer: Cell = recipe(
         help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
     )

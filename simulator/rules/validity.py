@@ -17,7 +17,8 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES
+from ..hardware.precision import RECIPES, Optimizer
+from ..hardware.precision.number_formats import FP8
 from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
@@ -25,6 +26,7 @@ from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
+from ..workload.model import Network
 from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
@@ -34,6 +36,9 @@ from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
+
+_KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
+"""Recipes whose weights may be in 8 bits."""
 
 
 def _heads(task: Task) -> tuple[int, ...]:
@@ -90,8 +95,13 @@ def supported_precisions(task: Task) -> list[int]:
     return [
         code
         for code, recipe in RECIPES.items()
-        if all(form.name in peaks for form in recipe.formats)
+        if all(form.peak in peaks for form in recipe.formats)
     ]
+
+
+def _whole_layers(task: Task) -> bool:
+    """Whether matrices of transformer layers are trained whole."""
+    return not isinstance(task.model, Network) and task.adapters is None
 
 
 RULES: tuple[Rule, ...] = (
@@ -275,6 +285,29 @@ RULES: tuple[Rule, ...] = (
         _computes,
         lambda p, t: _no_format(p, t),
     ),
+    Rule(
+        "scaled-parameters",
+        ("fp8_params", "precision", "zero"),
+        lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
+        lambda p, t: (
+            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
+            f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
+            f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
+        ),
+    ),
+    Rule(
+        "muon-whole-matrices",
+        ("optimizer", "zero", "offload_optimizer"),
+        lambda p, t: (
+            (p.optimizer != Optimizer.MUON)
+            | ((p.zero < 2) & (p.offload_optimizer == 0) & _whole_layers(t))
+        ),
+        lambda p, t: (
+            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in "
+            f"shards (zero={p.zero}), on the host, of a layer list or of adapters are not "
+            "modelled; nearest: zero=1"
+        ),
+    ),
     *SYNC_RULES,
     *OFFLOAD_RULES,
     *ADAPTER_RULES,
@@ -285,7 +318,7 @@ RULES: tuple[Rule, ...] = (
 def _no_format(p: Plan, task: Task) -> str:
     for form in RECIPES[int(p.precision)].formats:
         try:
-            peak_flops(task.cluster.accelerator, form.name)
+            peak_flops(task.cluster.accelerator, form.peak)
         except InputError as error:
             return f"{error} (precision)"
     raise AssertionError("the rule holds")

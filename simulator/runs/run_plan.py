@@ -18,7 +18,14 @@ DISPATCH = {"deepep": 1, "hybridep": 1, "uccl": 1, "nvshmem": 1}
 """Dispatchers that send a token to a node once."""
 CONTEXT = {"p2p": "p2p", "allgather": "all-gather", "a2a": "a2a", "a2a+p2p": "p2p"}
 """How keys and values travel, in plans."""
-OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam"}
+SCALING = {
+    "delayed": "fp8-delayed",
+    "blockwise": "fp8-blockwise",
+    "rowwise": "fp8-rowwise",
+    "rowwise-gw-hp": "fp8-rowwise",
+}
+"""Recipes of 8 bits, in plans, where rows call them otherwise."""
+OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam", "muon": "muon"}
 """Optimizers with the state of one that is modelled."""
 
 
@@ -52,7 +59,8 @@ def plan_of(run: PublishedRun) -> Plan:
         zero=zero,
         shard=_shard(run, ranks, zero),
         recompute=run["recompute"],
-        precision=_precision(run),
+        precision=(precision := _precision(run)),
+        fp8_params=int(bool(run["fp8_params"]) and zero > 0 and "8" in precision),
         optimizer=OPTIMIZERS[run["optimizer"]],
         offload_optimizer=100 * bool(run["optimizer_on_host"]),
         offload_activations=_offloaded(run),
@@ -64,9 +72,9 @@ def plan_of(run: PublishedRun) -> Plan:
 
 def _precision(run: PublishedRun) -> str:
     name = str(run["dtype"])
-    if name in ("mxfp8", "nvfp4", "tf32"):
+    if name == "tf32":
         raise InputError(f"precision {name} is not modelled")
-    return name
+    return SCALING.get(run.given("fp8_recipe", ""), name) if name == "fp8" else name
 
 
 def _shard(run: PublishedRun, ranks: int, zero: int) -> int:

@@ -140,6 +140,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
     if "lora" in run.given("fused_kernels", ()):
         out["fused_adapters"] = True
+    if run["compile"] is False and run.stated("compile") and software.name == "torchtitan":
+        out |= {"norm_bytes": _UNFUSED_NORM["norm_bytes"]}
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:
@@ -154,6 +156,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         loss["fused"] = _FUSED_LOSS
     if run["loss"] in loss:
         out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
+    elif run["loss"] == "unfused" and software.name == "megatron-core":
+        out["logit_bytes"], out["kept_logit_bytes"] = 6.0, 4.0
     return out
 
 

@@ -90,7 +90,8 @@ def synchronisation(
             reduce = reduce + pieces * once
         if policy.all_reduces and max(zeros) > 0:
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
-            gathered = collectives.all_gather(piece * recipe.weight, group, task.cluster)
+            size = piece * _gathered_bytes(recipe, weights)
+            gathered = collectives.all_gather(size, group, task.cluster)
             gather = gather + pieces * gathered
     if weights.frozen is not None and max(zeros) == 3:
         layer = weights.frozen / pieces[UNITS]
@@ -99,6 +100,14 @@ def synchronisation(
     if task.software.slice_seconds and max(zeros) > 0:
         gather = gather + _slices(task, weights)
     return Synchronisation(reduce, scatter, gather, pieces)
+
+
+def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
+    """Bytes a parameter that ranks gather: those of linear layers may have fewer."""
+    if recipe.gathered is None:
+        return recipe.weight
+    total = np.maximum(weights.dense + weights.expert, 1.0)
+    return recipe.weight + (recipe.gathered - recipe.weight) * weights.matrices / total
 
 
 def _slices(task: Task, weights: Weights) -> Value:

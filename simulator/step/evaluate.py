@@ -23,7 +23,7 @@ from .stage_layouts import LayoutOf
 
 def _groups(plans: Plan) -> list[Index]:
     """Rows by precision, optimizer and policy; mostly one group."""
-    key = plans.precision * 16 + plans.optimizer
+    key = plans.precision * 32 + plans.optimizer * 2 + plans.fp8_params
     if key.size < 2:
         return [np.arange(1)] * key.size
     for column in (getattr(plans, name) for name in POLICY):

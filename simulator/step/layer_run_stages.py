@@ -26,7 +26,7 @@ from ..rules.layer_run_rules import micro_batches
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
-from .ranks import Ranks, Weights, weight_split
+from .ranks import OF_WEIGHTS, Ranks, Weights, weight_split
 from .stages import Stages, combine, costs_of
 
 Flags = NDArray[np.bool_]
@@ -254,13 +254,12 @@ def _mean_hop(task: Task, plans: Plan, stage: Column, received: Value, sent: Val
 
 def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
-    own = runs.costs[[Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.UNITS]]
-    dense, expert, units = added(own, into, size)
+    own = added(runs.costs[[*OF_WEIGHTS.values()]], into, size)
     tp, dp = (largest(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
     units_of_largest = largest(runs.of_largest(runs.layers.unit_parameters), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
-    parameters = dense, expert, units, units_of_largest
+    parameters = dict(zip(OF_WEIGHTS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
     if task.adapters is None:
         return weights

@@ -3,6 +3,7 @@
     total = weights + gradients + optimizer + activations + logits + buffers + reserve
 
 ZeRO 1, 2 and 3 divide optimizer state, gradients and weights by the ranks that share them.
+Copies of weights in a scaled format live beside them, but where ZeRO 3 gathers a layer at a time.
 Logits are those that wait for the backward pass. Buffers are gathered inputs, boundary tensors,
 gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
 loss, which are never alive together; the reserve is the CUDA context, communicators and the
@@ -54,10 +55,12 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     """Bytes of weights, gradients and optimizer state under one ZeRO stage."""
     dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
-    out = {name: weights.dense * dense[name] + weights.expert * expert[name] for name in PARTS[:3]}
-    if weights.frozen is not None:
-        out["weights"] = out["weights"] + frozen_bytes(zero, weights)
-    return out
+    held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
+    held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
+    held["weights"] = held["weights"] + frozen_bytes(zero, weights)
+    if zero < 3:
+        held["weights"] = held["weights"] + weights.copies
+    return held
 
 
 def frozen_bytes(zero: int, weights: Weights) -> Value | float:
@@ -104,6 +107,9 @@ def worst_bytes(
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
         total += frozen_bytes(zero, weights)
+        total += _bytes_of_ends(states, zero, weights)
+        if zero < 3:
+            total += weights.copies
         if zero >= 2:
             total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed
@@ -130,6 +136,7 @@ def bytes_of_states(
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
         "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
+        "ends": 0.0 if software.optimizer_memory else recipe.bytes_of_ends(optimizer),
     }
 
 
@@ -151,6 +158,14 @@ def _bytes_per_parameter(
         / (shards if zero >= 2 else 1.0),
         "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),
     }
+
+
+def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
+    """Bytes of optimizer state that parameters of embedding and head have besides."""
+    if not states["ends"]:
+        return 0.0
+    parameters = weights.dense + weights.expert - weights.matrices
+    return states["ends"] * parameters / (weights.data_group.ranks if zero >= 1 else 1.0)
 
 
 def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:

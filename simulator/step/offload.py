@@ -39,7 +39,7 @@ def owned(weights: Weights) -> Value:
     return np.array([dense + expert, sharded])
 
 
-def moved_bytes(recipe: Recipe, optimizer: int) -> int:
+def moved_bytes(recipe: Recipe, optimizer: int) -> float:
     """Bytes that the update of a parameter reads and writes."""
     return 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Recipe
+from ..hardware.precision import RECIPES, Optimizer, Recipe
+from ..hardware.precision.number_formats import BF16
 from ..layers.layer_costs import Cost
 from ..operators import kernel_times
 from ..pipeline import schedules
@@ -95,9 +96,10 @@ class PlanGroup:
         self.task, self.plans, self.rows = task, plans, rows
         self.zero = data_parallel.zero_in_pipeline(plans.zero, plans.pp)
         self.optimizer = int(plans.optimizer[0])
-        self.recipe = RECIPES[int(plans.precision[0])]
+        recipe = RECIPES[int(plans.precision[0])]
+        self.recipe = recipe.with_scaled_parameters() if plans.fp8_params[0] else recipe
         self.policy = policy_of(plans)
-        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.name)
+        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.peak)
 
     def _sends(self, skeletons: Plan) -> Value:
         """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
@@ -241,7 +243,15 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
 
     Every state byte is read and written; ZeRO divides the work by the ranks that share the
-    weights. Neglects the gradient norm.
+    weights. Muon orthogonalises whole matrices, which the ranks that shard share out (layer-wise
+    sharding). Neglects the gradient norm.
     """
+    accelerator = task.cluster.accelerator
     moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
-    return kernel_times.streaming_seconds(moved, task.cluster.accelerator)
+    out = kernel_times.streaming_seconds(moved, accelerator)
+    if optimizer == Optimizer.MUON:
+        sustained = kernel_times.sustained_share(task.software, accelerator)
+        constants, peak = kernel_times.gemm_constants(accelerator, BF16)
+        each = weights.orthogonal / (constants.efficiency * sustained * peak)
+        out = out + np.array([each, each / weights.data_group.ranks])
+    return out

@@ -5,6 +5,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,17 @@ from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 
-_OF_COPIES = [Cost.LOGITS, Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.FROZEN]
-"""What a rank holds of both copies of a model."""
+OF_WEIGHTS = {
+    "dense": Cost.DENSE_PARAMETERS,
+    "expert": Cost.EXPERT_PARAMETERS,
+    "units": Cost.UNITS,
+    "copies": Cost.COPIES,
+    "matrices": Cost.MATRICES,
+    "orthogonal": Cost.ORTHOGONAL,
+}
+"""Columns of a layer's cost that fields of Weights add up."""
+TWICE = [Cost.LOGITS, Cost.FROZEN, *(cost for name, cost in OF_WEIGHTS.items() if name != "units")]
+"""What a rank that holds two chunks of two copies of the model has of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,12 @@ class Weights:
     """Layers that gather and scatter them one by one."""
     unit_parameters: Value
     """Parameters of the largest layer on a rank."""
+    copies: Value
+    """Bytes of copies of weights in the format that products read."""
+    matrices: Value
+    """Parameters of hidden layers among them."""
+    orthogonal: Value
+    """FLOPs to orthogonalise these once."""
     data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.ProcessGroup
@@ -51,16 +67,16 @@ class Weights:
     def of_layers(
         cls,
         task: Task,
-        parameters: tuple[Value, Value, Value, Value],
+        parameters: Mapping[str, Value],
         tp: Value,
         ranks: Value,
         folded: Value | float,
     ) -> Weights:
-        """Layers under one strategy: `parameters` are the first four fields, `ranks` dp cp, and
-        `folded` etp ep."""
+        """Layers under one strategy: `parameters` are all fields that are no ranks, `ranks` dp cp,
+        and `folded` etp ep."""
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
-            *parameters,
+            **dict(parameters),  # type: ignore[arg-type]
             data_group=collectives.place(ranks, tp, task.cluster),
             expert_group=collectives.place(experts, folded, task.cluster),
         )
@@ -124,7 +140,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
-        stage[_OF_COPIES] *= copies
+        stage[TWICE] *= copies
     return Ranks(
         costs=stage,
         total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
@@ -144,6 +160,9 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
+            copies=stage[Cost.COPIES],
+            matrices=stage[Cost.MATRICES],
+            orthogonal=stage[Cost.ORTHOGONAL],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
             frozen=stage[Cost.FROZEN] if task.adapters else None,

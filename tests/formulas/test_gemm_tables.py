@@ -184,8 +184,8 @@ def test_a_group_in_a_table(tmp_path):
     # Beside it a product of its own has no other weights; groups alone have a rate.
     halved = gpu(tmp_path, training=TrainingTime(grouped_rate=0.5))
     assert took(halved, SMALL, group) == near([1e-6, 80e-6])
-    # fp8 has constants of its own: a quarter of the bandwidth, 48 us, and a plain sum.
-    own = GemmTime(efficiency=0.5, memory_efficiency=0.25, latency=1e-6, sharpness=1.0)
+    # fp8 has constants of its own: an eighth of the bandwidth, 48 us, and a plain sum.
+    own = GemmTime(efficiency=0.5, memory_efficiency=0.125, latency=1e-6, sharpness=1.0)
     tables = {"8bit": gpu(tmp_path).gemm_tables["16bit"]}
     eight = gpu(tmp_path, gemm={**GPU.gemm, "8bit": own}, peak={"bf16": 1e14, "fp8": 2e14})
     eight = replace(eight, gemm_tables=tables)

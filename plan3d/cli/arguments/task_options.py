@@ -6,13 +6,15 @@ Nothing here imports numpy, so that help is instant.
 from __future__ import annotations
 
 from plan3d.simulator.base import units
-from plan3d.simulator.hardware.precision import CODES
+from plan3d.simulator.hardware.precision import CODES, Optimizer
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
 from .launch_options import LAUNCH
 from .parser import Option, percents, positive, whole, words
 from .sweep_options import SWEEP
 from .tune_options import TUNE
+
+OPTIMIZERS = [one.name.lower().replace("_", "-") for one in Optimizer]
 
 ASKED = ("search", "estimate", "timeline", "explain", "compare", *TUNE)
 """Verbs that need a model and a cluster."""
@@ -107,7 +109,10 @@ TASK_OPTIONS = (
         help=f"recipe of number formats, default bf16: {', '.join(CODES)}",
     ),
     Option(
-        flag="--optimizer", value="O", verbs=(*TASK, "export", *FITS), help="adam (default) or sgd"
+        flag="--optimizer",
+        value="O",
+        verbs=(*TASK, "export", *FITS),
+        help=f"how weights are updated, default adam: {', '.join(OPTIMIZERS)}",
     ),
     *(
         Option(

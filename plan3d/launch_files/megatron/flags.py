@@ -6,7 +6,7 @@ from) and megatron/core 0.16, transformer/transformer_config.py.
 
 from __future__ import annotations
 
-from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.codes import Dispatch, Recompute
 
 from ..tables import (
@@ -189,7 +189,12 @@ TRAINING: Table = (
     flag("--fp8-hybrid", "fp8_hybrid", reads=True),
     flag("--fp8-e4m3", "fp8_e4m3", reads=True),
     Implied("--fp8-format", "hybrid", lambda n: n.fp8),
-    Implied("--fp8-recipe", "tensorwise", lambda n: n.fp8),
+    rare(
+        "--fp8-recipe",
+        "fp8_recipe",
+        Precision.FP8_DELAYED,
+        kind=choice(spelling.FP8_RECIPES),
+    ),
     Row("--optimizer", "optimizer", choice(OPTIMIZERS), Optimizer.ADAM),
     rare("--recompute-granularity", "recompute", Recompute.NONE, kind=choice(RECOMPUTE)),
     flag("--recompute-activations", "recompute_some", reads=True),

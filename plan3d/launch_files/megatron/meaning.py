@@ -37,7 +37,7 @@ def meant(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> N
     old = n.fp8_hybrid or n.fp8_e4m3
     n.fp8 = old or flags.there("--fp8-format")
     half = Precision.FP16 if n.fp16 else Precision.BF16 if n.bf16 else Precision.FP32
-    n.precision = int(Precision.FP8 if n.fp8 else half)
+    n.precision = int(n.fp8_recipe if n.fp8 else half)
     n.dropout = n.attention_dropout or n.hidden_dropout
     n.accumulation = None if n.global_batch else 1
 

@@ -20,7 +20,7 @@ from plan3d.simulator.task import Task
 
 from .. import shape
 from ..exporter import expresses, only, said
-from .spelling import offloaded_layers, percent_of
+from .spelling import FP8_RECIPES, offloaded_layers, percent_of
 
 EXPRESSES = (
     shape.LATENT,
@@ -44,7 +44,8 @@ EXPRESSES = (
 )
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
-PRECISIONS = (Precision.FP8, Precision.FP16, Precision.FP32, Precision.BF16)
+WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
+PRECISIONS = (*FP8_RECIPES.values(), Precision.FP16, Precision.FP32, Precision.BF16)
 
 
 def _ends_fit(p: Any, task: Task) -> Any:
@@ -63,6 +64,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         expresses(f"{prefix}-model", title, EXPRESSES),
         only(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
         only(f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"),
+        only(f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"),
         Rule(
             f"{prefix}-end-stages",
             ("first_stage_layers", "last_stage_layers", "virtual_stages", "pp"),
@@ -109,8 +111,7 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
             f"{prefix}-experts-bf16",
             ("precision",),
             lambda p, t: (
-                (p.precision == Precision.BF16)
-                | (p.precision == Precision.FP8)
+                np.isin(p.precision, (Precision.BF16, *FP8_RECIPES.values()))
                 | (shape.EXPERTS not in shape.features(t.model))
             ),
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",

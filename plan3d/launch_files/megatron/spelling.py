@@ -26,6 +26,15 @@ EXCHANGES: dict[int, str] = {
 """--cp-comm-type by cp_comm."""
 
 
+FP8_RECIPES = {
+    "delayed": Precision.FP8_DELAYED,
+    "tensorwise": Precision.FP8,
+    "blockwise": Precision.FP8_BLOCKWISE,
+    "mxfp8": Precision.MXFP8,
+}
+"""precision by --fp8-recipe; the first is its default."""
+
+
 def spelled(n: Numbers, task: Task) -> Numbers:
     """The numbers with those of the flags."""
     n.latent, n.grouped = n.kv_rank > 0, n.kv_heads < n.heads
@@ -38,7 +47,8 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.chunks_a_rank = 1 if n.layout else n.virtual_stages
     n.waits_for_sends = n.virtual_stages > 1 and not n.overlap_p2p
     n.fsdp, n.distributed, n.strategy = n.zero > 1, n.zero > 0, n.zero
-    n.fp16, n.fp8 = n.precision == Precision.FP16, n.precision == Precision.FP8
+    n.fp16, n.fp8 = n.precision == Precision.FP16, n.precision in FP8_RECIPES.values()
+    n.fp8_recipe = n.precision if n.fp8 else Precision.FP8_DELAYED
     n.bf16 = n.precision == Precision.BF16 or n.fp8
     n.attention_dropout = n.hidden_dropout = n.dropout
     n.modules = recomputed_modules(task) if n.recompute == Recompute.SELECTIVE else ()
@@ -62,7 +72,7 @@ def usual_channels(n: Numbers) -> int:
 
 def groups_gemms(n: Numbers) -> bool:
     """Whether the experts' products are one kernel."""
-    return n.precision in (Precision.BF16, Precision.FP8)
+    return n.precision in (Precision.BF16, *FP8_RECIPES.values())
 
 
 def cuts_buckets(n: Numbers) -> bool:

@@ -30,6 +30,10 @@ from ..tables import (
 MIXED = {
     "fp16_mixed": Precision.FP16,
     "bf16_with_fp8_current_scaling_mixed": Precision.FP8,
+    "bf16_with_fp8_delayed_scaling_mixed": Precision.FP8_DELAYED,
+    "bf16_with_fp8_subchannel_scaling_mixed": Precision.FP8_BLOCKWISE,
+    "bf16_with_mxfp8_mixed": Precision.MXFP8,
+    "bf16_with_nvfp4_mixed": Precision.NVFP4,
     "bf16_mixed": Precision.BF16,
 }
 """Recipes of number formats."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import code, launched_by
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 
@@ -40,6 +41,8 @@ MODES |= {"none": Recompute.NONE}
 """activation_checkpoint.mode; two of them are torchtitan's own choice of operations."""
 FLOAT8 = "quantize.linear.float8"
 """The converter of linear layers to float8; `float8` alone was its name before 0.2."""
+FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
+"""precision by the converter's recipe_name; without one a tensor has one scale."""
 MATTERS = frozenset(
     (
         "training.enable_cpu_offload",
@@ -169,7 +172,12 @@ TABLE: Table = (
     Row("activation_checkpoint.mode", "recompute", choice(MODES), "selective"),
     Implied("compile.enable", True, _compiled),
     Implied("compile.components", ["model", "loss"], _compiled),
-    Implied(f"{FLOAT8}.recipe_name", "rowwise", lambda n: n.float8),
+    rare(
+        f"{FLOAT8}.recipe_name",
+        "float8_recipe",
+        Precision.FP8,
+        kind=choice(FLOAT8_RECIPES),
+    ),
 )
 """A job configuration of 0.2."""
 RECIPE: Table = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -74,7 +75,8 @@ def _spelled(task: Task, plan: Plan) -> Numbers:
     compiled = bool(n.overlap_tp) or n.float8
     overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if compiled else ""
     n.compiled = Code(f"CompileConfig(enable={compiled}{overlap})")
-    converter = "Float8LinearConverter.Config(model_compile_enabled=True)"
+    recipe = 'recipe_name="rowwise", ' if n.precision == Precision.FP8_ROWWISE else ""
+    converter = f"Float8LinearConverter.Config({recipe}model_compile_enabled=True)"
     converters = f", converters=[{converter}]" if n.float8 else ""
     registry = Code(f"model_registry({n.flavor!r}{converters})")
     n.spec = registry if n.family == "llama3" else ""

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
 from ..exporter import only, said, whole_key_heads
-from .keys import ROTATIONS, SCHEDULES
+from .keys import FLOAT8_RECIPES, ROTATIONS, SCHEDULES
 from .model_flavors import FLAVORS, is_flavor, is_flexible, missing
 
-PRECISIONS = (Precision.FP8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
+FLOAT8 = tuple(FLOAT8_RECIPES.values())
+PRECISIONS = (*FLOAT8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
 
 
 def common_rules(title: str) -> tuple[Rule, ...]:
@@ -49,7 +52,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             ("schedule", "precision", "overlap_tp"),
             lambda p, t: (
                 ((p.schedule != code("zb-v")) & (p.schedule != code("dualpipe-v")))
-                | ((p.precision != Precision.FP8) & (p.overlap_tp == 0))
+                | (~np.isin(p.precision, FLOAT8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (
                 f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
@@ -215,7 +218,7 @@ RULES_0_2 = (
         lambda p, t: (
             (p.dp * p.cp > 1)
             | (p.tp * p.pp == 1)
-            | ((p.precision != Precision.BF16) & (p.precision != Precision.FP8))
+            | ~np.isin(p.precision, (Precision.BF16, *FLOAT8))
         ),
         lambda p, t: (
             f"{said(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp > 1; "

@@ -13,7 +13,7 @@ from plan3d.simulator.task import Task
 from ..documents import Document
 from ..launch_file import Launch, stated_layers
 from ..tables import Numbers
-from .keys import SCHEDULES
+from .keys import FLOAT8_RECIPES, SCHEDULES
 from .model_flavors import flavor_of
 
 
@@ -25,7 +25,8 @@ def spelled(n: Numbers, task: Task, head: str) -> Numbers:
     modules of every chunk.
     """
     n.family, n.flavor = flavor_of(task.model)
-    n.float8, n.pure = n.precision == Precision.FP8, n.precision == Precision.PURE_BF16
+    n.float8, n.pure = n.precision in FLOAT8_RECIPES.values(), n.precision == Precision.PURE_BF16
+    n.float8_recipe = n.precision if n.float8 else Precision.FP8
     n.full = n.precision == Precision.FP32
     n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
     n.stage_batch = n.micro_batch
@@ -56,7 +57,7 @@ def meant(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
     n.overlap_ep = n.overlap_ep and n.schedule == code("dualpipe-v")
     wide = Precision.FP32 if n.full else Precision.BF16
     half = Precision.PURE_BF16 if n.pure else wide
-    n.precision = int(Precision.FP8 if n.float8 else half)
+    n.precision = int(n.float8_recipe if n.float8 else half)
     optimizer = job.section("optimizer").text("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
         job.has("optimizer.name")

@@ -13,6 +13,7 @@ from ...base.errors import CalibrationError
 from ...hardware import gemm_tables
 from ...hardware.accelerator import Accelerator, GemmTime
 from ...hardware.cluster import Cluster, CollectiveTime
+from ...hardware.precision.number_formats import FORMATS
 from ...hardware.profile_schema import QUANTITIES
 from ...hardware.software_stack import DEFAULT_SOFTWARE
 from ...operators import kernel_times
@@ -200,6 +201,7 @@ def tabled_seconds(subject: Subject, accelerator: Accelerator) -> Value | None:
     width = subject.section.removeprefix("kernels.gemm.")
     if width not in accelerator.gemm_tables or subject.sides is None:
         return None
-    table = kernel_times.gemm_table(accelerator, width, subject.name.removeprefix("GEMM "))
+    form = FORMATS[subject.name.removeprefix("GEMM ")]
+    table = kernel_times.gemm_table(accelerator, form)
     seconds: Value = gemm_tables.seconds(table, subject.sides[:, None, :])[0]
     return seconds

@@ -47,10 +47,11 @@ def _gemm(
 
 GEMM = {
     "16bit": _gemm((0.75, 0.12), (0.76, 0.20), (2.8 * US, 0.40)),
-    "8bit": _gemm((0.57, 0.25), (0.50, 0.30), (6.0 * US, 0.50)),
+    "8bit": _gemm((0.70, 0.20), (0.70, 0.30), (3.0 * US, 0.50)),
+    "4bit": _gemm((0.65, 0.30), (0.70, 0.30), (3.0 * US, 0.50)),
     "32bit": _gemm((0.75, 0.20), (0.76, 0.25), (2.8 * US, 0.50)),
 }
-"""By operand width; the 8-bit constants include the quantisation of the activation."""
+"""By operand width; operands are quantised already."""
 
 ATTENTION = (
     _prior("efficiency", 0.59, 0.15, 0.02, 1.0),

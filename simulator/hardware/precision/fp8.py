@@ -1,14 +1,18 @@
-"""fp8: linear layers in 8 bits; weights, activations and all that is kept as in bf16."""
+"""fp8: linear layers in 8 bits, one scale a tensor, found before each product (current scaling)."""
 
 from dataclasses import replace
 
 from . import bf16
 from .number_formats import FP8
+from .recipe import Quantisation
 
 RECIPE = replace(
     bf16.RECIPE,
     name="fp8",
-    source="Transformer Engine: fp8 inside linear layers, weights and activations in bf16 between "
-    "them; Megatron-LM leaves the LM head and attention in bf16",
+    source="Transformer Engine, Float8CurrentScaling (Megatron-LM: fp8_recipe tensorwise): linear "
+    "layers alone, LM head and attention stay in bf16; a tensor is read for its largest value and "
+    "read again for the cast; Hopper's products of 8 bits want a transposed copy for the backward "
+    "pass, Blackwell's do not",
     linear=FP8,
+    quantisation=Quantisation(moved=(2 + 2 + 1 + 1, 2 + 2 + 1), kept=1, copies=(2, 1)),
 )

@@ -5,7 +5,19 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ...base.registry import ByCode, Codes, Registry
-from . import bf16, fp8, fp16, fp32, mixed, pure_bf16
+from . import (
+    bf16,
+    fp8,
+    fp8_blockwise,
+    fp8_delayed,
+    fp8_rowwise,
+    fp16,
+    fp32,
+    mixed,
+    mxfp8,
+    nvfp4,
+    pure_bf16,
+)
 from .recipe import Recipe
 
 
@@ -18,6 +30,11 @@ class Precision(IntEnum):
     FP32 = 3
     MIXED = 4
     PURE_BF16 = 5
+    FP8_DELAYED = 6
+    FP8_BLOCKWISE = 7
+    FP8_ROWWISE = 8
+    MXFP8 = 9
+    NVFP4 = 10
 
 
 _SHIPPED = {
@@ -27,6 +44,11 @@ _SHIPPED = {
     Precision.FP32: fp32.RECIPE,
     Precision.MIXED: mixed.RECIPE,
     Precision.PURE_BF16: pure_bf16.RECIPE,
+    Precision.FP8_DELAYED: fp8_delayed.RECIPE,
+    Precision.FP8_BLOCKWISE: fp8_blockwise.RECIPE,
+    Precision.FP8_ROWWISE: fp8_rowwise.RECIPE,
+    Precision.MXFP8: mxfp8.RECIPE,
+    Precision.NVFP4: nvfp4.RECIPE,
 }
 _BY_NAME: Registry[Recipe] = Registry(
     "precision", "plan3d.precisions", {recipe.name: recipe for recipe in _SHIPPED.values()}

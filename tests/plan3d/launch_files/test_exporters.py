@@ -348,6 +348,7 @@ REFUSED = [
     ("megatron-end-stages", "megatron", "", "pp=4 first_stage_layers=7 last_stage_layers=6", {}),
     ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
     ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
+    ("megatron-optimizer", "megatron", "", f"optimizer=lion zero=0 {FREE}", {}),
     (
         "megatron-expert-overlap",
         "megatron",

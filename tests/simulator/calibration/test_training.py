@@ -124,8 +124,8 @@ def test_known_constants_come_back(tmp_path: Path) -> None:
         # The prior of a rate weighs like a row, so few rows are pulled by a percent or two.
         tolerance = 0.06 if field.name in ("loss_efficiency", "backward_bytes_ratio") else 0.03
         expected = getattr(TRUE, field.name)
-        if field.name == "grouped_rate":
-            continue  # over what the *fitted* machine is predicted to take; see below
+        if field.name in ("grouped_rate", "scaling_efficiency"):
+            continue  # over what the *fitted* machine is predicted to take, see below; not fitted
         assert getattr(training, field.name) == pytest.approx(expected, rel=tolerance), field.name
     held = {one.subject.name: one.held_out for one in found.fits}
     for name in ("wgrad GEMMs", "GEMMs in a long loop", "optimizer", "cross-entropy"):
@@ -177,6 +177,7 @@ CHANGED = {
     "sustained": 0.5,
     "streaming_efficiency": 0.2,
     "loss_efficiency": 0.1,
+    "scaling_efficiency": 0.1,
     "backward_bytes_ratio": 3.0,
     "layer_floor": 0.05,
 }
@@ -189,6 +190,7 @@ def test_a_measured_field_slows_a_step(name: str) -> None:
     model = Model.preset("mixtral-8x7b" if moe else "llama-7b")
     task = Task(model, cluster, sequence=2048, global_batch=64)
     plan = Plan(tp=1, ep=4, micro_batch=1) if moe else Plan(tp=2, micro_batch=2)
+    plan = replace(plan, precision="fp8") if name == "scaling_efficiency" else plan
     training = replace(cluster.accelerator.training, **{name: CHANGED[name]})
     accelerator = replace(cluster.accelerator, training=training)
     slower = replace(task, cluster=replace(cluster, accelerator=accelerator))

@@ -59,6 +59,7 @@ EXPECTED = {
 }
 TEXT = files(PACKAGE).joinpath("h100-sxm.toml").read_text()
 TREE = tomllib.loads(TEXT)
+B200 = {"bf16": 2250, "fp16": 2250, "fp8": 4500, "mxfp8": 4500, "nvfp4": 9000}
 
 
 def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -152,7 +153,8 @@ def test_constants_are_physical(name: str) -> None:
     assert 10 * 2**30 < gpu.memory < 400 * 2**30
     assert 0.3e12 < gpu.memory_bandwidth <= 8e12
     assert gpu.peak["fp32"] < gpu.peak["fp16"]
-    assert set(gpu.gemm) == {"32bit", "16bit"} | ({"8bit"} if "fp8" in gpu.peak else set())
+    assert set(gpu.gemm) == {"32bit", "16bit"}
+    assert {"mxfp8", "nvfp4"} <= set(gpu.peak) or not {"mxfp8", "nvfp4"} & set(gpu.peak)
     assert cluster.gpus_per_node <= fast.gpus
     collectives = [
         fast.all_reduce,
@@ -175,8 +177,8 @@ def test_constants_are_physical(name: str) -> None:
         ("v100-32gb-sxm", {"fp16": 125, "fp32": 15.7}),
         ("a100-80gb-sxm", {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5}),
         ("h100-sxm", {"bf16": 989, "fp16": 989, "fp8": 1979, "tf32": 494.5, "fp32": 67}),
-        ("b200", {"bf16": 2250, "fp16": 2250, "fp8": 4500, "tf32": 1125, "fp32": 80}),
-        ("gb200", {"bf16": 2500, "fp16": 2500, "fp8": 5000, "tf32": 1250, "fp32": 80}),
+        ("b200", {**B200, "tf32": 1125, "fp32": 80}),
+        ("gb200", {**{name: rate / 0.9 for name, rate in B200.items()}, "tf32": 1250, "fp32": 80}),
         ("mi250x-gcd", {"bf16": 191.5, "fp16": 191.5, "fp32": 23.95}),
         ("mi300x", {"bf16": 1307, "fp16": 1307, "fp8": 2614, "tf32": 653.7, "fp32": 163.4}),
     ],
@@ -407,6 +409,7 @@ def test_unknown_profiles(name: str, hint: str) -> None:
 
 
 NUMBER = TREE["links"]["fast"]["bandwidth"]
+SIXTEEN = {k: v for k, v in TREE["kernels"]["gemm"]["16bit"].items() if k != "table"}
 
 
 @pytest.mark.parametrize(
@@ -428,7 +431,7 @@ NUMBER = TREE["links"]["fast"]["bandwidth"]
         (changed("links/fast/switch_all_reduce/root"), ["switch_all_reduce.root: missing"]),
         (changed("links/fast/all_gather"), ["links.fast.all_gather.latency: missing"]),
         (changed("kernels/gemm/16bit"), ["kernels.gemm.16bit.efficiency: missing"]),
-        (changed("kernels/gemm/8bit"), ["accelerator.peak.fp8", "both or neither"]),
+        (changed("kernels/gemm/4bit", SIXTEEN), ["[kernels.gemm.4bit]: without accelerator.peak"]),
         (changed("accelerator/peak/fp32"), ["accelerator.peak.fp32: missing"]),
         (changed("accelerator/peak", {"fp32": TREE["accelerator"]["peak"]["fp32"]}), ["bf16"]),
         (changed("accelerator/name"), ["accelerator.name: missing"]),
@@ -473,7 +476,8 @@ def test_bad_files(content: str | bytes, hints: list[str]) -> None:
 
 def test_every_number_of_a_profile_is_needed_or_optional_by_name() -> None:
     for key in QUANTITIES:
-        optional = ("accelerator.peak.", "kernels.gemm.8bit.", "kernels.training.")
+        optional = ("accelerator.peak.", "kernels.training.", "kernels.formats.")
+        optional += ("kernels.gemm.8bit.", "kernels.gemm.4bit.")
         if key.startswith(optional) or key in OPTIONAL_NUMBERS:
             continue
         assert f"{key}: missing" in refusal(changed(key.replace(".", "/")))

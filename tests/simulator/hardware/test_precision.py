@@ -49,6 +49,7 @@ def column(costs: LayerCosts, cost: Cost, kind: str) -> float:
 def test_codes_of_shipped_recipes_do_not_change() -> None:
     assert dict(CODES) == {
         **{"bf16": 0, "fp16": 1, "fp8": 2, "fp32": 3, "mixed": 4, "pure-bf16": 5},
+        **{"fp8-delayed": 6, "fp8-blockwise": 7, "fp8-rowwise": 8, "mxfp8": 9, "nvfp4": 10},
     }
     for code, recipe in RECIPES.items():
         assert Precision(code).name.lower().replace("_", "-") == recipe.name
@@ -76,7 +77,7 @@ def test_bytes_a_parameter(name: str, adam: int, sgd: int) -> None:
 def test_a_recipe_multiplies_in_formats_that_are_known(recipe: Recipe) -> None:
     assert len(recipe.source) > 20
     for form in recipe.formats:
-        assert FORMATS[form.name] is form
+        assert form.peak in FORMATS
         assert form.width in WIDTHS
 
 
@@ -107,9 +108,12 @@ def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
 
 def test_accelerators_run_the_recipes_whose_formats_they_have() -> None:
     found = {name: supported_precisions(task(name)) for name in ("h100-sxm", "a100-80gb-sxm")}
-    assert found == {"h100-sxm": [0, 1, 2, 3, 4, 5], "a100-80gb-sxm": [0, 1, 3, 4, 5]}
+    assert found == {"h100-sxm": [*range(9)], "a100-80gb-sxm": [0, 1, 3, 4, 5]}
+    assert supported_precisions(task("b200")) == [*range(11)]
     with pytest.raises(InputError, match=r"has no fp8 arithmetic; it has bf16, fp16, tf32, fp32"):
         evaluate(task("a100-80gb-sxm"), Plan(precision="fp8"))
+    with pytest.raises(InputError, match=r"H100-80GB-SXM5 has no mxfp8 arithmetic"):
+        evaluate(task("h100-sxm"), Plan(precision="mxfp8"))
 
 
 def test_scaled_formats_are_refused_on_grids() -> None:
@@ -131,7 +135,7 @@ from plan3d.cli.main import main
 from plan3d.simulator.hardware.precision import RECIPES, register_recipe
 
 lean = replace(RECIPES[2], name="fp8-lean", gradient=2, master=0, moments=(1, 1), weight=1)
-assert register_recipe(lean) == 6
+assert register_recipe(lean) == 11
 machine = Cluster.profile("h100-sxm", gpus=16)
 task = Task(Model.preset("llama-7b"), machine, sequence=2048, global_batch=64)
 costs = {name: evaluate(task, Plan(precision=name)) for name in ("fp8", "fp8-lean")}
@@ -145,7 +149,7 @@ try:
 except InputError as error:
     refused = str(error)
 try:
-    Plan(precision=7)
+    Plan(precision=12)
 except InputError as error:
     beyond = str(error)
 print(json.dumps({
@@ -166,10 +170,11 @@ def test_a_recipe_from_outside_is_one_record() -> None:
     assert told["seconds"][0] == told["seconds"][1]
     assert told["found"] == "fp8-lean"
     assert "precision=fp8-loan is not modelled; did you mean fp8-lean" in told["refused"]
-    assert told["beyond"] == "precision=7 must be at most 6"
+    assert told["beyond"] == "precision=12 must be at most 11"
 
 
 def test_formats_differ_from_bf16_in_what_they_say() -> None:
     assert (BF16.scaled, FP8.scaled) == (False, True)
     assert RECIPES[Precision.FP8].scaled
-    assert not any(RECIPES[p].scaled for p in Precision if p != Precision.FP8)
+    scaled = {p.name for p in Precision if RECIPES[p].scaled}
+    assert scaled == {p.name for p in Precision if p.name.startswith(("FP8", "MXFP8", "NVFP4"))}

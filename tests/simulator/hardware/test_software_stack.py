@@ -44,6 +44,7 @@ CHANGES = {
     "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
+    "keeps_scaled": (False, {}, replace(DENSE, precision="fp8")),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
     "bucket_memory": (2.0, {}, DENSE),
@@ -68,7 +69,7 @@ CHANGES = {
 
 
 def asked(software: Software, model: str = "llama-13b") -> Task:
-    cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
+    cluster = Cluster.profile("h100-sxm", gpus=64)
     return Task(Model.preset(model), cluster, sequence=2048, global_batch=256, software=software)
 
 

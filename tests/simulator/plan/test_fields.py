@@ -69,6 +69,7 @@ CHANGES = {
     "cp_comm": ("cp=4", "cp_comm=all-gather"),
     "expert_dispatch": ("ep=16", "expert_dispatch=hierarchical"),
     "precision": ("tp=2", "precision=fp8"),
+    "fp8_params": ("tp=2 precision=fp8-delayed", "fp8_params=1"),
     "optimizer": ("tp=2", "optimizer=sgd"),
     "first_stage_layers": ("pp=4", "first_stage_layers=5"),
     "last_stage_layers": ("pp=4", "last_stage_layers=5"),

@@ -270,6 +270,19 @@ REFUSED = [
         "4 micro-batches are fewer than pp = 16, which the breadth-first schedule needs",
     ),
     ("precision-on-accelerator", task(cluster="a100-80gb-sxm"), {"precision": "fp8"}, "no fp8"),
+    (
+        "precision-on-accelerator",
+        task(cluster="h100-sxm"),
+        {"precision": "nvfp4"},
+        "has no nvfp4 arithmetic",
+    ),
+    (
+        "scaled-parameters",
+        task(),
+        {"fp8_params": 1, "precision": "fp8", "zero": 0},
+        "here precision=fp8 zero=0; nearest: fp8_params=0",
+    ),
+    ("muon-whole-matrices", task(), {"optimizer": "muon", "zero": 3}, "zero=3"),
     ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
     ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
     (
@@ -420,7 +433,7 @@ RANGES = {
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
 fields |= {name: st.integers(0, choice.most) for name, choice in CHOICES.items()}
-fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel"))}
+fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel", "fp8"))}
 anything = st.fixed_dictionaries(fields)
 layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))
 near = st.sampled_from((1, 2, 4, 8))

@@ -116,11 +116,11 @@ def test_the_shipped_rows_are_small_and_free(shipped: list[PublishedRun]) -> Non
 def test_nearly_all_expressible_rows_have_a_question(
     shipped: list[PublishedRun], answers: list[Question | str]
 ) -> None:
-    """Of timed rows of decoders, but adapters, mxfp8, nvfp4 and hybrids, which are not modelled."""
+    """Of timed rows of decoders, but adapters and hybrids, which are not modelled."""
     refused: Counter[str] = Counter()
     rows = 0
     for one, answer in zip(shipped, answers, strict=True):
-        other = one["training"] == "peft" or one["dtype"] in ("mxfp8", "nvfp4")
+        other = one["training"] == "peft"
         if one.timed and not other and one["family"] not in ("hybrid", "bert"):
             rows += 1
             refused[str(answer)] += isinstance(answer, str)
@@ -314,7 +314,7 @@ def test_a_mixture_of_experts_is_built_from_its_columns() -> None:
         ({"experts": 8, "experts_per_token": 2}, "ep not stated"),
         ({"training": "peft", "peft": "vera"}, "vera is not modelled: only LoRA and QLoRA are"),
         ({"params_on_host": True}, "weights on the host are not modelled"),
-        ({"dtype": "mxfp8"}, "precision mxfp8 is not modelled"),
+        ({"dtype": "tf32"}, "precision tf32 is not modelled"),
         ({"recompute": "selective", "recompute_ops": ("unknown",)}, "recomputed is not stated"),
         ({"schedule": "interleaved-gis", "virtual_stages": 2}, "is not modelled"),
         ({"schedule": "interleaved"}, "virtual stages of an interleaved schedule are not stated"),

@@ -1,0 +1,94 @@
+"""What it takes to scale the operands of linear layers: bytes moved, and copies kept.
+
+Legend: [m, k] times [k, n], input [m, k], weight [k, n], gradient of the output [m, n]. An operand
+is scaled once for both products that read it. Neglected: casts that norms and activations take in,
+scales of tensors, and the weights of a step's first micro-batch where copies are kept.
+Check: Transformer Engine d0067d0, docs/examples/gemm_profiling: what scaling adds to the GEMMs of a
+layer is, with the bytes of the recipes, read and written at 0.58 (nvfp4) to 0.94 (fp8-delayed) of
+the bandwidth of B300 and 0.89 to 0.94 of H200 NVL; profiles have 0.67 and 0.73, from such kernels
+timed alone (scaling_efficiency).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..hardware.accelerator import Accelerator
+from ..hardware.precision.number_formats import MXFP8
+from ..operators import kernel_times
+from ..operators.layer_work import Gemm, Work
+from .layer_kinds import LayerKind, Local
+
+
+def takes_both_sides(accelerator: Accelerator) -> bool:
+    """Whether products of 8 bits read one copy of an operand along either side: what came with
+    formats of scaled blocks (Blackwell)."""
+    return MXFP8.peak in accelerator.peak
+
+
+def _of(local: Local, sizes: tuple[float, float]) -> float:
+    return sizes[takes_both_sides(local.task.cluster.accelerator)]
+
+
+def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
+    """Seconds of scaling forward and backward: inputs, then gradients of outputs; weights in both
+    passes where no copies are kept."""
+    how = local.recipe.quantisation
+    if how is None or work.logits:
+        return 0.0, 0.0
+    moved = _of(local, how.moved)
+    none = weights = np.zeros(local.s.tp.shape)
+    if not local.task.software.keeps_scaled:
+        weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
+    gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
+    kernels = len(work.gemms)
+    forward = _seconds(moved * (_inputs(work.gemms, local) + weights), kernels, local)
+    return forward, _seconds(moved * (gradients + weights), kernels, local)
+
+
+def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
+    """Seconds of scaling the inputs of products that run again."""
+    how = local.recipe.quantisation
+    if how is None or not gemms:
+        return 0.0
+    return _seconds(_of(local, how.moved) * _inputs(gemms, local), len(gemms), local)
+
+
+def _inputs(gemms: list[Gemm], local: Local) -> Value:
+    none = np.zeros(local.s.tp.shape)
+    return sum((none + g.batch * g.m * g.k for g in gemms), none)
+
+
+def _seconds(moved: Value, kernels: int, local: Local) -> Value:
+    accelerator = local.task.cluster.accelerator
+    measured = accelerator.training.scaling_efficiency
+    if measured is None:
+        moved = moved / local.task.software.memory_bound_rate
+        return kernel_times.memory_bound_seconds(moved, accelerator, kernels)
+    rate = measured * accelerator.memory_bandwidth
+    out: Value = kernels * accelerator.memory_bound.latency + moved / rate
+    return out
+
+
+def kept_operand(local: Local) -> float:
+    """Bytes an element of an input that waits for its weight gradient."""
+    how = local.recipe.quantisation
+    if how is None or not local.task.software.keeps_scaled:
+        return local.recipe.activation
+    return how.kept
+
+
+def output_copy(local: Local) -> float:
+    """Bytes an element of a second copy of an activation that a kernel before the linear layer
+    keeps as it is: the output of attention."""
+    how = local.recipe.quantisation
+    return how.kept if how and local.task.software.keeps_scaled else 0.0
+
+
+def weight_copies(kind: LayerKind, local: Local, parameters: Value) -> Value:
+    """Bytes of the scaled copies of a layer's weights on a rank."""
+    how = local.recipe.quantisation
+    if how is None or not kind.block or not local.task.software.keeps_scaled:
+        return np.zeros(parameters.shape)
+    return parameters * _of(local, how.copies)

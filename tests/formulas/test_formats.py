@@ -1,0 +1,145 @@
+"""Formats of 8 and 4 bits, and optimizers: seconds of scaling, copies and states by hand.
+
+Sources: Transformer Engine d0067d0 (what each recipe reads, writes and keeps), OCP Microscaling
+Formats 1.0 (a scale of 8 bits for 32 elements), Jordan et al. 2024 (Muon), Dettmers et al. 2022.
+The layer: [1024, 1024] times [1024, 3072], [1024, 1024], [1024, 4096], and 4096 to 1024.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from round_numbers import (
+    ACCELERATOR,
+    EMBEDDING,
+    HEAD,
+    LAYER,
+    LOGITS,
+    MOVED,
+    PARAMETERS,
+    TABLE,
+    cluster,
+    costs_of,
+    stack,
+    task,
+)
+
+from plan3d.simulator.hardware.cluster import POWER_EXPONENT, Cluster
+from plan3d.simulator.hardware.precision.optimizers import orthogonalisation_flops
+
+INPUTS = 1024 * (1024 + 1024 + 1024 + 4096)
+GRADIENTS = 1024 * (3072 + 1024 + 4096 + 1024)
+WEIGHTS = 12 * 1024**2
+BLACKWELL = replace(ACCELERATOR, peak={**ACCELERATOR.peak, "mxfp8": 200e12, "nvfp4": 400e12})
+NARROW, WIDE = cluster(1), cluster(1, accelerator=BLACKWELL)
+MX, NV = 1 + 1 / 32, 1 / 2 + 1 / 16
+RECIPES = [
+    # Recipe and machine; bytes to scale an element, of a kept input, of the copies of a weight.
+    ("fp8", NARROW, 2 + 2 + 1 + 1, 1, 2),
+    ("fp8", WIDE, 2 + 2 + 1, 1, 1),
+    ("fp8-delayed", NARROW, 2 + 1 + 1, 1, 2),
+    ("fp8-delayed", WIDE, 2 + 1, 1, 1),
+    ("fp8-blockwise", NARROW, 2 + 1 + 1, 1, 2),
+    ("fp8-rowwise", NARROW, 2 * (2 + 2 + 1), 1, 2),
+    ("mxfp8", WIDE, 2 + 2 * MX, MX, 2 * MX),
+    ("nvfp4", WIDE, 2 + 2 + 2 * NV, NV, 2 * NV),
+]
+
+
+@pytest.mark.parametrize(("name", "machine", "moved", "kept", "copies"), RECIPES)
+def test_what_scaling_takes(name, machine, moved, kept, copies):
+    """Inputs forward, gradients of outputs backward, once each at 1 TB/s; copies of 12 matrices of
+    1024^2; inputs of the layer's products kept in the format, and the output of attention twice."""
+    costs = costs_of(task(cluster=machine), f"precision={name}")
+    plain = 3 * (4 * MOVED + EMBEDDING + HEAD - LOGITS)
+    scaling = 4 * moved * (INPUTS + GRADIENTS) / 1e12
+    assert costs.compute_seconds["memory_bound"] == pytest.approx(4 * (plain + scaling))
+    bf16 = costs_of(task(cluster=machine), "precision=bf16").memory
+    assert costs.memory["weights"] - bf16["weights"] == pytest.approx(4 * LAYER * copies)
+    # Two norms' outputs and the product of 4096 in the format, and a copy of 1024.
+    fewer = 1024 * ((2 * 1024 + 4096) * (2 - kept) - 1024 * kept)
+    assert bf16["activations"] - costs.memory["activations"] == pytest.approx(4 * fewer)
+
+
+def test_a_stack_that_keeps_nothing_scaled():
+    """torchao: inputs and weights wait in 16 bits, and weights are scaled in both passes."""
+    software = stack(keeps_scaled=False)
+    found = costs_of(task(software=software), "precision=fp8")
+    plain = costs_of(task(software=software), "precision=bf16")
+    more = 4 * 4 * 6 * (INPUTS + GRADIENTS + 2 * WEIGHTS) / 1e12
+    seconds = found.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert seconds == pytest.approx(more)
+    assert found.memory == pytest.approx(plain.memory)
+
+
+def test_scaling_has_a_rate_of_its_own_where_it_was_measured():
+    training = replace(ACCELERATOR.training, scaling_efficiency=0.5)
+    half = cluster(1, accelerator=replace(ACCELERATOR, training=training))
+    found, usual = (
+        costs_of(task(cluster=where), "precision=fp8").compute_seconds["memory_bound"]
+        for where in (half, NARROW)
+    )
+    assert found - usual == pytest.approx(4 * 4 * 6 * (INPUTS + GRADIENTS) / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "weight", "gathered"),
+    [("fp8", NARROW, 2.0, 1), ("fp8", WIDE, 1.0, 1), ("mxfp8", WIDE, 2 * MX, 2)],
+)
+def test_parameters_in_8_bits(name, machine, weight, gathered):
+    """Layers have the copies alone, the tables 2 bytes; formats with a scale a block gather 16
+    bits."""
+    question = task(2, cluster=replace(machine, gpus=2))
+    plan = f"dp=2 zero=1 overlap_param_gather=0 precision={name}"
+    found, plain = (costs_of(question, f"{plan} fp8_params={n}") for n in (1, 0))
+    layers = 4 * LAYER
+    expected = weight * layers + 2 * (PARAMETERS - layers)
+    assert found.memory["weights"] == pytest.approx(expected)
+    fewer = layers * (2 - gathered) / 2 / 100e9
+    assert plain.seconds["data_comm"] - found.seconds["data_comm"] == pytest.approx(fewer)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [
+        ("adam", 4 + 4 + 4),
+        ("sgd", 4 + 4),
+        ("lion", 4 + 4),
+        ("adafactor", 4),
+        ("adam-8bit", 4 + 2 + 2 * 4 / 256),
+    ],
+)
+def test_states_of_optimizers(optimizer, state):
+    """Master weights, and what each keeps besides; all of it is read and written once a step."""
+    costs = costs_of(task(), f"optimizer={optimizer}")
+    assert costs.memory["optimizer"] == pytest.approx(state * PARAMETERS)
+    assert costs.seconds["optimizer"] == pytest.approx((2 * state + 4 + 2) * PARAMETERS / 1e12)
+
+
+def test_muon():
+    """Layers keep a moment, tables and the last norm two; per layer 5 (4 n^2 m + 2 n^3) FLOPs of
+    [1024, 3072], [1024, 1024] and twice [1024, 4096] at 100 TFLOP/s."""
+    costs = costs_of(task(), "optimizer=muon")
+    ends = 2 * TABLE + 1024
+    assert costs.memory["optimizer"] == pytest.approx(8 * PARAMETERS + 4 * ends)
+    flops = 5 * 1024**3 * sum(4 * m + 2 for m in (3, 1, 4, 4))
+    moved = (2 * 8 + 4 + 2) * PARAMETERS / 1e12
+    assert costs.seconds["optimizer"] == pytest.approx(moved + 4 * flops / 100e12)
+    assert orthogonalisation_flops(np.array(2.0), np.array(3.0)) == 5 * (4 * 4 * 3 + 2 * 8)
+
+
+def test_ranks_that_shard_share_out_the_matrices_of_muon():
+    whole, shared = (
+        costs_of(task(2), f"dp=2 optimizer=muon zero={zero}").seconds["optimizer"]
+        for zero in (0, 1)
+    )
+    assert shared == pytest.approx(whole / 2)
+
+
+def test_gemms_under_a_power_limit():
+    """What long GEMMs keep falls as the limit to the power of 0.85, in every format alike."""
+    usual, low = (Cluster.profile("h100-sxm", 8, power_limit=w).accelerator for w in (None, 350.0))
+    ratio = low.training.sustained / usual.training.sustained
+    assert ratio == pytest.approx(0.5**0.85)
+    assert POWER_EXPONENT == 0.85
+    assert (low.power, low.memory_bandwidth) == (350.0, usual.memory_bandwidth)
