@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from plan3d.simulator.base import csv_cells, names
+from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.printable import one_line
 
 Row = dict[str, Any]
@@ -39,17 +41,13 @@ class SweepFile:
 
     def _read(self, keys: set[str]) -> None:
         assert self.path
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise InputError(f"{self.path}: cannot be read as the rows of a sweep") from None
-        whole = text[: text.rfind("\n") + 1]
-        lines = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
-        if lines[0][:1] != [KEY]:
+        text = read_text(self.path)
+        table = parse_csv(text[: text.rfind("\n") + 1], str(self.path))
+        if table.header[:1] != [KEY]:
             raise InputError(f"{self.path}: is not the file of a sweep; give another file")
-        self.columns = [names.name(column, f"{self.path}: column") for column in lines[0][1:]]
-        for line in lines[1:]:
-            if len(line) == len(lines[0]):
+        self.columns = [names.name(column, f"{self.path}: column") for column in table.header[1:]]
+        for _, line in table.rows:
+            if len(line) == len(table.header):
                 key, *cells = map(csv_cells.text, line)
                 self.rows[key] = _values(dict(zip(self.columns, cells, strict=True)))
         others = set(self.rows) - keys

@@ -6,13 +6,14 @@ the model's code comes from model_families. Vision and speech towers are left ou
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..base import names
+from ..base.documents import parse_json
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from ..base.typed_objects import JsonObject, shown
 from .blocks import Attention, Block, Experts, Mlp
 from .hf_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, ConfigFamily
@@ -31,12 +32,9 @@ def read_json(path: str | Path) -> tuple[object, str]:
     file = Path(names.path(str(path), "model"))
     name = ascii(str(path))
     try:
-        config = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror}; name a config.json") from None
-    except (ValueError, RecursionError) as error:
-        problem = str(error).splitlines()[0]
-        raise InputError(f"{name} is not JSON ({problem}); name a config.json") from None
+        config = parse_json(read_text(file, name), name)
+    except InputError as error:
+        raise InputError(f"{error}; name a config.json") from None
     stem = file.resolve().parent.name if file.stem == "config" else file.stem
     return config, names.name(stem, "name of the model")
 

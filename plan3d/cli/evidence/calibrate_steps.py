@@ -7,14 +7,15 @@ A CSV of steps has the columns `plan` and `seconds`, and may have `gpus`, `globa
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import Table
 
 from ..arguments.options import OPTIONS
@@ -94,13 +95,8 @@ def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    try:
-        content = Path(name).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{name}: cannot be read ({why})") from None
-    rows = csv.DictReader(content.splitlines())
-    header = list(rows.fieldnames or ())
+    table = parse_csv(read_text(Path(name)), name)
+    header = table.header
     missing = [column for column in NEEDED if column not in header]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}")
@@ -108,7 +104,8 @@ def _rows(name: str) -> list[dict[str, str]]:
         if column not in (*NEEDED, *SIZES):
             near = did_you_mean(column[:60], (*NEEDED, *SIZES))
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
-    return [{key: (cell or "").strip() for key, cell in row.items() if key} for row in rows]
+    rows = table.records(name)
+    return [{key: cell.strip() for key, cell in row.items()} for row in rows]
 
 
 def _whole(cell: str, where: str) -> int:

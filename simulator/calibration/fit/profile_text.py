@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base import toml_text
+from ...base.files import read_text
 from ...base.printable import one_line
 from ...base.units import convert, si_unit
 from ...hardware.cluster import Cluster
@@ -216,9 +217,8 @@ def scaled_table(text: str, scale: float) -> str:
 
 def table_text(path: str) -> str:
     """The text of a table of GEMM times; a bare name is a shipped one."""
-    if Path(path).name == path:
-        return files(PACKAGE).joinpath(MEASUREMENTS, path).read_text(encoding="utf-8")
-    return Path(path).read_text(encoding="utf-8")
+    shipped = Path(path).name == path
+    return read_text(files(PACKAGE).joinpath(MEASUREMENTS, path) if shipped else Path(path), path)
 
 
 def emit(tree: Mapping[str, Any]) -> str:

@@ -233,7 +233,7 @@ def test_kinds_and_origins(said: str, expected: tuple[Any, ...], tmp_path: Path)
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ('unit = "GPUs"', "is not a TOML file"),
+        ('unit = "GPUs"', "is not TOML"),
         ("origins = []", "node.gpus: without kind; write { value = ..., unit ="),
         ('kind = "mesured"', "kind: 'mesured' is no kind of number here; did you mean measured?"),
         ('kind = "rule"', "'rule' is no kind of number here; known: measured, fitted, prior, data"),

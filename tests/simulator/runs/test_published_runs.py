@@ -189,7 +189,7 @@ def test_files_that_are_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_runs(tmp_path / "none.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="is UTF-16"):
         read_runs(tmp_path / "binary.csv")
     with pytest.raises(InputError, match="has no rows"):
         read_runs(write(tmp_path / "empty.csv"))
