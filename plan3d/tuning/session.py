@@ -75,7 +75,7 @@ class Session:
         """The file of state."""
         runs = [asdict(run) for run in self.runs]
         record = {"format": FORMAT, "question": self.question, "runs": runs}
-        return json.dumps(record, indent=1) + "\n"
+        return json.dumps(record, allow_nan=False, indent=1) + "\n"
 
 
 def name_of(number: int) -> str:

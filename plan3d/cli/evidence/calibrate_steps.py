@@ -7,7 +7,6 @@ A CSV of steps has the columns `plan` and `seconds`, and may have `gpus`, `globa
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from plan3d.simulator.base.text_tables import Table
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
 from ..arguments.task_options import TASK_OPTIONS
-from ..screen.output import Screen, check_writable, write_whole
+from ..screen.output import Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.task import Task
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        print(json.dumps(record(learned)))
+        print_json(record(learned))
         return 0
     screen = Screen()
     screen.table(_step_table(learned))

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     if args.prior_out is not None:
         from plan3d.simulator.validation.leave_origin_out import learned_priors
 
-        text = json.dumps(learned_priors(runs), indent=1) + "\n"
+        text = json.dumps(learned_priors(runs), allow_nan=False, indent=1) + "\n"
         write_whole(args.prior_out, "--prior-out", text)
     if args.json:
         print_json({"plan3d": views.version(), **record})

@@ -26,7 +26,7 @@ WIDEST = 1000
 """Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
-LONGEST_LINE = 2000
+LONGEST_LINE = 1000
 """Characters of the longest line on stderr."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
