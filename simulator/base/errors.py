@@ -10,6 +10,7 @@ from .printable import one_line
 
 LONGEST_MESSAGE = 1000
 """Characters of the longest error line."""
+MOST_READ = 10**6
 _LONG_WORD = re.compile(r"(\S{120})\S{120,}")
 
 
@@ -19,7 +20,7 @@ class Plan3dError(Exception):
     exit_code = 1
 
     def __init__(self, message: object = "") -> None:
-        shortened = _LONG_WORD.sub(r"\1...", str(message)[: 4 * LONGEST_MESSAGE])
+        shortened = _LONG_WORD.sub(r"\1...", str(message)[:MOST_READ])
         super().__init__(one_line(shortened, LONGEST_MESSAGE))
 
 

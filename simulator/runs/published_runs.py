@@ -117,6 +117,9 @@ def _check_header(name: str, header: list[str]) -> None:
 
 def _run(where: str, row: Mapping[str, str], short: bool) -> PublishedRun:
     texts = {column: text.strip() for column, text in row.items() if column}
-    texts = short_format.translated(texts, where) if short else texts
+    try:
+        texts = short_format.translated(texts, where) if short else texts
+    except ValueError as error:
+        raise InputError(f"{where}: a number cannot be read ({error})") from None
     known = columns()
     return PublishedRun({c: known[c].read(text, where) for c, text in texts.items() if text})

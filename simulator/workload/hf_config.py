@@ -15,10 +15,9 @@ from ..base.documents import parse_json
 from ..base.errors import InputError, did_you_mean
 from ..base.files import read_text
 from ..base.typed_objects import JsonObject, shown
-from .blocks import Attention, Block, Experts, Mlp
+from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from .hf_families import FAMILIES, LINEAR, NONE_WHEN_NULL, SWITCHES, UNSUPPORTED, ConfigFamily
 
-MOST_LAYERS = 10_000
 MOST_HEADS = 65_536
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

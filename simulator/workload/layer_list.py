@@ -22,6 +22,7 @@ FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_b
 """Columns of a layer list; OPTIONAL ones may be added."""
 OPTIONAL = ("efficiency", "repeat")
 MOST_LAYERS = 4096
+LEAST_EFFICIENCY = 1e-6
 LONGEST_SOURCE = 2000
 """Characters of what a list says about where it comes from."""
 LayerList = tuple[str, list[ListedLayer], str]
@@ -117,8 +118,9 @@ def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
     values = {name: _number(row[name], f"{where}: {name}") for name in FIELDS[1:]}
     efficiency = _number(row.get("efficiency") or 0, f"{where}: efficiency")
     repeat = _number(row.get("repeat") or 1, f"{where}: repeat")
-    if efficiency > 1:
-        raise InputError(f"{where}: efficiency is {efficiency:g}; a share of the peak is 0 to 1")
+    if efficiency > 1 or 0 < efficiency < LEAST_EFFICIENCY:
+        need = f"a share of the peak is 0 to 1, and below {LEAST_EFFICIENCY:g} none is"
+        raise InputError(f"{where}: efficiency is {efficiency:g}; {need}")
     if values["parameters"] != int(values["parameters"]):
         raise InputError(f"{where}: parameters is {values['parameters']:g}; it must be whole")
     if repeat != int(repeat) or not 1 <= repeat <= MOST_LAYERS:

@@ -66,7 +66,7 @@ def positive(text: str, what: str) -> float:
 def percents(text: str, what: str) -> str:
     """Whole percents as plan fields have them: '50%' or '0,50,100'; or 'auto'."""
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",")]
-    if text != "auto" and not all(part.isdecimal() and int(part) <= 100 for part in parts):
+    if text != "auto" and not all(units.is_whole(part) and int(part) <= 100 for part in parts):
         raise InputError(f"{what} {text!r} must be whole percents up to 100, such as 50, or auto")
     return ",".join(parts)
 

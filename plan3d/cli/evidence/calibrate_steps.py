@@ -16,6 +16,7 @@ from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import is_whole
 
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
@@ -108,7 +109,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _whole(cell: str, where: str) -> int:
-    if not cell.isdigit() or not int(cell):
+    if not is_whole(cell) or not int(cell):
         raise InputError(f"{where} {cell[:60]!r} must be a whole number of at least 1")
     return int(cell)
 

@@ -17,6 +17,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line, visible
 from plan3d.simulator.base.text_tables import Table, plain
+from plan3d.simulator.base.units import is_whole
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -90,7 +91,7 @@ class Screen:
 def _width() -> int:
     """COLUMNS, else the terminal's width, else PIPE_WIDTH."""
     given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
+    if is_whole(given) and int(given) > 0:
         return max(int(given), 20)
     with contextlib.suppress(OSError, ValueError):
         return max(os.get_terminal_size(sys.stdout.fileno()).columns, 20)

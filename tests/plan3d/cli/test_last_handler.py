@@ -1,4 +1,4 @@
-"""What nobody expected is one line and exit code 70; a signal ends a run with the code of shells."""
+"""What nobody expected is one line and exit code 70; a signal ends a run as in a shell."""
 
 import signal
 import subprocess
