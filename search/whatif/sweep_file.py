@@ -66,7 +66,7 @@ class SweepFile:
     def _read(self, path: Path) -> tuple[list[str], dict[str, Row]]:
         text = read_text(path)
         table = parse_csv(text[: text.rfind("\n") + 1], str(path))
-        if table.header[:1] != [KEY]:
+        if table.header[:1] != [KEY] or not all(table.header):
             raise InputError(f"{path}: is not the file of a sweep; give another file")
         columns = [names.name(column, f"{path}: column") for column in table.header[1:]]
         records = table.records(str(path))

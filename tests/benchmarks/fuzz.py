@@ -24,13 +24,13 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from plan3d.cli.arguments import plan_arguments, task_arguments
+from plan3d.cli.arguments import plan_arguments
 from plan3d.cli.evidence import calibrate_steps
 from plan3d.cli.main import main as command_line
 from plan3d.launch_files.exporter import written
@@ -38,7 +38,6 @@ from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.errors import InputError, Plan3dError
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
@@ -47,8 +46,7 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.calibration import read_calibration
-from plan3d.simulator.workload.model import Model, Network
+from plan3d.simulator.workload.model import Model
 from plan3d.tuning.session import resumed
 
 HANG = 2.0
@@ -224,25 +222,27 @@ def _site_of(told: str) -> str:
     return f"{'/'.join(Path(inside[-1][0]).parts[-2:])}:{inside[-1][1]}" if inside else told[-200:]
 
 
-def _asked(model: Model, cluster: Cluster) -> Task:
-    """A small question."""
-    sequence = 1 if isinstance(model, Network) else 1024
-    return Task(model, cluster, sequence=sequence, global_batch=8)
+ESTIMATE = {
+    "--model": "gpt3-1.3b",
+    "--cluster": "h100-sxm",
+    "--gpus": "8",
+    "--sequence": "1024",
+    "--global-batch": "8",
+    "--plan": "dp=8",
+}
 
 
-def _estimates(path: Path) -> None:
-    """A machine of a profile, and a step on it, for which its tables are read."""
-    evaluate(_asked(Model.preset("gpt3-1.3b"), Cluster.profile(path, gpus=8)), Plan(tp=2, zero=1))
+def _estimates(option: str) -> Callable[[Path], None]:
+    """A prediction with a file as the value of an option, as JSON."""
 
+    def estimate(path: Path) -> None:
+        asked = {**ESTIMATE, option: str(path)}
+        if path.name.startswith("net."):
+            del asked["--sequence"]
+        words = [word for pair in asked.items() for word in pair]
+        _command(["estimate", *words, "--json", "--traceback"])
 
-def _counts(path: Path) -> None:
-    """A model, and a plan of it."""
-    evaluate(_asked(task_arguments.model_of(str(path)), _task().cluster), Plan())
-
-
-def _stack(path: Path) -> None:
-    """A software stack, and a step with it."""
-    evaluate(replace(_task(), software=software_profile(path)), Plan(tp=2))
+    return estimate
 
 
 def _texts(read: Callable[[str], object]) -> Callable[[Path], object]:
@@ -345,11 +345,19 @@ LAYERS_JSON = (
     b'{"name": "net", "source": "me", "layers": [{"name": "a", "parameters": 100, "forward_flops":'
     b' 1e9, "activation_bytes": 5, "boundary_bytes": 7, "repeat": 2, "efficiency": 0.4}]}'
 )
+SHORT = (
+    b"run,source,status,accelerator,gpus,gpus_per_node,inter_node_network,model,family,n_params_b,"
+    b"layers,hidden,ffn_hidden,heads,kv_heads,vocab,sequence,experts,experts_per_token,global_batch,"
+    b"micro_batch,tp,pp,virtual_stages,dp,cp,ep,zero_stage,fsdp,sequence_parallel,recompute,dtype,"
+    b"flash_attention,schedule,framework,step_seconds,peak_memory_gb,notes\n"
+    b"r,me,ok,h100-sxm,16,8,8x 400 Gb/s per node,m,llama,6.7,32,4096,11008,32,32,32000,2048,0,0,"
+    b"64,1,2,2,1,4,1,1,1,False,True,selective (core_attn),bf16,True,1f1b,megatron,3.2,41.5,hsdp 4; GiB\n"
+)
 PLANS = (
     b"tp=2 pp=2 micro_batch=1 recompute=full zero=1 schedule=interleaved virtual_stages=2",
     b"pp=4 layers_per_stage=6,6,7,5 schedule=zb-h1 offload_optimizer=50",
     b"pp=2 segments=12:recompute=full|12 dp=4",
-    b"dp=8 sync=local-sgd sync_period=8",
+    b"dp=8 sync=gossip topology=ring",
 )
 LAYOUTS = (b"Et*3|(tt|)*9|m|L", b"11,12,12,11", b"E(t|)*4tL")
 GRAPHS = (b"0 1\n1 2\n2 0\n", b"# ring\n0-1\n1,2\n2;3\n3 0\n")
@@ -370,12 +378,16 @@ def _published(path: Path) -> None:
 
 
 READERS = {
-    "config": Reader("config.json", _configs, _counts),
-    "layers-csv": Reader("net.csv", lambda: [LAYERS], _counts),
-    "layers-json": Reader("net.json", lambda: [LAYERS_JSON], _counts),
-    "profile": Reader("p.toml", lambda: _shipped("h100-sxm.toml", "gb200.toml"), _estimates),
+    "config": Reader("config.json", _configs, _estimates("--model")),
+    "layers-csv": Reader("net.csv", lambda: [LAYERS], _estimates("--model")),
+    "layers-json": Reader("net.json", lambda: [LAYERS_JSON], _estimates("--model")),
+    "profile": Reader(
+        "p.toml", lambda: _shipped("h100-sxm.toml", "gb200.toml"), _estimates("--cluster")
+    ),
     "software": Reader(
-        "s.toml", lambda: _shipped("software/megatron-core.toml", "software/fsdp.toml"), _stack
+        "s.toml",
+        lambda: _shipped("software/megatron-core.toml", "software/fsdp.toml"),
+        _estimates("--software"),
     ),
     "megatron": Reader(
         "run.sh",
@@ -406,7 +418,9 @@ READERS = {
         lambda path: plan_arguments.read_plan(f"{path}", "--plan"),
     ),
     "graph": Reader("g.txt", lambda: [*GRAPHS], _texts(Graph.parse)),
-    "runs": Reader("runs.csv", lambda: _head("published_runs.csv", 400), _published),
+    "runs": Reader(
+        "runs.csv", lambda: [*_head("published_runs.csv", 400), SHORT, SHORT], _published
+    ),
     "origins": Reader("origins.csv", lambda: [ORIGINS], read_origins),
     "measurements": Reader(
         "m.csv",
@@ -414,7 +428,7 @@ READERS = {
         lambda path: read(str(path), Hints()),
     ),
     "steps": Reader("steps.csv", lambda: [STEPS], lambda path: calibrate_steps._rows(str(path))),
-    "calibration": Reader("c.toml", _calibration, read_calibration),
+    "calibration": Reader("c.toml", _calibration, _estimates("--calibration")),
     "tune": Reader("tune.json", _session, _resumed),
     "sweep": Reader("rows.csv", lambda: [_rows_of_a_sweep()], _continued),
 }

@@ -128,7 +128,9 @@ def files_in(folder):
 
 
 @pytest.mark.parametrize("anew", [False, True])
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", "notes\n", "point,gpus\nffff,8\n", "x" * 200_000])
+@pytest.mark.parametrize(
+    "text", ["a,b\n1,2\n", "notes\n", "point,gpus\nffff,8\n", "point,,\nf,8,9\n", "x" * 200_000]
+)
 def test_a_file_that_is_no_part_of_a_sweep_stays_as_it_is(tmp_path, text, anew):
     file = tmp_path / "rows.csv"
     file.write_text(text)
