@@ -351,7 +351,8 @@ SHORT = (
     b"micro_batch,tp,pp,virtual_stages,dp,cp,ep,zero_stage,fsdp,sequence_parallel,recompute,dtype,"
     b"flash_attention,schedule,framework,step_seconds,peak_memory_gb,notes\n"
     b"r,me,ok,h100-sxm,16,8,8x 400 Gb/s per node,m,llama,6.7,32,4096,11008,32,32,32000,2048,0,0,"
-    b"64,1,2,2,1,4,1,1,1,False,True,selective (core_attn),bf16,True,1f1b,megatron,3.2,41.5,hsdp 4; GiB\n"
+    b"64,1,2,2,1,4,1,1,1,False,True,selective (core_attn),bf16,True,1f1b,"
+    b"megatron,3.2,41.5,hsdp 4; GiB\n"
 )
 PLANS = (
     b"tp=2 pp=2 micro_batch=1 recompute=full zero=1 schedule=interleaved virtual_stages=2",
