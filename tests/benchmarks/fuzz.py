@@ -49,8 +49,9 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 from plan3d.tuning.session import resumed
 
-HANG = 2.0
-"""Seconds."""
+HANG, BLOCKED = 2.0, 30.0
+"""Seconds of this process, and of the clock: others may be busy."""
+ALARMS = (signal.SIGPROF, signal.SIGALRM)
 MEMORY = 3 * 2**30
 """Bytes of address space, beyond which an input is a MemoryError."""
 ROOT = Path(__file__).parents[2]
@@ -218,7 +219,8 @@ def _command(words: list[str]) -> None:
 def _site_of(told: str) -> str:
     """Where a traceback ends."""
     found = re.findall(r'File "([^"]*)", line (\d+)', told)
-    inside = [(f, n) for f, n in found if "site-packages" not in f and "/lib/python" not in f]
+    others = ("site-packages", "/lib/python", "benchmarks")
+    inside = [(file, line) for file, line in found if not any(part in file for part in others)]
     return f"{'/'.join(Path(inside[-1][0]).parts[-2:])}:{inside[-1][1]}" if inside else told[-200:]
 
 
@@ -449,15 +451,17 @@ class Found:
     crashes: Counter[str] = field(default_factory=Counter)
 
 
-def _alarm(number: int, frame: Any) -> None:
+def interrupted(number: int, frame: Any) -> None:
+    """Handles the alarm of an input that takes too long."""
     raise Hung
 
 
 def tried(reader: Reader, path: Path, content: bytes, found: Found) -> str:
     """One input; the site where the reader crashed, or ''."""
     path.write_bytes(content)
-    began = time.perf_counter()
-    signal.setitimer(signal.ITIMER_REAL, HANG)
+    began = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, HANG)
+    signal.setitimer(signal.ITIMER_REAL, BLOCKED)
     site = ""
     try:
         reader.read(path)
@@ -471,8 +475,9 @@ def tried(reader: Reader, path: Path, content: bytes, found: Found) -> str:
         known = isinstance(error, AssertionError) and str(error)
         site = f"{type(error).__name__} {known or _site_of(traceback.format_exc())}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        took = time.perf_counter() - began
+        took = time.process_time() - began
         found.inputs, found.seconds = found.inputs + 1, found.seconds + took
         found.slowest = max(found.slowest, took)
     if site:
@@ -508,7 +513,8 @@ def main() -> int:
     parser.add_argument("--reader", action="append", choices=READERS)
     parser.add_argument("--crashes", type=Path, help="folder for the first input of each")
     args = parser.parse_args()
-    signal.signal(signal.SIGALRM, _alarm)
+    for alarm in ALARMS:
+        signal.signal(alarm, interrupted)
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     total = Found()

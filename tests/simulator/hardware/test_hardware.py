@@ -520,3 +520,19 @@ def test_any_sizes_and_overrides(gpus: Any, nodes: Any, override: Any) -> None:
         Cluster.profile("gb200", gpus, nodes=nodes, intra_node_bandwidth=override)
     except InputError as error:
         assert_one_line(error)
+
+
+@pytest.mark.parametrize(
+    "file", ["../secret.csv", "/etc/passwd", "inside/../../secret.csv", "link"]
+)
+def test_a_table_stays_in_the_folder_of_its_profile(tmp_path, file):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "secret.csv").write_text("secret\n")
+    (folder / "link").symlink_to(tmp_path / "secret.csv")
+    path = folder / "mine.toml"
+    text = (files(PACKAGE) / "h100-sxm.toml").read_text(encoding="utf-8")
+    assert "h100-gemm-16bit.csv" in text
+    path.write_text(text.replace("h100-gemm-16bit.csv", file), encoding="utf-8")
+    with pytest.raises(InputError, match="is not in the folder of the profile"):
+        Cluster.profile(path, gpus=8)

@@ -277,7 +277,7 @@ def test_numbers_of_the_user_are_no_measurements() -> None:
 
 def test_a_calibration_of_a_profile_with_a_base_is_whole(tmp_path: Path) -> None:
     base = write(tmp_path, SIX, "cards/pcie.toml")
-    text = profile_text(str(base), Changes(numbers={}, citation="none"), tmp_path)
+    text = profile_text(str(base), Changes(numbers={}, citation="none"), tmp_path / "out.toml")
     copy, original = read_profile(write(tmp_path, text)), read_profile(base)
     assert copy.numbers == original.numbers
     assert copy.texts == original.texts
