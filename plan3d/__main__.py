@@ -24,6 +24,9 @@ def main() -> int:
         code = _run()
     except KeyboardInterrupt:
         code = INTERRUPTED
+    # What remains is Python's own end: a signal ends it as it ends any process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     return TERMINATED if asked and code == INTERRUPTED else code
 
 

@@ -36,7 +36,21 @@ FILES = {
     "short.runs": f"{SHORT}\n{',' * 36}x,\n",
     "x\x1b[2J\u202e.sh": "",
 }
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+seq_len = 2048
+local_batch_size = 2
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_first_stage_less_layers = 2147483648
+pipeline_parallel_layers_per_stage = 16
+"""
+FILES["titan.toml"] = TITAN
+FILES["idle.json"] = json.dumps({"layers": [{**LAYER, "forward_flops": 0}]})
 CASES = (
+    (["import", "titan.toml", "--gpus", "8"], "makes 134217731 chunks of 32 layers for 2 stages"),
     (["import", "m.sh"], "must be a whole number from 1 to 10000"),
     (["import", "mtp.sh"], "must be a whole number from 0 to 10000"),
     (["import", "minus.sh"], "--num-layers"),
@@ -58,6 +72,7 @@ CASES = (
     (["estimate", *TASK, "--plan", "tp=2", "--tokens", "1e300"], "1e-30 to"),
     (["timeline", *TASK[:-1], "9999999", "--plan", "pp=8 micro_batch=1"], "at most 125,000 of 8"),
     (["models", "layers.json"], "efficiency is 9"),
+    (["models", "idle.json"], "forward_flops are all 0"),
     (["models", "layers.csv"], "is not CSV"),
     (["models", "more.csv"], "line 2 has 6 cells, not 5"),
     (["validate", "--runs", "short.runs"], "cannot be read (could not convert"),
