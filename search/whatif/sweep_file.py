@@ -60,7 +60,7 @@ class SweepFile:
             part.unlink(missing_ok=True)
         if part.exists() or (anew and self.path.exists() and self.path.stat().st_size):
             self.place = part
-        if self.rows:
+        if self.rows and self.place is not None:
             self._write(self.place)
 
     def _read(self, path: Path) -> tuple[list[str], dict[str, Row]]:

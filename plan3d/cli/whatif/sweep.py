@@ -57,8 +57,8 @@ DAY, MWH = 86400.0, 3.6e9
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Run all points and print the table; the exit code says whether any has a plan."""
-    from plan3d.search.whatif.sweep import OK, run_points
-    from plan3d.search.whatif.sweep_file import own_file
+    from plan3d.search.whatif.sweep import run_points
+    from plan3d.search.whatif.sweep_file import OK, own_file
 
     sweep_points.check(args)
     form = plot_file.form_of(args.plot)

@@ -33,6 +33,8 @@ FILES = {
     "layers.csv": f"name,{','.join(LAYER)}\n{'x' * 200_000},1,1,1,1\n",
     "more.csv": f"name,{','.join(LAYER)}\na,1,1,1,1,9\n",
     "layers.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,1,bf16,2048,8,1,1e12,1024,16,1000,4096\n",
+    "heads.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,1,bf16,2048,8,1,4,1024,0,1000,4096\n",
+    "pp.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,0,bf16,2048,8,1,4,1024,16,1000,4096\n",
     "short.runs": f"{SHORT}\n{',' * 36}x,\n",
     "x\x1b[2J\u202e.sh": "",
 }
@@ -103,7 +105,15 @@ def test_a_condition_of_many_digits_is_open(folder, capsys):
     assert "$X" in capsys.readouterr().out
 
 
-def test_a_run_of_a_million_million_layers_is_not_predicted(folder, capsys):
-    assert main(["validate", "--runs", "layers.runs", "--json"]) == 0
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("layers.runs", "layers is 1000000000000; it must be 1 to 10000"),
+        ("heads.runs", "heads is 0; it must be 1 to 2147483648"),
+        ("pp.runs", "pp is 0; it must be 1 to 2147483648"),
+    ],
+)
+def test_a_run_that_cannot_be_is_not_predicted(folder, capsys, file, reason):
+    assert main(["validate", "--runs", file, "--json"]) == 0
     (why,) = json.loads(capsys.readouterr().out)["unsupported"]
-    assert why["reason"] == "layers is 1000000000000; it must be 1 to 10000"
+    assert why["reason"] == reason
