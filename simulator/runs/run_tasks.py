@@ -21,8 +21,10 @@ from .run_stack import software_of
 
 NEEDED = ("accelerator", "gpus", "tp", "pp", "micro_batch", "dtype", "sequence")
 """Columns that nothing can stand in for."""
-AT_LEAST_ONE = ("gpus", "tp", "pp", "cp", "dp", "ep", "etp", "micro_batch", "virtual_stages")
-AT_LEAST_ONE += ("recompute_every",)
+AT_LEAST_ONE = (
+    *("gpus", "tp", "pp", "cp", "dp", "ep", "etp", "micro_batch", "virtual_stages"),
+    "recompute_every",
+)
 
 
 @dataclass(frozen=True)
