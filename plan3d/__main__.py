@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
-from .cli.main import main as run
+TERMINATED, INTERRUPTED = 143, 130
+"""Exit codes after SIGTERM and SIGINT, as shells have them."""
+GRACE = 1.5
+"""Seconds after SIGTERM in which the answer so far may be written."""
 
 
 def main() -> int:
@@ -14,6 +18,19 @@ def main() -> int:
 
     The matrices here are small: threads of numpy's BLAS would cost more to start than they save.
     """
+    asked: list[int] = []
+    try:
+        _interrupt_when_terminated(asked)
+        code = _run()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    # What remains is Python's own end: a signal ends it as it ends any process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    return TERMINATED if asked and code == INTERRUPTED else code
+
+
+def _run() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -21,7 +38,34 @@ def main() -> int:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    from .cli.main import main as run
+
     return run(sys.argv[1:])
+
+
+def _interrupt_when_terminated(asked: list[int]) -> None:
+    """SIGTERM acts as Ctrl-C does, also inside a solver that does not come back to Python until it
+    is interrupted; the process ends at the latest after GRACE. `asked` hears of it."""
+    if os.name != "posix":
+        return
+    import _thread
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _thread.start_new_thread(_pass_on, (reader,))
+
+
+def _pass_on(reader: int) -> None:
+    """Wait for SIGTERM among the numbers of signals that arrive."""
+    import time
+
+    while signal.SIGTERM not in os.read(reader, 64):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(TERMINATED)
 
 
 if __name__ == "__main__":

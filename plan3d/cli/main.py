@@ -1,7 +1,7 @@
 """The command line: parser, streams and exit codes.
 
 Exit codes: 0 ok, 2 usage or bad input, 3 no feasible plan, 4 measurements that cannot be fitted,
-130 interrupted.
+70 internal error, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def parser(asked: str = "") -> Parser:
         choices=("bash", "zsh", "tcsh"),
         help="print a completion script for bash, zsh or tcsh",
     )
+    top.add_argument(TRACEBACK, action="store_true", help="show where an internal error is")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, verb in VERBS.items():
         if asked not in (name, ALL):
@@ -101,6 +102,8 @@ def parser(asked: str = "") -> Parser:
     return top
 
 
+TRACEBACK = "--traceback"
+"""Shows where an internal error comes from; before or after the verb."""
 ALL = "*"
 """Asks for the options of every verb."""
 
@@ -131,8 +134,10 @@ def main(
     arguments: Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
 ) -> int:
     """Run one command and return its exit code; `progress` also hears of plans costed."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    whole = [word for word in words if word != TRACEBACK]
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments), progress)
+        code = _run(whole, progress)
         sys.stdout.flush()
     except BrokenPipeError:
         _silence(sys.stdout)
@@ -147,6 +152,11 @@ def main(
         _silence(sys.stdout)
         warn(f"cannot write the answer ({error.strerror})")
         return InputError.exit_code
+    except Exception as error:  # the last handler: no mistake of the user ends here
+        from .screen.internal_error import INTERNAL, told
+
+        warn(told(error, traceback=whole != words))
+        return INTERNAL
     return code
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_bytes, read_text
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
 from plan3d.simulator.task import Task
@@ -38,12 +39,9 @@ def launch_file(task: Task, plan: Plan, framework: str, form: Form) -> tuple[str
 def read_run(run: Run, folder: Path, task: Task) -> None:
     """The run once its log is there: timed, out of memory, or still open and why."""
     path = folder / run.log
-    try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
-    except FileNotFoundError:
+    if not path.exists():
         return
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    text = read_text(path, errors="replace")
     try:
         found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), run.log)
     except InputError as error:
@@ -58,10 +56,10 @@ def read_run(run: Run, folder: Path, task: Task) -> None:
 def check_unchanged(path: Path, text: str) -> None:
     """InputError unless a launch file is what plan3d wrote: nothing else is started."""
     try:
-        found = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        found = ""
-    if found != text:
+        found = read_bytes(path)
+    except InputError:
+        found = b""
+    if found != text.encode():
         raise InputError(
             f"{path}: is not the file that plan3d wrote, and is not started; what you add belongs "
             "in the command of --launch"

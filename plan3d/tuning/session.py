@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.plan.plan import Plan
 
 from .advice import Tried
@@ -78,7 +80,7 @@ class Session:
         """The file of state."""
         runs = [asdict(run) for run in self.runs]
         record = {"format": FORMAT, "question": self.question, "runs": runs}
-        return json.dumps(record, indent=1) + "\n"
+        return json.dumps(record, allow_nan=False, indent=1) + "\n"
 
 
 def name_of(number: int) -> str:
@@ -93,13 +95,11 @@ def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
     if not path.exists():
         return Session(question)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(read_text(path), str(path))
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']}")
         runs = [_checked(Run(**one), number) for number, one in enumerate(record["runs"], 1)]
         known = dict(record["question"])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (*MALFORMED, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
     for name, value in question.items():

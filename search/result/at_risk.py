@@ -18,6 +18,8 @@ from .search_result import SearchResult
 
 SHORT_LIST = 300
 """Plans, the best by the objective, that are ranked by their quantile."""
+NEAREST = 1e-9
+"""Distance of a quantile from 0 and 1."""
 OF_THE_STEP = ("step-time", "cost", "time-to-accuracy")
 """Objectives that are the step times what is known of a plan."""
 
@@ -25,7 +27,7 @@ OF_THE_STEP = ("step-time", "cost", "time-to-accuracy")
 def check_risk(risk: float, objective: str, backend: str, whole: bool) -> None:
     """InputError for what is no quantile, an objective without a step, and a backend that proves
     its ranking by the expected step instead of costing `whole` plans."""
-    if not 0 < risk < 1:
+    if not NEAREST < risk < 1 - NEAREST:
         raise InputError(f"risk must be above 0 and below 1, such as 0.9, not {risk:g}")
     if objective not in OF_THE_STEP:
         raise InputError(f"risk has no effect: the objective {objective} does not hold the step")

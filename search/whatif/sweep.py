@@ -8,6 +8,7 @@ are the same whichever it is.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import time
@@ -17,7 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
@@ -33,7 +35,7 @@ from ..find_plans import DEFAULT_HEADROOM, find_plans, lists_families
 from ..result.search_result import SearchResult
 from .climb import climbed
 from .cluster_size import obstacle
-from .sweep_file import SweepFile
+from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
 Row = dict[str, Any]
 Done = Generator[tuple[int, Row], None, None]
@@ -41,8 +43,6 @@ Done = Generator[tuple[int, Row], None, None]
 Each = Callable[[int], None]
 """Called with the number of points that are done."""
 
-OK, NO_PLAN, ILLEGAL = "ok", "no plan", "illegal"
-"""Status of a row: a plan, none that is legal and fits, or a given plan that breaks a rule."""
 WORTH_A_POOL = 2.0
 """Seconds of work left from which a pool of processes, which takes about one to start, pays."""
 RESTARTS = 3
@@ -147,17 +147,20 @@ def run_points(
     *,
     scheduler: str | None = None,
     resume: str | None = None,
+    anew: bool = False,
     workers: int | None = None,
     each: Each | None = None,
 ) -> Sweep:
     """Rows of all points, also written to the file `resume` as they finish.
 
-    Points that the file holds already are not run again; InputError where it holds others.
+    Points that the file holds already are not run again, unless `anew`; InputError where it holds
+    others.
     `scheduler` is the address of a Dask scheduler; else up to `workers` processes (one a core) of
     this machine work. An interrupt keeps what is done.
     """
     keys = [point.key for point in points]
-    file = SweepFile(resume, keys)
+    settings = {key: point.settings for key, point in zip(keys, points, strict=True)}
+    file = SweepFile(resume, settings, anew)
     done = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
     waiting = {i: point for i, point in enumerate(points) if i not in done}
     rows = _on_cluster(waiting, scheduler) if scheduler else _on_this_machine(waiting, workers)
@@ -202,9 +205,17 @@ _POINTS: dict[int, Point] = {}
 def _begin(points: dict[int, Point]) -> None:
     """Take over the points, so that a task is only a number: a queue of large tasks blocks when
     the process that reads it is killed. Ctrl-C goes to every process of a terminal: only the first
-    one acts on it."""
+    one acts on it; the others end with it, whatever ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
     _POINTS.update(points)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_numbered(number: int) -> Row:
@@ -237,16 +248,32 @@ def _on_cluster(points: dict[int, Point], address: str) -> Done:
         dask: Any = import_module("distributed")
     except ImportError:
         raise InputError("--scheduler needs Dask: python -m pip install 'plan3d[dask]'") from None
+    # What it says of a lost connection is said below.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         client = dask.Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"--scheduler {address}: cannot be reached ({error})") from None
     with client:
-        futures = {client.submit(run_point, point, pure=False): i for i, point in points.items()}
         try:
-            for future in dask.as_completed(futures, loop=client.loop):
-                yield futures[future], future.result()
-        finally:
+            client.wait_for_workers(1, timeout=PATIENCE)
+            yield from _from_workers(dask, client, points)
+        except (OSError, dask.CancelledError) as error:
+            if isinstance(error, TimeoutError) and client.status == "running":
+                why = f"no worker came within {PATIENCE} s"
+            else:
+                why = "it was lost; rows that are done are in the file of --csv, for --resume"
+            raise InputError(f"--scheduler {address}: {why}") from None
+
+
+def _from_workers(dask: Any, client: Any, points: dict[int, Point]) -> Done:
+    """Rows of a cluster as they finish; what waits is taken back at the end."""
+    futures = {client.submit(run_point, point, pure=False): i for i, point in points.items()}
+    try:
+        for future in dask.as_completed(futures, loop=client.loop):
+            yield futures[future], future.result()
+    finally:
+        if client.status == "running":
             client.cancel([future for future in futures if not future.done()])
 
 

@@ -1,81 +1,121 @@
 """The points of a sweep as they finish, in a CSV that a later run can continue.
 
 The first column names everything that decided a row (Point.key), so that a row is never taken for
-another question's answer. A line that was cut off by a kill is left out.
+another question's answer. A line that was cut off by a kill is left out. What a file holds that is
+to be replaced stays until all new rows are there: these are collected beside it, in FILE.part.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from plan3d.simulator.base import csv_cells, names
+from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.printable import one_line
 
 Row = dict[str, Any]
 KEY = "point"
 LONGEST_TEXT = 100_000
 """Characters of a plan that is written out."""
-TEXTS = ("status", "detail", "verdict", "plan")
+OK, NO_PLAN, ILLEGAL = "ok", "no plan", "illegal"
+"""Status of a row: a plan, none that is legal and fits, or a given plan that breaks a rule."""
+TEXTS = ("status", "detail", "verdict", "plan", "number_format")
 """Columns that are never numbers."""
+NEEDED = ("step_seconds", "tokens_per_second", "mfu", "peak_flops", "memory_bytes", *TEXTS)
+"""Columns of a row with a plan, which has whatever other columns there are, too."""
 
 
 class SweepFile:
-    """Rows by point, in a file or, where no name is given, nowhere."""
+    """Rows by point, in a file or, where no name is given, nowhere.
 
-    def __init__(self, name: str | None, keys: Iterable[str]) -> None:
+    `settings` are those of every point by its key. A file that holds anything else than rows of
+    these points is an InputError, and stays as it is. `anew` replaces the rows that it holds.
+    """
+
+    def __init__(
+        self, name: str | None, settings: Mapping[str, Mapping[str, Any]], anew: bool = False
+    ) -> None:
         self.path = own_file(name) if name else None
+        self.place = self.path
+        """Where rows are written until all are there."""
+        self.settings = settings
         self.columns: list[str] = []
         self.rows: dict[str, Row] = {}
-        if self.path and self.path.exists() and self.path.stat().st_size:
-            self._read(set(keys))
-        if self.path and self.rows:
-            _write(self.path, self.columns, self.rows)
+        if self.path is None:
+            return
+        part = self.path.with_name(f"{self.path.name}.part")
+        for place in (self.path, part):
+            if place.exists() and place.stat().st_size:
+                self.columns, self.rows = self._read(own_file(str(place)))
+        if anew and self.rows:
+            self.columns, self.rows = [], {}
+            part.unlink(missing_ok=True)
+        if part.exists() or (anew and self.path.exists() and self.path.stat().st_size):
+            self.place = part
+        if self.rows and self.place is not None:
+            self._write(self.place)
 
-    def _read(self, keys: set[str]) -> None:
-        assert self.path
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise InputError(f"{self.path}: cannot be read as the rows of a sweep") from None
-        whole = text[: text.rfind("\n") + 1]
-        lines = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
-        if lines[0][:1] != [KEY]:
-            raise InputError(f"{self.path}: is not the file of a sweep; give another file")
-        self.columns = [names.name(column, f"{self.path}: column") for column in lines[0][1:]]
-        for line in lines[1:]:
-            if len(line) == len(lines[0]):
-                key, *cells = map(csv_cells.text, line)
-                self.rows[key] = _values(dict(zip(self.columns, cells, strict=True)))
-        others = set(self.rows) - keys
+    def _read(self, path: Path) -> tuple[list[str], dict[str, Row]]:
+        text = read_text(path)
+        table = parse_csv(text[: text.rfind("\n") + 1], str(path))
+        if table.header[:1] != [KEY] or not all(table.header):
+            raise InputError(f"{path}: is not the file of a sweep; give another file")
+        columns = [names.name(column, f"{path}: column") for column in table.header[1:]]
+        records = table.records(str(path))
+        others = {csv_cells.text(record[KEY]) for record in records} - set(self.settings)
         if others:
             raise InputError(
-                f"{self.path}: holds {len(others)} points of another sweep; give another file"
+                f"{path}: holds {len(others)} points of another sweep; give another file"
             )
+        rows = {}
+        for (number, _), record in zip(table.rows, records, strict=True):
+            key, *cells = map(csv_cells.text, record.values())
+            where = f"{path}: line {number}"
+            rows[key] = _checked(dict(zip(columns, cells, strict=True)), self.settings[key], where)
+        return columns, rows
 
     def append(self, key: str, row: Row) -> None:
         """Add one finished point, on the disk before this returns."""
         self.rows[key] = row
         if self.path is None:
             return
+        assert self.place
         if set(row) - set(self.columns):
             self.columns += [name for name in row if name not in self.columns]
-            _write(self.path, self.columns, self.rows)
+            self._write(self.place)
             return
-        with self.path.open("a", encoding="utf-8", newline="") as file:
+        with self.place.open("a", encoding="utf-8", newline="") as file:
             file.write(_line(self.columns, key, row))
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self, keys: Iterable[str]) -> None:
-        """Put the rows into the order of the points."""
-        if self.path is not None:
-            _write(self.path, self.columns, {key: self.rows[key] for key in keys})
+        """Put the rows into the order of the points, and where they belong."""
+        self.rows = {key: self.rows[key] for key in keys}
+        if self.path is not None and self.place is not None:
+            self._write(self.path)
+            if self.place != self.path:
+                self.place.unlink(missing_ok=True)
+
+    def _write(self, path: Path) -> None:
+        """All rows into a file, all or nothing."""
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        header = dict(zip(self.columns, self.columns, strict=True))
+        lines = [_line(self.columns, KEY, header)]
+        lines += [_line(self.columns, key, row) for key, row in self.rows.items()]
+        try:
+            draft.write_text("".join(lines), encoding="utf-8", newline="")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def own_file(name: str) -> Path:
@@ -86,20 +126,38 @@ def own_file(name: str) -> Path:
     return path
 
 
-def _write(path: Path, columns: list[str], rows: dict[str, Row]) -> None:
-    """The whole file, all or nothing."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    header = dict(zip(columns, columns, strict=True))
-    lines = [_line(columns, KEY, header), *(_line(columns, key, r) for key, r in rows.items())]
-    draft.write_text("".join(lines), encoding="utf-8", newline="")
-    os.replace(draft, path)
-
-
 def _line(columns: list[str], key: str, row: Row) -> str:
     out = io.StringIO()
     cells = [key, *(row.get(name, "") for name in columns)]
     csv.writer(out, lineterminator="\n").writerow(map(csv_cells.cell, cells))
     return out.getvalue()
+
+
+def _checked(cells: dict[str, str], settings: Mapping[str, Any], where: str) -> Row:
+    """A row as it was written; InputError where it cannot be the answer of a point."""
+    for name, value in settings.items():
+        if one_line(value) != one_line(cells.get(name, "")):
+            raise _wrong(where, name, cells)
+    if cells.get("status") not in (OK, NO_PLAN, ILLEGAL):
+        raise _wrong(where, "status", cells)
+    if cells["status"] == OK:
+        absent = [name for name in (*NEEDED, *cells) if not cells.get(name) and name != "detail"]
+        if absent:
+            raise _wrong(where, absent[0], cells)
+    row = _values(cells)
+    for name, value in row.items():
+        if name not in TEXTS and name not in settings:
+            finite = isinstance(value, int | float) and math.isfinite(value)
+            if not finite or value < 0 or (name == "step_seconds" and value == 0):
+                raise _wrong(where, name, cells)
+    return {**row, **settings}
+
+
+def _wrong(where: str, name: str, cells: Mapping[str, str]) -> InputError:
+    said = f"is {one_line(cells[name], 60)!r}" if cells.get(name) else "is not there"
+    return InputError(
+        f"{where}: {name} {said}, which no point gives: remove the line, and it is asked again"
+    )
 
 
 def _values(cells: dict[str, str]) -> Row:

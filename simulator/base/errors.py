@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from .printable import one_line
 
-LONGEST_MESSAGE = 2000
+LONGEST_MESSAGE = 1000
 """Characters of the longest error line."""
+MOST_READ = 10**6
+_LONG_WORD = re.compile(r"(\S{120})\S{120,}")
 
 
 class Plan3dError(Exception):
@@ -17,7 +20,8 @@ class Plan3dError(Exception):
     exit_code = 1
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(one_line(message, LONGEST_MESSAGE))
+        shortened = _LONG_WORD.sub(r"\1...", str(message)[:MOST_READ])
+        super().__init__(one_line(shortened, LONGEST_MESSAGE))
 
 
 class InputError(Plan3dError):

@@ -52,6 +52,11 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
 }
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number of at most 18 digits, which int() reads."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 def si_unit(dimension: str) -> str:
     """The unit in which a number of that dimension is its SI value."""
     return next(unit for unit, factor in _DIMENSIONS[dimension].items() if factor == 1.0)

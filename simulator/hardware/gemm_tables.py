@@ -13,7 +13,6 @@ rate, which is the limit of the roofline. So T is continuous, and never falls wi
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value, first_of_each
 from ..base.errors import InputError
+from ..base.files import read_text
 from . import gemm_fit
 from .profile_file import MEASUREMENTS, PACKAGE
 
@@ -89,10 +89,9 @@ def load(path: str) -> GemmTable:
     here = Path(path)
     place = files(PACKAGE).joinpath(MEASUREMENTS, path) if here.name == path else here
     try:
-        content = place.read_bytes()
-        text = (gzip.decompress(content) if path.endswith(".gz") else content).decode()
+        text = read_text(place, path)
         return replace(build(*fit(*read(text))), machine=machine(text))
-    except (OSError, ValueError, IndexError) as error:
+    except (ValueError, IndexError) as error:
         raise InputError(f"{path}: not a table of GEMM times ({error})") from None
 
 

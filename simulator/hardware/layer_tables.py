@@ -13,7 +13,6 @@ and held beyond them, so that it is continuous. Neglected: other shapes of a lay
 
 from __future__ import annotations
 
-import csv
 import itertools
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
+from ..base.csv_files import parse_csv
 from ..base.errors import InputError
+from ..base.files import read_text
 from ..base.printable import one_line
 from .gemm_tables import NEAR, Origin
 from .precision import Recipe
@@ -68,18 +69,16 @@ def load(path: str) -> LayerTable:
     here = Path(path)
     place = files(PACKAGE).joinpath(MEASUREMENTS, path) if here.name == path else here
     try:
-        sizes, seconds = read(place.read_text(encoding="utf-8"))
+        sizes, seconds = read(read_text(place, path))
         return build(sizes, seconds[:2] / seconds[2:])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, csv.Error):
+    except (ValueError, KeyError):
         need = f"it has the columns {', '.join(COLUMNS)}, numbers above 0"
         raise InputError(f"{path}: not a table of layer times; {need}") from None
 
 
 def read(text: str) -> tuple[Value, Value]:
     """Sizes [size, layer] and seconds [time, layer] of a table file."""
-    rows = list(csv.DictReader(line for line in text.splitlines() if line[:1] not in ("", "#")))
+    rows = parse_csv(text, "").records("")
     if not rows:
         raise ValueError("no rows")
     numbers = np.array([[float(row[name]) for name in COLUMNS] for row in rows]).T

@@ -8,7 +8,6 @@ The source names a citation in [sources]; errors are one line with file, key and
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..base import names
+from ..base.documents import parse_toml
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from ..base.names import LONGEST_NAME, LONGEST_PATH
 from ..base.printable import one_line
 from ..base.units import convert
@@ -80,16 +81,8 @@ def is_path(name: str) -> bool:
 def read_tree(name: str, known: Collection[str], folder: str = "") -> dict[str, Any]:
     """The TOML of a shipped file, or of the file at that path."""
     names.path(name, "profile")
-    try:
-        if name in known:
-            content = files(PACKAGE).joinpath(folder, f"{name}.toml").read_bytes()
-        else:
-            content = Path(name).read_bytes()
-        return tomllib.loads(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise problem(name, f"cannot be read ({error.strerror or 'input/output error'})") from None
-    except (ValueError, RecursionError) as error:
-        raise problem(name, f"is not a TOML file ({error})") from None
+    inside = files(PACKAGE).joinpath(folder, f"{name}.toml")
+    return parse_toml(read_text(inside if name in known else Path(name), name), name)
 
 
 def base_of(where: str, tree: dict[str, Any], known: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from ..base.errors import InputError, did_you_mean
 from ..base.names import LONGEST_PATH
 from ..base.names import path as path_name
 from . import leaves, profile_base
-from .leaves import PACKAGE, Sort, is_path, problem
+from .leaves import PACKAGE, Sort, is_path, problem, shown
 from .precision.number_formats import FORMATS, WIDTHS
 from .profile_aliases import nearest, profile_of
 from .profile_schema import (
@@ -204,8 +204,7 @@ def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Pro
             profile.texts[key] = read(where, key, node)
         elif is_table_file(key):
             origin = leaves.origin(where, key, node, sources, MACHINE, {"file": '"..."'})
-            path = leaves.text(where, f"{key}.file", node["file"], LONGEST_PATH)
-            profile.tables[key] = TableFile(path, origin)
+            profile.tables[key] = TableFile(_inside(where, key, node["file"]), origin)
         else:
             wanted = QUANTITIES[key]
             parts = {"value": "...", "unit": f'"{wanted.example}"'}
@@ -213,6 +212,15 @@ def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Pro
             profile.numbers[key] = leaves.number(where, key, node, wanted)
             profile.provenance[key] = leaves.with_neutral(where, key, node, wanted, origin)
     return profile
+
+
+def _inside(where: str, key: str, node: Any) -> str:
+    """The path of a table, which the profile's own folder holds: nobody's profile reads others."""
+    path = leaves.text(where, f"{key}.file", node, LONGEST_PATH)
+    folder = Path(where).parent.resolve()
+    if not (folder / path).resolve().is_relative_to(folder):
+        raise problem(where, f"{key}.file: {shown(path)} is not in the folder of the profile")
+    return path
 
 
 def checked(where: str, key: str, value: float) -> float:

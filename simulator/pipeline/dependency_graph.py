@@ -16,6 +16,9 @@ from ..base.errors import InputError
 from .operation_orders import LETTERS, Operations, Pass
 from .schedule import Schedule
 
+MOST_PASSES = 1_000_000
+"""Forward passes of the largest graph; it takes some seconds to make."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DependencyGraph:
@@ -59,6 +62,11 @@ class DependencyGraph:
         return self.kind.size
 
 
+def passes(ranks: int, virtual: int, micro_batches: int) -> int:
+    """Forward passes of a step."""
+    return ranks * virtual * micro_batches
+
+
 @lru_cache(maxsize=32)
 def graph(
     schedule: Schedule,
@@ -70,8 +78,15 @@ def graph(
 ) -> DependencyGraph:
     """The graph of a schedule (arguments of Schedule.orders).
 
-    Raises InputError when the orders wait for each other in a circle, saying who waits for what.
+    Raises InputError when the orders wait for each other in a circle, saying who waits for what,
+    and for more than MOST_PASSES.
     """
+    if passes(ranks, virtual, micro_batches) > MOST_PASSES:
+        most = MOST_PASSES // (ranks * virtual)
+        raise InputError(
+            f"{micro_batches:,} micro-batches are more than can be simulated; at most {most:,} of "
+            f"{ranks * virtual} stages"
+        )
     each = schedule.orders(ranks, virtual, micro_batches, group, held_back)
     return of_orders(each, ranks * virtual, schedule)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from ..base.errors import InputError
+from ..base.units import is_whole
 
 Edges = NDArray[np.int64]
 
@@ -105,7 +106,7 @@ class Graph:
             words = re.split(r"[\s,;-]+", line.partition("#")[0].strip())
             if words == [""]:
                 continue
-            if len(words) != 2 or not all(word.isdecimal() for word in words):
+            if len(words) != 2 or not all(map(is_whole, words)):
                 raise InputError(f"graph: line {number}: {line.strip()!r} must be two node numbers")
             graph.add_edge(*map(int, words))
         return cls.of(graph)

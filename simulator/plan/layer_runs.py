@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InputError, did_you_mean
+from ..base.units import is_whole
 from .fields import BY_RUN
 
 Table = NDArray[np.int64]
@@ -27,7 +28,7 @@ ABSENT = -1
 """Stage of what pads a table; also the value of a field that is left to the plan."""
 LARGEST = 4096
 """Stages or runs of the longest plan."""
-_RUN = re.compile(r"(\d+)(?::([^+|*]*))?")
+_RUN = re.compile(r"([0-9]{1,9})(?::([^+|*]*))?")
 _COLUMNS = ("stage", "layers", *BY_RUN)
 
 
@@ -107,7 +108,7 @@ def _stages_of_text(text: str, code: Code) -> list[list[dict[str, int]]]:
     stages: list[list[dict[str, int]]] = []
     for part in text.split("|"):
         stage, star, times = part.partition("*")
-        if (star and not times.isdecimal()) or len(stages) > LARGEST:
+        if (star and not is_whole(times)) or len(stages) > LARGEST:
             raise InputError(f"segments {text}: *{times} must repeat a stage 1 to {LARGEST} times")
         runs = [_run_of_text(run, text, code) for run in stage.split("+")]
         stages += [runs] * min(int(times or 1), LARGEST + 1)
@@ -141,7 +142,7 @@ def _stages_of_lists(stages: Any, code: Code) -> list[list[dict[str, int]]]:
 
 def _run_of_fields(run: dict[str, Any], code: Code) -> dict[str, int]:
     layers = run["layers"]
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers < 10**9:
         raise InputError(f"segments: layers {layers!r} must be a whole number")
     others = {name: _value(name, value, code) for name, value in run.items() if name != "layers"}
     return {"layers": layers, **others}

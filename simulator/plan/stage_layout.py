@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base.errors import InputError
 
-_TOKEN = re.compile(r"([EtmL|])|\(|\)|\*(\d+)")
+_TOKEN = re.compile(r"([EtmL|])|\(|\)|\*([0-9]{1,9})")
 LARGEST = 65536
 """Symbols of the longest layout."""
 

@@ -8,14 +8,13 @@ written by tests/benchmarks/make_measured_runs.py.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import resources
 from math import log2
 from typing import Any
 
+from ..base.csv_files import shipped_rows
 from ..base.printable import one_line
 from ..base.units import format_count
 from ..task import Task
@@ -140,12 +139,10 @@ _READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": _te
 @cache
 def measured_runs() -> tuple[MeasuredRun, ...]:
     """All rows of the file."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line[:1] != "#"]
     names = [(f.name, _READ[str(f.type)]) for f in fields(MeasuredRun)]
     return tuple(
         MeasuredRun(**{name: read(row[name]) for name, read in names})
-        for row in csv.DictReader(lines)
+        for row in shipped_rows(__package__, FILE)
     )
 
 

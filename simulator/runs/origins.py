@@ -6,14 +6,15 @@ known of is its own.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from ..base import names
+from ..base.csv_files import parse_csv
 from ..base.errors import InputError, did_you_mean
-from .published_runs import PublishedRun, text_of
+from ..base.files import read_text
+from .published_runs import PublishedRun
 
 COLUMNS = ("source", "origin")
 
@@ -21,15 +22,11 @@ COLUMNS = ("source", "origin")
 def read_origins(path: str | Path) -> dict[str, str]:
     """Origin by source, from a CSV file of COLUMNS; InputError for any other."""
     name = str(path)
-    rows = csv.reader(text_of(Path(path), name).splitlines())
-    try:
-        header, *lines = [row for row in rows if row]
-    except (ValueError, csv.Error):
-        raise InputError(f"{name}: must have the columns {', '.join(COLUMNS)}") from None
-    if tuple(cell.strip() for cell in header) != COLUMNS:
+    table = parse_csv(read_text(Path(path), name), name)
+    if tuple(cell.strip() for cell in table.header) != COLUMNS:
         raise InputError(f"{name}: must have the columns {', '.join(COLUMNS)}")
     out: dict[str, str] = {}
-    for number, row in enumerate(lines, 1):
+    for number, (_, row) in enumerate(table.rows, 1):
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise InputError(f"{name}: row {number}: must be a source and its origin")
         source, origin = (names.name(cell.strip(), f"{name}: row {number}") for cell in row)

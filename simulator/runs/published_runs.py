@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..base.csv_files import parse_csv, shipped_rows
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from . import short_format
 from .run_columns import NEEDED, columns
 
@@ -88,21 +89,17 @@ def _shipped() -> tuple[PublishedRun, ...]:
 
 def titles() -> dict[str, str]:
     """What every source of the shipped runs is called."""
-    text = resources.files(__package__).joinpath(SOURCES).read_text(encoding="utf-8")
-    return {row["source"]: row["title"] for row in csv.DictReader(text.splitlines())}
+    return {row["source"]: row["title"] for row in shipped_rows(__package__, SOURCES)}
 
 
 def _read(path: Path, name: str) -> list[PublishedRun]:
-    lines = [line for line in text_of(path, name).splitlines(keepends=True) if line[:1] != "#"]
-    rows = csv.DictReader(lines)
-    header = list(rows.fieldnames or ())
+    table = parse_csv(read_text(path, name), name)
+    header = table.header
     short = short_format.is_short(header)
     if not short:
         _check_header(name, header)
-    try:
-        runs = [_run(f"{name}: row {n}", row, short) for n, row in enumerate(rows, 1)]
-    except csv.Error as error:
-        raise InputError(f"{name}: is not CSV ({error})") from None
+    rows = enumerate(table.records(name), 1)
+    runs = [_run(f"{name}: row {n}", row, short) for n, row in rows]
     if not runs:
         raise InputError(f"{name}: has no rows")
     return runs
@@ -118,17 +115,11 @@ def _check_header(name: str, header: list[str]) -> None:
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
 
 
-def text_of(path: Path, name: str) -> str:
-    """The text of a file; InputError with its name where there is none."""
+def _run(where: str, row: Mapping[str, str], short: bool) -> PublishedRun:
+    texts = {column: text.strip() for column, text in row.items() if column}
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{name}: cannot be read ({why})") from None
-
-
-def _run(where: str, row: Mapping[str, str | None], short: bool) -> PublishedRun:
-    texts = {column: (text or "").strip() for column, text in row.items() if column}
-    texts = short_format.translated(texts, where) if short else texts
+        texts = short_format.translated(texts, where) if short else texts
+    except ValueError as error:
+        raise InputError(f"{where}: a number cannot be read ({error})") from None
     known = columns()
     return PublishedRun({c: known[c].read(text, where) for c, text in texts.items() if text})

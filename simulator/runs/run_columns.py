@@ -5,14 +5,13 @@ published_runs_columns.csv states them, with their meaning; docs/published_runs.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from ..base import names
+from ..base.csv_files import shipped_rows
 from ..base.errors import InputError, did_you_mean
 from ..base.printable import one_line
 
@@ -91,9 +90,8 @@ class Column:
 @cache
 def columns() -> dict[str, Column]:
     """Every column by name, in the order of the shipped table."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
     out = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in shipped_rows(__package__, FILE):
         read = _READ[row["kind"]][0]
         default = read(row["default"]) if row["default"] else None
         out[row["column"]] = Column(

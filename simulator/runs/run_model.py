@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
-from ..workload.blocks import Attention, Block, Experts, Mlp
+from ..base.typed_objects import LARGEST_SIZE
+from ..workload.blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from ..workload.model import Model
 from .published_runs import PublishedRun
 
@@ -15,6 +16,9 @@ SIZE_AGREES = (0.75, 1.33)
 """Built over stated parameters: outside, the columns leave out part of the model's shape
 (rounded names and renamed vocabularies stay inside)."""
 _NEEDED = ("layers", "hidden", "heads", "vocab")
+_POSSIBLE = {"layers": MOST_LAYERS, "moe_every": MOST_LAYERS}
+_POSSIBLE |= dict.fromkeys((*_NEEDED[1:], "kv_heads", "head_dim", "ffn_hidden"), LARGEST_SIZE)
+"""Sizes that a model cannot do without, and the largest that it can have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,9 @@ def model_of(run: PublishedRun) -> Model:
         absent.append("ffn_hidden")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
+    for column, most in _POSSIBLE.items():
+        if run[column] is not None and not 1 <= run[column] <= most:
+            raise InputError(f"{column} is {run[column]}; it must be 1 to {most}")
     look = _look(run, FAMILIES[family])
     kinds, order = _layers(run, look)
     model = Model(

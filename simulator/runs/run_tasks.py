@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import InputError
+from ..base.typed_objects import LARGEST_SIZE
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan, resolve
 from ..rules.validity import violated
@@ -21,6 +22,10 @@ from .run_stack import software_of
 
 NEEDED = ("accelerator", "gpus", "tp", "pp", "micro_batch", "dtype", "sequence")
 """Columns that nothing can stand in for."""
+AT_LEAST_ONE = (
+    *("gpus", "tp", "pp", "cp", "dp", "ep", "etp", "micro_batch", "virtual_stages"),
+    "recompute_every",
+)
 
 
 @dataclass(frozen=True)
@@ -116,3 +121,6 @@ def _check(run: PublishedRun) -> None:
         absent.append("ep")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
+    for column in AT_LEAST_ONE:
+        if run[column] is not None and not 1 <= run[column] <= LARGEST_SIZE:
+            raise InputError(f"{column} is {run[column]}; it must be 1 to {LARGEST_SIZE}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..pipeline import schedules, stage_placement
-from ..pipeline.dependency_graph import graph
+from ..pipeline.dependency_graph import MOST_PASSES, graph, passes
 from ..pipeline.event_simulation import StageTimes, Timeline
 from ..pipeline.event_simulation import simulate as run
 from ..pipeline.schedule import Placement, Schedule
@@ -82,9 +82,17 @@ def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
 
 
 def rescore(costs: Costs) -> Value:
-    """Seconds of a step of each row with its pipeline simulated event by event."""
-    each = (costs.take([row]) for row in range(len(costs)))
-    return np.array([_timed(one, one.plans.take(0)).step_seconds for one in each])
+    """Seconds of a step of each row with its pipeline simulated event by event; with more than
+    MOST_PASSES, of which few are not alike, as the closed form has it."""
+    return np.array([_rescored(costs.take([row])) for row in range(len(costs))])
+
+
+def _rescored(one: Costs) -> float:
+    plan, (whole,) = one.plans.take(0), one.groups
+    micro_batches = int(whole.stages.micro_batches[0])
+    if passes(int(plan.pp), int(plan.virtual_stages), micro_batches) > MOST_PASSES:
+        return float(one.step[0])
+    return _timed(one, plan).step_seconds
 
 
 def _timed(costs: Costs, plan: Plan) -> PlanTimeline:

@@ -110,7 +110,7 @@ def read_calibration(path: str | Path) -> Calibration:
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
         said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)
     ok = set(known) <= set(CONSTANTS) and mean.shape == (size,) and covariance.shape == (size, size)

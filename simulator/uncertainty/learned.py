@@ -6,7 +6,6 @@ constants are numbers of the default stack (hardware_profiles/software/megatron-
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.documents import parse_json
+from ..base.files import read_text
 from ..hardware.cluster import Cluster
 from ..hardware.software import OF_STEPS, Software
 from .constants import lent_spreads
@@ -53,8 +54,7 @@ def from_record(record: dict[str, Any]) -> Prior:
 @cache
 def records() -> dict[str, Any]:
     """What FILE holds."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    out: dict[str, Any] = json.loads(text)
+    out: dict[str, Any] = parse_json(read_text(resources.files(__package__) / FILE, FILE), FILE)
     return out
 
 

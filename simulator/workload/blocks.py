@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+MOST_LAYERS = 10_000
+"""Layers of the deepest model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:

@@ -6,15 +6,16 @@ the model's code comes from model_families. Vision and speech towers are left ou
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..base import names
+from ..base.documents import parse_json
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from ..base.typed_objects import JsonObject, shown
-from .blocks import Attention, Block, Experts, Mlp
+from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from .hf_families import (
     FAMILIES,
     LINEAR,
@@ -25,7 +26,6 @@ from .hf_families import (
     ConfigFamily,
 )
 
-MOST_LAYERS = 10_000
 MOST_HEADS = 65_536
 
 TOWERS = ("vision_config", "audio_config", "speech_config")
@@ -41,12 +41,9 @@ def read_json(path: str | Path) -> tuple[object, str]:
     file = Path(names.path(str(path), "model"))
     name = ascii(str(path))
     try:
-        config = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror}; name a config.json") from None
-    except (ValueError, RecursionError) as error:
-        problem = str(error).splitlines()[0]
-        raise InputError(f"{name} is not JSON ({problem}); name a config.json") from None
+        config = parse_json(read_text(file, name), name)
+    except InputError as error:
+        raise InputError(f"{error}; name a config.json") from None
     stem = file.resolve().parent.name if file.stem == "config" else file.stem
     return config, names.name(stem, "name of the model")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from ..base.documents import parse_toml
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from .hf_config import config_arguments
 
 FILE = "hub_models.toml"
@@ -30,8 +31,7 @@ class HubModels(NamedTuple):
 @cache
 def hub_models() -> HubModels:
     """Every model of FILE; there a 0 stands for null, which TOML has not."""
-    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    families = tomllib.loads(text)
+    families = parse_toml(read_text(resources.files(__package__) / FILE), FILE)
     ids: dict[str, str] = families.pop("ids")
     configs = {}
     for family in families.values():

@@ -6,14 +6,15 @@ bytes per sample. Bytes are those of 16-bit numbers; wider formats scale them.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..base import names
+from ..base.csv_files import parse_csv
+from ..base.documents import parse_json
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from ..base.printable import one_line
 from .blocks import ListedLayer
 
@@ -21,6 +22,7 @@ FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_b
 """Columns of a layer list; OPTIONAL ones may be added."""
 OPTIONAL = ("efficiency", "repeat")
 MOST_LAYERS = 4096
+LEAST_EFFICIENCY = 1e-6
 LONGEST_SOURCE = 2000
 """Characters of what a list says about where it comes from."""
 LayerList = tuple[str, list[ListedLayer], str]
@@ -32,6 +34,8 @@ def network_arguments(name: str, layers: Iterable[ListedLayer], source: str) -> 
     every = tuple(layers)
     if not every:
         raise InputError(f"network {name} has no layers")
+    if not any(layer.forward_flops for layer in every):
+        raise InputError(f"network {name} has no layer that computes: forward_flops are all 0")
     distinct = tuple(dict.fromkeys(every))
     return {
         "name": name,
@@ -50,8 +54,8 @@ def lists_layers(path: Path) -> bool:
     if path.suffix != ".json":
         return path.suffix == ".csv"
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = parse_json(read_text(path), str(path))
+    except InputError:
         return False
     return isinstance(content, dict) and isinstance(content.get("layers"), list)
 
@@ -64,14 +68,10 @@ def read_layer_list(path: str | Path) -> LayerList:
     missing or is not a number.
     """
     path = Path(names.path(str(path), "layer list"))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"{path}: cannot be read as text") from None
+    text = read_text(path)
     if path.suffix == ".json":
         return _of_json(text, path)
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    rows = list(csv.DictReader(lines))
+    rows = parse_csv(text, str(path)).records(str(path))
     return _name(path.stem, path), _layers(rows, path), _comment(text)
 
 
@@ -88,10 +88,7 @@ def _comment(text: str) -> str:
 
 
 def _of_json(text: str, path: Path) -> LayerList:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error})") from None
+    content = parse_json(text, str(path))
     rows = content.get("layers") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path}: 'layers' must be a list of objects with {', '.join(FIELDS)}")
@@ -123,8 +120,9 @@ def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
     values = {name: _number(row[name], f"{where}: {name}") for name in FIELDS[1:]}
     efficiency = _number(row.get("efficiency") or 0, f"{where}: efficiency")
     repeat = _number(row.get("repeat") or 1, f"{where}: repeat")
-    if efficiency > 1:
-        raise InputError(f"{where}: efficiency is {efficiency:g}; a share of the peak is 0 to 1")
+    if efficiency > 1 or 0 < efficiency < LEAST_EFFICIENCY:
+        need = f"a share of the peak is 0 to 1, and below {LEAST_EFFICIENCY:g} none is"
+        raise InputError(f"{where}: efficiency is {efficiency:g}; {need}")
     if values["parameters"] != int(values["parameters"]):
         raise InputError(f"{where}: parameters is {values['parameters']:g}; it must be whole")
     if repeat != int(repeat) or not 1 <= repeat <= MOST_LAYERS:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from ..base.documents import parse_toml
 from ..base.errors import InputError, did_you_mean
+from ..base.files import read_text
 from ..base.typed_objects import JsonObject
 from .blocks import Attention, Block, Experts, Mlp
 from .hub_models import hub_arguments, hub_models, is_hub_id, preset_of_id
@@ -46,6 +47,7 @@ FIELDS = (
     "train_tokens",
     "source",
 )
+FILE = "model_presets.toml"
 MOST_TOKENS = 10**15
 
 
@@ -81,9 +83,9 @@ def _networks() -> Traversable:
 @cache
 def _published() -> dict[str, dict[str, object]]:
     """Each model's table, its family's fields filled in."""
-    text = resources.files(__package__).joinpath("model_presets.toml").read_text(encoding="utf-8")
+    text = read_text(resources.files(__package__) / FILE, FILE)
     models: dict[str, dict[str, object]] = {}
-    for family in tomllib.loads(text).values():
+    for family in parse_toml(text, FILE).values():
         for name, table in family.pop("models").items():
             models[name] = {**family, **table}
     return models

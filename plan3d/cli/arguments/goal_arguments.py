@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.goal import Goal
@@ -19,10 +20,7 @@ def graph_of(args: argparse.Namespace) -> Graph | None:
         return None
     from plan3d.simulator.plan.gossip_graphs import Graph
 
-    try:
-        return Graph.parse(Path(args.graph).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"--graph {args.graph}: cannot be read as text") from None
+    return Graph.parse(read_text(Path(args.graph), f"--graph {args.graph}"))
 
 
 def goal_of(args: argparse.Namespace) -> Goal | None:

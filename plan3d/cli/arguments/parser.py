@@ -16,8 +16,10 @@ from typing import Any, NoReturn
 from plan3d.simulator.base import names, units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-TOP = ("--help", "--version", "--print-completion")
+TOP = ("--help", "--version", "--print-completion", "--traceback")
 """Options before the verb."""
+LARGEST = 1e30
+"""Of any number that is no count, in SI units; its inverse is the least."""
 LONGEST_PLAN = 100_000
 """Characters of a plan that is written out."""
 
@@ -60,13 +62,20 @@ def positive(text: str, what: str) -> float:
         number = math.nan
     if not 0 < number < math.inf:
         raise InputError(f"{what} {text!r} must be a number above 0")
+    return possible(number, text, what)
+
+
+def possible(number: float, text: str, what: str) -> float:
+    """A number whose products are numbers."""
+    if not 1 / LARGEST <= number <= LARGEST:
+        raise InputError(f"{what} {text!r} must be from {1 / LARGEST:g} to {LARGEST:g}")
     return number
 
 
 def percents(text: str, what: str) -> str:
     """Whole percents as plan fields have them: '50%' or '0,50,100'; or 'auto'."""
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",")]
-    if text != "auto" and not all(part.isdecimal() and int(part) <= 100 for part in parts):
+    if text != "auto" and not all(units.is_whole(part) and int(part) <= 100 for part in parts):
         raise InputError(f"{what} {text!r} must be whole percents up to 100, such as 50, or auto")
     return ",".join(parts)
 
@@ -79,7 +88,7 @@ def seconds(text: str, what: str) -> float:
         number = units.parse_seconds(text, what)
     if not 0 < number < math.inf:
         raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
-    return number
+    return possible(number, text, what)
 
 
 def training_tokens(text: str, what: str) -> float | str:
@@ -89,7 +98,7 @@ def training_tokens(text: str, what: str) -> float | str:
     tokens = units.parse_count(text, what)
     if tokens <= 0:
         raise InputError(f"{what} {text!r} must be above 0")
-    return tokens
+    return possible(tokens, text, what)
 
 
 def text(given: str, what: str) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base import names
+from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.task import Task
 
 from . import adapter_arguments, goal_arguments, system_arguments
@@ -137,19 +139,12 @@ def read_plan(source: str, option: str) -> Saved:
         if "=" not in source:
             raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file")
         return _of_text(source)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"{option} {path}: cannot be read as text") from None
+    text = read_text(Path(path), f"{option} {path}")
     if not text.lstrip().startswith(("{", "[")):
         if number:
             raise InputError(f"{option} {source}: #{number} needs a saved JSON result")
         return _of_text(text)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{option} {path} is not JSON ({error})") from None
-    return _of_result(content, source, path, number, option)
+    return _of_result(parse_json(text, f"{option} {path}"), source, path, number, option)
 
 
 def _of_text(text: str) -> Saved:

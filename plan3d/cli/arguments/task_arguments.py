@@ -9,6 +9,7 @@ from typing import Any
 
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from plan3d.simulator.task import Task
@@ -109,12 +110,11 @@ def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
     if text is None:
         return ()
     if not text.replace(",", "").replace(" ", "").isdecimal():
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError, ValueError):
+        if not Path(text).exists():
             raise InputError(
                 f"--documents {text[:60]!r} is neither lengths, 512,1024, nor a file of them"
-            ) from None
+            )
+        text = read_text(Path(text), f"--documents {text}")
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal() or len(word) > 10), None)
     if wrong is not None or not words:

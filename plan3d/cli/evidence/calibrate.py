@@ -6,7 +6,6 @@ Nothing here imports numpy before a sub-verb runs, so that help is instant.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from plan3d.simulator.calibration.measure import measure as measuring
 from ..arguments.calibrate_options import IMAGES, options
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Parser, text
-from ..screen.output import Screen, check_writable, warn, write_whole
+from ..screen.output import Screen, check_writable, print_json, warn, write_whole
 from . import calibrate_steps
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _import(args: argparse.Namespace) -> int:
         write_whole(args.out, "--out", text)
     if args.json:
         rows = [{k: v for k, v in row.items() if v not in ("", None)} for row in table.rows]
-        print(json.dumps({"rows": rows}))
+        print_json({"rows": rows})
     elif args.out is None:
         print(text, end="")
     else:
@@ -181,7 +180,7 @@ def _fit(args: argparse.Namespace) -> int:
         write_whole(args.out, "--out", result.profile)
     _tell(args, calibration, result, step is None and len(table.where(suite="step")) > 0)
     if args.json:
-        print(json.dumps(fit_record(args.base, args.out, calibration, result)))
+        print_json(fit_record(args.base, args.out, calibration, result))
         return 0
     screen = Screen()
     for shown in fit_tables(calibration, result):
@@ -256,7 +255,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.csv is not None:
         write_whole(args.csv, "--csv", beside_csv(args.profile, table, fits))
     if args.json:
-        print(json.dumps(show_record(args.profile, fits)))
+        print_json(show_record(args.profile, fits))
     else:
         Screen().table(show_table(args.profile, fits))
     return 0

@@ -9,22 +9,22 @@ The seconds of a run that ran out of memory are `oom`. The log of a framework gi
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, parse_bytes
+from plan3d.simulator.base.units import GIB, is_whole, parse_bytes
 
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
 from ..arguments.task_options import TASK_OPTIONS
-from ..screen.output import Screen, check_writable, write_whole
+from ..screen.output import Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
     from plan3d.simulator.task import Task
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        print(json.dumps(record(learned)))
+        print_json(record(learned))
         return 0
     screen = Screen()
     if learned.steps:
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     """The steps of the command line, then those of the files."""
-    files = [(name, _content(name)) for name in args.files]
+    files = [(name, read_text(Path(name), errors="replace")) for name in args.files]
     logs = [(name, text) for name, text in files if not is_table(text)]
     for plan, (where, took, peak) in zip(args.plan or [], _outcomes(args, logs), strict=True):
         yield _step(args, plan, took, peak, where)
@@ -172,17 +172,9 @@ def is_table(text: str) -> bool:
     return not is_outcome(text)
 
 
-def _content(name: str) -> str:
-    try:
-        return Path(name).read_bytes().decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{name}: cannot be read ({why})") from None
-
-
 def _rows(name: str, content: str) -> list[dict[str, str]]:
-    rows = csv.DictReader(content.splitlines())
-    header = list(rows.fieldnames or ())
+    table = parse_csv(content, name)
+    header = table.header
     missing = [column for column in NEEDED if column not in header]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}")
@@ -190,11 +182,12 @@ def _rows(name: str, content: str) -> list[dict[str, str]]:
         if column not in KNOWN:
             near = did_you_mean(column[:60], KNOWN)
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
-    return [{key: (cell or "").strip() for key, cell in row.items() if key} for row in rows]
+    rows = table.records(name)
+    return [{key: cell.strip() for key, cell in row.items()} for row in rows]
 
 
 def _whole(cell: str, where: str) -> int:
-    if not cell.isdigit() or not int(cell):
+    if not is_whole(cell) or not int(cell):
         raise InputError(f"{where} {cell[:60]!r} must be a whole number of at least 1")
     return int(cell)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import is_whole
 
 from ..screen.output import Screen, check_writable, print_json, warn, write_whole
 from . import memory_tables
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     if args.prior_out is not None:
         from plan3d.simulator.validation.leave_origin_out import learned_priors
 
-        text = json.dumps(learned_priors(runs), indent=1) + "\n"
+        text = json.dumps(learned_priors(runs), allow_nan=False, indent=1) + "\n"
         write_whole(args.prior_out, "--prior-out", text)
     if args.json:
         print_json({"plan3d": views.version(), **record})
@@ -82,7 +83,7 @@ def _quiet(what: str) -> None:
 def _steps(text: str | None) -> tuple[int, ...]:
     """The numbers of steps that are known; 0 is among them."""
     parts = (text or "0").split(",")
-    if not all(part.strip().isdigit() and int(part) <= MOST_STEPS for part in parts):
+    if not all(is_whole(part.strip()) and int(part) <= MOST_STEPS for part in parts):
         raise InputError(f"--steps {text!r}: must be whole numbers up to {MOST_STEPS}: 0,3,5")
     return tuple(sorted({0, *map(int, parts)}))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 
 from ..screen.output import Progress, Screen, check_writable, print_json, warn
 
@@ -95,17 +96,7 @@ def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
     from ...launch_files.launch_file import Given
     from ...launch_files.registry import reader
 
-    try:
-        content = Path(args.file).read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot read {args.file!a}: {why}") from None
-    if len(content) > LARGEST:
-        raise InputError(f"{args.file}: is larger than a launch file ({LARGEST} bytes)")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"{args.file}: is not text") from None
+    text = read_text(Path(args.file), most=LARGEST)
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")

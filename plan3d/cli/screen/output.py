@@ -17,6 +17,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line, visible
 from plan3d.simulator.base.text_tables import Table, plain
+from plan3d.simulator.base.units import is_whole
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -26,7 +27,7 @@ WIDEST = 1000
 """Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
-LONGEST_LINE = 2000
+LONGEST_LINE = 1000
 """Characters of the longest line on stderr."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
@@ -90,7 +91,7 @@ class Screen:
 def _width() -> int:
     """COLUMNS, else the terminal's width, else PIPE_WIDTH."""
     given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
+    if is_whole(given) and int(given) > 0:
         return max(int(given), 20)
     with contextlib.suppress(OSError, ValueError):
         return max(os.get_terminal_size(sys.stdout.fileno()).columns, 20)

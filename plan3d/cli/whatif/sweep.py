@@ -57,16 +57,20 @@ DAY, MWH = 86400.0, 3.6e9
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Run all points and print the table; the exit code says whether any has a plan."""
-    from plan3d.search.whatif.sweep import OK, run_points
+    from plan3d.search.whatif.sweep import run_points
+    from plan3d.search.whatif.sweep_file import OK, own_file
 
     sweep_points.check(args)
     form = plot_file.form_of(args.plot)
     axes = sweep_points.axes_of(args)
     points = sweep_points.points_of(args, axes)
     if args.csv is not None:
-        _prepare_csv(args)
+        own_file(args.csv)
+        check_writable(args.csv, "--csv")
     with ProgressBar(args.quiet, None, f"of {len(points)} points", len(points)) as bar:
-        done = run_points(points, scheduler=args.scheduler, resume=args.csv, each=bar)
+        done = run_points(
+            points, scheduler=args.scheduler, resume=args.csv, anew=not args.resume, each=bar
+        )
     rows = _scaled(done, axes)
     if args.plot is not None:
         write_whole(args.plot, "--plot", _picture(args, rows, axes, form))
@@ -78,16 +82,6 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         warn(f"interrupted: {len(rows)} of {len(points)} points are done", args.quiet)
         return INTERRUPTED
     return 0 if any(row["status"] == OK for row in rows) else NoFeasiblePlanError.exit_code
-
-
-def _prepare_csv(args: argparse.Namespace) -> None:
-    """A file of points is continued only when asked for."""
-    from plan3d.search.whatif.sweep_file import own_file
-
-    path = own_file(args.csv)
-    check_writable(args.csv, "--csv")
-    if not args.resume:
-        path.unlink(missing_ok=True)
 
 
 def _scaled(done: Sweep, axes: list[Axis]) -> list[Row]:

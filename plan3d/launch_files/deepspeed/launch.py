@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -88,13 +89,9 @@ def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Read:
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
-    problem = Launch(where, "").refuse
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise problem(f"is not JSON ({error})") from None
+    content = parse_json(text, where)
     if not isinstance(content, dict):
-        raise problem("must hold a JSON object")
+        raise Launch(where, "").refuse("must hold a JSON object")
     return content
 
 

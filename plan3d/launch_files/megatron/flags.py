@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.codes import Dispatch, Recompute
+from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..tables import (
     COUNT,
@@ -78,7 +79,7 @@ RATE = Kind(lambda dropped: "0.1" if dropped else "0.0", _read_rate)
 """A dropout rate, of which only zero is another model of a step; 0.1 is usual."""
 
 MODEL: Table = (
-    Row("--num-layers", "layers"),
+    Row("--num-layers", "layers", count(most=MOST_LAYERS)),
     Row("--hidden-size", "hidden"),
     Row("--ffn-hidden-size", "ffn", usual=spelling.usual_width),
     Row("--num-attention-heads", "heads"),
@@ -106,7 +107,7 @@ MODEL: Table = (
     flag("--untie-embeddings-and-output-weights", "tied", on=False),
     flag("--disable-bias-linear", "out_bias", on=False),
     Row("--add-qkv-bias", "qkv_bias", SWITCH, lambda n: n.out_bias, lambda n: not n.out_bias),
-    rare("--mtp-num-layers", "mtp_layers"),
+    rare("--mtp-num-layers", "mtp_layers", kind=count(least=0, most=MOST_LAYERS)),
     rare("--num-experts", "experts"),
     *only(
         _sparse,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
@@ -86,7 +87,7 @@ def _groups(flags: Flags, n: Numbers) -> int:
 def _sparse(flags: Flags, n: Numbers) -> tuple[bool, ...]:
     """Layers with experts, from N (every Nth, the first included) or a list expression."""
     text = n.layer_freq
-    if text.isdecimal() and int(text) > 0:
+    if is_whole(text) and int(text) > 0:
         return tuple(i % int(text) == 0 for i in range(n.layers))
     try:
         pattern = _value(ast.parse(text, mode="eval").body)

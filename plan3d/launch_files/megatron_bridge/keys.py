@@ -9,6 +9,7 @@ from __future__ import annotations
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..megatron import spelling as megatron
 from ..megatron.flags import DISPATCHERS, NORMS, OPTIMIZERS, POSITIONS, STRATEGIES
@@ -55,7 +56,7 @@ def _sparse(n: Numbers) -> bool:
 
 MODEL: Table = under(
     "model",
-    Row("num_layers", "layers"),
+    Row("num_layers", "layers", count(most=MOST_LAYERS)),
     Row("hidden_size", "hidden"),
     Row("ffn_hidden_size", "ffn"),
     Row("num_attention_heads", "heads"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import code, launched_by
 from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..documents import Document
 from ..launch_file import Launch
@@ -53,7 +54,6 @@ MATTERS = frozenset(
     )
 )
 """Kept keys that change time or memory."""
-MOST_LAYERS = 10_000
 
 
 def _heads(n: Numbers) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -47,16 +48,8 @@ def yaml_text(content: dict[str, Any]) -> str:
 
 def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     """The launch of a YAML file. Raises InputError naming the key that is wrong."""
-    import yaml
-
     launch, n = Launch(file, "nanotron"), Numbers()
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", None)
-        where = "" if line is None else f" (line {line + 1})"
-        raise launch.refuse(f"is not YAML{where}") from None
-    config = Document(content, file)
+    config = Document(parse_yaml(text, file), file)
     read_table(TABLE, config, n)
     meant(config, n, launch)
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")

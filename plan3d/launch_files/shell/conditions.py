@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from plan3d.simulator.base.units import is_whole
+
 Truth = bool | None
 """None where the file does not tell."""
 
@@ -42,7 +44,7 @@ def _test(words: Sequence[str], unknown: str) -> Truth:
             return left == right
         case [left, "!=", right]:
             return left != right
-        case [left, "-eq" | "-ne" as operator, right] if left.isdecimal() and right.isdecimal():
+        case [left, "-eq" | "-ne" as operator, right] if is_whole(left) and is_whole(right):
             return (int(left) == int(right)) == (operator == "-eq")
         case ["-z", word]:
             return word == ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.units import is_whole
 
 from .flags import Flags
 from .script import Script, read_script
@@ -53,6 +54,6 @@ def launcher_gpus(script: Script) -> int | None:
     command, at = _training(script)
     found = Flags.of(command[:at], script.file).by_name
     sizes = [found[name].texts[:1] for name in ("--nnodes", "--nproc-per-node") if name in found]
-    if len(sizes) == 2 and all(size and size[0].isdecimal() for size in sizes):
+    if len(sizes) == 2 and all(size and is_whole(size[0]) for size in sizes):
         return int(sizes[0][0]) * int(sizes[1][0])
     return None

@@ -6,11 +6,10 @@ models/llama3/infra/parallelize.py.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 
 from plan3d.simulator.base import toml_text
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.documents import parse_toml
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -42,10 +41,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
 
 def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     """The launch of a TOML file. Raises InputError naming the key that is wrong."""
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: is not TOML ({error})") from None
+    content = parse_toml(text, file)
     launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
     if not content.keys() & {"training", "parallelism"}:
         raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import code, most_chunks
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..documents import Document
 from ..launch_file import Launch, stated_layers
@@ -112,8 +113,9 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
     total = layers + sum(less)
     stages = n.pp * (1 if single else 2)
     stages = -(-total // n.layers_per_chunk) if n.layers_per_chunk else stages
-    chunks = split(total, stages, less)
-    if stages % n.pp or (single and stages > n.pp) or min(chunks) < 0:
+    wrong = stages % n.pp or stages > MOST_LAYERS or (single and stages > n.pp)
+    chunks = () if wrong else split(total, stages, less)
+    if wrong or min(chunks) < 0:
         why = f"makes {stages} chunks of {layers} layers for {n.pp} stages"
         raise job.wrong("parallelism.pipeline_parallel_layers_per_stage", why)
     return chunks

@@ -20,6 +20,7 @@ from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
     Changes,
     LayerFile,
+    copied_tables,
     keeps_layers,
     layer_paths,
     profile_text,
@@ -88,8 +89,8 @@ def build(
         tables = {**tables, **scaled}
         notes += [said] if (said := step_scale.remark(scale)) else []
     return Result(
-        profile=profile_text(base, changes, out.parent),
-        tables=tables,
+        profile=profile_text(base, changes, out),
+        tables={**copied_tables(base, changes, out), **tables},
         scale=scale,
         layers=layers,
         notes=tuple(notes),
@@ -102,8 +103,9 @@ def _on_draft(
     """What `use` makes of the profile so far, in a file of its own."""
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "draft.toml"
-        draft.write_text(profile_text(base, changes, draft.parent), encoding="utf-8")
-        for name, text in tables.items():
+        draft.write_text(profile_text(base, changes, draft), encoding="utf-8")
+        beside = {**copied_tables(base, changes, draft), **tables}
+        for name, text in beside.items():
             draft.with_name(name).write_text(text, encoding="utf-8")
         return use(draft)
 

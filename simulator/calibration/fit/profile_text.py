@@ -6,7 +6,6 @@ GEMM times stays unless it was dropped or rescaled.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base import toml_text
+from ...base.files import read_text
 from ...base.printable import one_line
 from ...base.units import convert, si_unit
 from ...hardware.cluster import Cluster
@@ -124,12 +124,12 @@ def layer_paths(base: str) -> dict[str, str]:
     return {stack: table.path for stack, table in tables.items() if isinstance(table, TableFile)}
 
 
-def profile_text(base: str, changes: Changes, folder: Path) -> str:
-    """The text of the profile, to be written into a folder."""
+def profile_text(base: str, changes: Changes, out: Path) -> str:
+    """The text of the profile, to be written to a file; copied_tables belong beside it."""
     tree = base_tree(base)
     sources = tree.setdefault("sources", {})
-    _place_gemm_tables(tree, table_paths(base), changes, folder)
-    _place_layer_tables(tree, base, changes, folder)
+    _place_gemm_tables(tree, table_paths(base), changes, out)
+    _place_layer_tables(tree, base, changes, out)
     _replace(tree, changes, sources)
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
@@ -139,7 +139,7 @@ def profile_text(base: str, changes: Changes, folder: Path) -> str:
 
 
 def _place_gemm_tables(
-    tree: dict[str, Any], tables: Mapping[str, str], changes: Changes, folder: Path
+    tree: dict[str, Any], tables: Mapping[str, str], changes: Changes, out: Path
 ) -> None:
     for width, section in tree["kernels"]["gemm"].items():
         path = tables.get(width)
@@ -148,12 +148,26 @@ def _place_gemm_tables(
         elif width in changes.table_files:
             section["table"] |= {"file": changes.table_files[width], "source": SCALED}
         else:
-            section["table"]["file"] = _seen_from(folder, path)
+            section["table"]["file"] = _name(out, path)
 
 
-def _seen_from(folder: Path, path: str) -> str:
-    """A shipped table by its name, another one relative to the profile."""
-    return path if Path(path).name == path else os.path.relpath(path, folder.resolve())
+def _name(out: Path, path: str) -> str:
+    """What a profile calls a table: one beside it or shipped keeps its name, another is copied."""
+    here = Path(path).name == path or Path(path).resolve().parent == out.parent.resolve()
+    return Path(path).name if here else f"{out.stem}-{Path(path).name}"
+
+
+def copied_tables(base: str, changes: Changes, out: Path) -> dict[str, str]:
+    """Text by file name of the base's tables that stay and lie neither beside `out` nor in the
+    package."""
+    paths = [
+        path
+        for width, path in table_paths(base).items()
+        if width not in changes.dropped_tables and width not in changes.table_files
+    ]
+    paths += layer_paths(base).values() if keeps_layers(changes) else ()
+    names = {path: _name(out, path) for path in paths}
+    return {name: table_text(path) for path, name in names.items() if name != Path(path).name}
 
 
 def keeps_layers(changes: Changes) -> bool:
@@ -162,11 +176,11 @@ def keeps_layers(changes: Changes) -> bool:
     return not new and changes.layer_file is None
 
 
-def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, folder: Path) -> None:
+def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, out: Path) -> None:
     if not keeps_layers(changes):
         tree["kernels"].pop("layer", None)
     for stack, section in tree["kernels"].get("layer", {}).items():
-        section["table"]["file"] = _seen_from(folder, layer_paths(base)[stack])
+        section["table"]["file"] = _name(out, layer_paths(base)[stack])
     if changes.layer_file is not None:
         new = changes.layer_file
         entry: dict[str, Any] = {"file": new.file, "source": CITED_LAYERS, "kind": "measured"}
@@ -216,9 +230,8 @@ def scaled_table(text: str, scale: float) -> str:
 
 def table_text(path: str) -> str:
     """The text of a table of GEMM times; a bare name is a shipped one."""
-    if Path(path).name == path:
-        return files(PACKAGE).joinpath(MEASUREMENTS, path).read_text(encoding="utf-8")
-    return Path(path).read_text(encoding="utf-8")
+    shipped = Path(path).name == path
+    return read_text(files(PACKAGE).joinpath(MEASUREMENTS, path) if shipped else Path(path), path)
 
 
 def emit(tree: Mapping[str, Any]) -> str:

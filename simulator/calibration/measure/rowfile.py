@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...base.csv_files import parse_csv
+from ...base.files import read_text
 from .columns import COLUMNS, IDENTITY
 
 Row = Mapping[str, object]
@@ -21,10 +23,10 @@ class RowFile:
         self.done: set[tuple[str, ...]] = set()
         text = _whole_lines(path)
         if text:
-            reader = csv.DictReader(io.StringIO(text))
-            if tuple(reader.fieldnames or ()) != columns:
+            table = parse_csv(text, str(path))
+            if tuple(table.header) != columns:
                 raise ValueError(f"{path} has other columns: choose another folder")
-            self.done.update(map(identity, reader))
+            self.done.update(map(identity, table.records(str(path))))
         else:
             path.write_text(",".join(columns) + "\n", encoding="utf-8")
 
@@ -50,7 +52,7 @@ def _whole_lines(path: Path) -> str:
     """The text of a file without a last line that an interruption cut short."""
     if not path.exists():
         return ""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     end = text.rfind("\n") + 1
     if end < len(text):
         path.write_text(text[:end], encoding="utf-8")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...base.documents import parse_json
 from ...base.errors import InputError
+from ...base.files import read_text
 from . import nccl_tests, traces, training_logs
 from .measurements import Measurements, as_rows, joined, read_csv
 from .training_logs import KnownLine
@@ -18,7 +18,6 @@ FORMATS = (
     "traces; logs of Megatron, torchtitan, DeepSpeed and nanotron"
 )
 OPERATIONS = tuple(nccl_tests.OPERATIONS.values())
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -90,19 +89,10 @@ def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dic
 
 
 def _json(path: Path, text: str) -> dict[str, object]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not JSON ({error})") from None
+    content = parse_json(text, str(path))
     return content if isinstance(content, dict) else {}
 
 
 def _text(path: Path) -> str:
-    """The text of a file, unpacked where it is gzip."""
-    try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    return content.decode("utf-8-sig", errors="replace")
+    """The text of a file, whatever else programs wrote into it."""
+    return read_text(path, errors="replace")

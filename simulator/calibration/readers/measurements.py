@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...base import csv_cells
 from ...base.arrays import Value
+from ...base.csv_files import parse_csv
 from ...base.errors import CalibrationError, InputError, did_you_mean
 from ...base.printable import one_line
 from ..measure.columns import COLUMNS, NUMBERS
@@ -72,26 +73,22 @@ def _number(row: Mapping[str, str], column: str) -> float:
 
 def read_csv(path: Path, text: str) -> Measurements:
     """Measurements from the text of a CSV; lines that start with # are comments."""
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if _is_row(line)]
-    reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)))
-    table = list(reader)
-    if not table or "seconds" not in table[0]:
+    table = parse_csv(text, str(path))
+    header = [name.strip() for name in table.header]
+    if "seconds" not in header:
         raise InputError(f"{path}: no header line with a column 'seconds'")
-    header = [name.strip() for name in table[0]]
     for name in header:
         if name not in COLUMNS:
             raise InputError(f"{path}: unknown column {name!r}{did_you_mean(name, COLUMNS)}")
     rows = []
-    for (number, _), cells in zip(lines[1:], table[1:], strict=False):
+    for number, cells in table.rows:
+        if not any(cells):
+            continue
         if len(cells) != len(header):
             raise InputError(f"{path} line {number}: {len(cells)} cells, not {len(header)}")
         row = dict(zip(header, map(_read_cell, cells), strict=True))
         rows.append({**row, "line": f"{path} line {number}"})
     return Measurements(rows=tuple(rows), sources=(path.name,))
-
-
-def _is_row(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith("#")
 
 
 def write_csv(rows: Iterable[Mapping[str, object]]) -> str:

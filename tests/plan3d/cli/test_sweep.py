@@ -122,6 +122,17 @@ def test_a_device_is_not_replaced_by_a_file(capsys, tmp_path, resume):
     assert rows.is_symlink()
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_file_of_something_else_is_not_replaced(capsys, tmp_path, resume):
+    rows = tmp_path / "notes.csv"
+    rows.write_text("my,notes\n")
+    words = ["--over", "gpus=8", "--plan", "tp=1", "--csv", str(rows), *resume]
+    code, out, err = run(capsys, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "is not the file of a sweep; give another file" in err
+    assert rows.read_text() == "my,notes\n"
+
+
 def test_an_interrupt_keeps_rows_and_resume_goes_on(tmp_path):
     rows = tmp_path / "rows.csv"
     # Many enough that a busy machine does not finish them before the signal is sent.

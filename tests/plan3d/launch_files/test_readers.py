@@ -516,7 +516,7 @@ def test_a_nanotron_file():
     [
         ("dp: 2", "dp: two", r"\$.parallelism.dp is .two.; it must be a whole number"),
         ("dp: 2, ", "", r"\$.parallelism.dp is missing"),
-        ("general: {", "general: {{", r"is not YAML \(line 1?[0-9]\)"),
+        ("general: {", "general: {{", r"is not YAML \(line 1?[0-9]: "),
         ("1f1b", "interleaved", "it must be one of 'afab', '1f1b'"),
         ("hidden_size: 512", "hidden_size: 513", "is 8, which does not divide 513"),
         ("rope_scaling: null", "moe_config: {num_experts: 8}", "moe_config is not modelled"),

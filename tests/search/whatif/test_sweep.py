@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,108 @@ def test_a_file_of_another_question_is_refused(tmp_path):
         run_points(POINTS, workers=1, resume=str(file))
 
 
+def files_in(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(
+    "text", ["a,b\n1,2\n", "notes\n", "point,gpus\nffff,8\n", "point,,\nf,8,9\n", "x" * 200_000]
+)
+def test_a_file_that_is_no_part_of_a_sweep_stays_as_it_is(tmp_path, text, anew):
+    file = tmp_path / "rows.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"give another file|is not CSV"):
+        run_points(POINTS[:1], workers=1, resume=str(file), anew=anew)
+    assert files_in(tmp_path) == {"rows.csv": text}
+
+
+def test_old_rows_stay_until_the_new_ones_are_whole(tmp_path):
+    file = tmp_path / "rows.csv"
+    run_points(POINTS[:3], workers=1, resume=str(file))
+    whole = file.read_text()
+    old = whole.replace(repr(ROWS[0]["step_seconds"]), "123.5")
+    file.write_text(old)
+    run_points(POINTS[:3], workers=1, resume=str(file), anew=True, each=interrupt_after(2))
+    found = files_in(tmp_path)
+    assert found["rows.csv"] == old
+    assert found["rows.csv.part"].count("\n") == 3
+    asked = []
+    run_points(POINTS[:3], workers=1, resume=str(file), each=asked.append)
+    assert asked == [3]
+    assert files_in(tmp_path) == {"rows.csv": whole}
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "problem"),
+    [
+        ("step_seconds", "-5", "step_seconds is '-5'"),
+        ("step_seconds", "0", "step_seconds is '0'"),
+        ("mfu", "inf", "mfu is 'inf'"),
+        ("mfu", "nan", "mfu is 'nan'"),
+        ("memory_bytes", "x\x1b", r"memory_bytes is 'x\\\\x1b'"),
+        ("capacity_bytes", "9" * 5000, "capacity_bytes is '999"),
+        ("plan", "", "plan is not there"),
+        ("peak_flops", "", "peak_flops is not there"),
+        ("status", "fine", "status is 'fine'"),
+        ("gpus", "9", "gpus is '9'"),
+    ],
+)
+def test_cells_that_no_point_gives_are_refused(tmp_path, column, cell, problem):
+    file = tmp_path / "rows.csv"
+    run_points(POINTS[:1], workers=1, resume=str(file))
+    with file.open(newline="") as lines:
+        (row,) = csv.DictReader(lines)
+    with file.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, row, lineterminator="\n")
+        writer.writeheader()
+        writer.writerow({**row, column: cell})
+    text = file.read_text()
+    with pytest.raises(InputError, match=f"line 2: {problem}.*no point gives"):
+        run_points(POINTS[:1], workers=1, resume=str(file))
+    assert files_in(tmp_path) == {"rows.csv": text}
+
+
+POOL = """
+import multiprocessing, sys, time
+sys.path.insert(0, {folder!r})
+from plan3d.search.whatif import sweep
+
+def each(done):
+    if done == 2:
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        time.sleep(60)
+
+if __name__ == "__main__":
+    from test_sweep import POINTS
+    sweep.WORTH_A_POOL = -1.0
+    sweep.run_points(POINTS, workers=2, each=each)
+"""
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_children_end_with_their_parent(tmp_path):
+    script = tmp_path / "pool.py"
+    script.write_text(POOL.format(folder=os.path.dirname(__file__)))
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as parent:
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+        parent.kill()
+    limit = time.monotonic() + 2
+    while any(map(alive, pids)) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not any(map(alive, pids))
+
+
 def test_everything_that_decides_an_answer_is_in_its_key():
     base = point(8)
     others = [
@@ -189,3 +293,31 @@ def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
     monkeypatch.setattr(sweep, "PATIENCE", 1)
     with pytest.raises(InputError, match="cannot be reached"):
         run_points(POINTS[:1], scheduler="tcp://127.0.0.1:9")
+
+
+ALONE = """
+import sys
+from distributed import LocalCluster
+from plan3d.search.whatif import sweep
+from plan3d.simulator.base.errors import InputError
+sys.path.insert(0, {folder!r})
+from test_sweep import POINTS
+
+if __name__ == "__main__":
+    sweep.PATIENCE = 1
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        try:
+            sweep.run_points(POINTS[:1], scheduler=cluster.scheduler_address)
+        except InputError as error:
+            print(error)
+"""
+
+
+def test_a_scheduler_without_workers_is_one_line(tmp_path):
+    pytest.importorskip("distributed")
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE.format(folder=os.path.dirname(__file__)))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "no worker came within 1 s" in done.stdout, done.stderr

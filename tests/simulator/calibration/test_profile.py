@@ -140,13 +140,16 @@ def test_a_step_fits_one_scale(share, tmp_path):
 
 
 def test_a_scaled_profile_is_a_base_elsewhere(tmp_path):
-    """Its tables lie beside it and are found from another folder."""
+    """Its tables are copied beside a profile in another folder."""
     step = TimedStep(task=question, plan=PLAN, seconds=1.5, source="train.log")
     first = written(tmp_path, "h100-sxm", NOTHING, step)
     other = tmp_path / "other"
     other.mkdir()
     second = written(other, str(first), NOTHING)
     assert evaluate(question(second), PLAN).step_seconds == pytest.approx(1.5, rel=1e-4)
+    assert (other / "mine-mine-gemm-16bit.csv").read_text() == (
+        tmp_path / "mine-gemm-16bit.csv"
+    ).read_text()
 
 
 def test_a_step_beyond_any_clock_is_refused():
@@ -170,7 +173,7 @@ def test_emitted_toml_is_read_back():
 
 def test_other_numbers_keep_their_unit_and_source(tmp_path):
     changes = Changes(numbers={"links.network.efficiency": Constant(value=0.5)}, citation="me")
-    text = profile_text("h100-sxm", changes, tmp_path)
+    text = profile_text("h100-sxm", changes, tmp_path / "mine.toml")
     assert 'bandwidth = { value = 400, unit = "Gb/s", source = "node", measured = false }' in text
     assert 'efficiency = { value = 0.5, unit = "1", source = "fitted", kind = "measured" }' in text
 

@@ -170,7 +170,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     file.write_text(content)
     with pytest.raises(InputError, match="not a table of GEMM times"):
         gemm_tables.load(str(file))
-    with pytest.raises(InputError, match="not a table of GEMM times"):
+    with pytest.raises(InputError, match="cannot be read"):
         gemm_tables.load(str(tmp_path / "absent.csv"))
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     "content", ["secret:x:0\n", "n,k,128,256\n1,2,secret,4\n", "n,k\nsecret\n"]
 )
 def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path, content):
-    """A profile may name any file."""
+    """The file beside a profile may be any."""
     file = tmp_path / "passwords"
     file.write_text(content)
     with pytest.raises(InputError) as error:

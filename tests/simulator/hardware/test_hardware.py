@@ -416,10 +416,10 @@ SIXTEEN = {k: v for k, v in TREE["kernels"]["gemm"]["16bit"].items() if k != "ta
     ("content", "hints"),
     [
         ("", ["missing"]),
-        ("[accelerator", ["is not a TOML file"]),
-        (b"\xff\xfe", ["is not a TOML file"]),
-        ("x = " + "[" * 5000, ["is not a TOML file"]),
-        ("x = " + "9" * 5000, ["is not a TOML file"]),
+        ("[accelerator", ["is not TOML"]),
+        (b"\xff\xfe", ["is UTF-16"]),
+        ("x = " + "[" * 5000, ["is not TOML"]),
+        ("x = " + "9" * 5000, ["is not TOML"]),
         ("[[accelerator]]\n[[accelerator]]\n", ["mixed GPU types are not modelled"]),
         ("accelerators = []\n", ["mixed GPU types are not modelled"]),
         (changed("accelerator", 3), ["accelerator: must be a section"]),
@@ -451,7 +451,7 @@ SIXTEEN = {k: v for k, v in TREE["kernels"]["gemm"]["16bit"].items() if k != "ta
         (changed("links/fast/bandwidth/value", -450), ["above 0"]),
         (changed("links/fast/bandwidth/value", 0), ["above 0"]),
         (changed("links/fast/bandwidth/value", 1e200), ["at most 1e+30"]),
-        (changed("links/fast/bandwidth/value", 10**400), ["finite"]),
+        (changed("links/fast/bandwidth/value", 10**40), ["more than 40 digits"]),
         (changed("links/fast/bandwidth/source"), ["links.fast.bandwidth: without source"]),
         (changed("links/fast/bandwidth/source", "datashet"), ["did you mean datasheet"]),
         (changed("links/fast/bandwidth/measured"), ["links.fast.bandwidth: without kind"]),
@@ -567,3 +567,19 @@ def test_every_alias_means_one_profile_that_there_is() -> None:
     names = [alias for aliases in ALIASES.values() for alias in aliases]
     assert len({*names, *SEVERAL, *EXPECTED}) == len(names) + len(SEVERAL) + len(EXPECTED)
     assert {*ALIASES, *(one for several in SEVERAL.values() for one in several)} <= EXPECTED
+
+
+@pytest.mark.parametrize(
+    "file", ["../secret.csv", "/etc/passwd", "inside/../../secret.csv", "link"]
+)
+def test_a_table_stays_in_the_folder_of_its_profile(tmp_path, file):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "secret.csv").write_text("secret\n")
+    (folder / "link").symlink_to(tmp_path / "secret.csv")
+    path = folder / "mine.toml"
+    text = (files(PACKAGE) / "h100-sxm.toml").read_text(encoding="utf-8")
+    assert "h100-gemm-16bit.csv" in text
+    path.write_text(text.replace("h100-gemm-16bit.csv", file), encoding="utf-8")
+    with pytest.raises(InputError, match="is not in the folder of the profile"):
+        Cluster.profile(path, gpus=8)

@@ -232,7 +232,7 @@ def test_kinds_and_origins(said: str, expected: tuple[Any, ...], tmp_path: Path)
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ('unit = "GPUs"', "is not a TOML file"),
+        ('unit = "GPUs"', "is not TOML"),
         ("origins = []", "node.gpus: without kind; write { value = ..., unit ="),
         ('kind = "mesured"', "kind: 'mesured' is no kind of number here; did you mean measured?"),
         ('kind = "rule"', "'rule' is no kind of number here; known: measured, fitted, prior, data"),
@@ -278,7 +278,7 @@ def test_numbers_of_the_user_are_no_measurements() -> None:
 
 def test_a_calibration_of_a_profile_with_a_base_is_whole(tmp_path: Path) -> None:
     base = write(tmp_path, SIX, "cards/pcie.toml")
-    text = profile_text(str(base), Changes(numbers={}, citation="none"), tmp_path)
+    text = profile_text(str(base), Changes(numbers={}, citation="none"), tmp_path / "out.toml")
     copy, original = read_profile(write(tmp_path, text)), read_profile(base)
     assert copy.numbers == original.numbers
     assert copy.texts == original.texts

@@ -267,7 +267,7 @@ def changed(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("[sources", "is not a TOML file"),
+        ("[sources", "is not TOML"),
         ("", "sustained: missing; give it, or a base that has it"),
         (WHOLE.replace('title = "', '# "', 1), "title: missing"),
         (WHOLE.replace("contention = ", "# ", 1), "contention: missing"),

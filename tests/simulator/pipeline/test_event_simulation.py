@@ -487,6 +487,13 @@ def test_rescored_rows_are_the_plans_in_turn():
     np.testing.assert_allclose(found, each, rtol=1e-12)
 
 
+def test_more_passes_than_are_simulated_keep_the_closed_form():
+    costs = evaluate(task(2**20), Plan(pp=8, dp=1, tp=8, micro_batch=1))
+    assert rescore(costs)[0] == costs.step_seconds
+    with pytest.raises(InputError, match="at most 125,000 of 8 stages"):
+        timeline_of(costs.task, costs.plans.take(0))
+
+
 def test_schedules_in_one_table_do_not_mix():
     texts = [text for text in PLANS if "layers_per_stage" not in text]
     rows = concat([resolve(Plan.parse(t), 64).table() for t in texts])

@@ -130,7 +130,7 @@ def test_nearly_all_expressible_rows_have_a_question(
 
 def test_equal_tasks_are_one_object(answers: list[Question | str]) -> None:
     tasks = {id(a.task) for a in answers if isinstance(a, Question)}
-    assert len(tasks) < 1200
+    assert len(tasks) < 0.4 * len(answers)
 
 
 def test_models_have_the_parameters_that_rows_state(answers: list[Question | str]) -> None:
@@ -189,7 +189,7 @@ def test_files_that_are_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_runs(tmp_path / "none.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="is UTF-16"):
         read_runs(tmp_path / "binary.csv")
     with pytest.raises(InputError, match="has no rows"):
         read_runs(write(tmp_path / "empty.csv"))

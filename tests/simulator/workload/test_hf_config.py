@@ -188,7 +188,7 @@ def test_a_config_is_named_after_its_file_or_folder(tmp_path: Path) -> None:
     [
         (b"", "is not JSON"),
         (b"{'hidden_size': 1}", "is not JSON"),
-        (b"\xff\xfe\xfd", "is not JSON"),
+        (b"\xff\xfe\xfd", "cannot be read as text"),
         (b"[" * 100_000, "is not JSON"),
         (b'{"hidden_size": ' + b"9" * 5000 + b"}", "is not JSON"),
         (b"[1, 2]", "$ is a list of 2; it must be an object"),

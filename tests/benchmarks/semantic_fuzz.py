@@ -1,0 +1,173 @@
+"""Random tasks and random legal plans against what must hold of every prediction.
+
+    python tests/benchmarks/semantic_fuzz.py --plans 100000 --seed 1
+
+Holds: seconds and bytes are finite, not negative and add up; no plan beats the peak of its GPUs; a
+row alone is the row of its table; faster links, a shorter latency and more arithmetic are never
+slower, and change no byte; a larger batch and a longer sequence are never faster. What does not is
+counted by rule, with the worst case of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from plan3d.search.space.space import Space
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster, profile_names
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+MODELS = ("gpt3-1.3b", "gpt3-22b", "llama-7b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3")
+CHOOSE = {
+    "recompute": ["none", "selective", "full"],
+    "zero": [0, 1, 2, 3],
+    "schedule": ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v"],
+    "micro_batch": [1, 2, 4],
+    "sequence_parallel": [0, 1],
+    "overlap_tp": [0, 1],
+    "overlap_grad_reduce": [0, 1],
+    "offload_optimizer": [0, 50, 100],
+}
+ROWS = 2000
+"""Plans of a task at most."""
+SLACK = 1e-9
+"""Relative difference that rounding may make."""
+
+
+def random_task(draw: np.random.Generator) -> Task:
+    """A model on a machine, small enough for its plans to be listed."""
+    cluster = Cluster.profile(
+        str(draw.choice(profile_names())), gpus=int(draw.choice([8, 12, 16, 32, 64, 128]))
+    )
+    return Task(
+        Model.preset(str(draw.choice(MODELS))),
+        cluster,
+        sequence=int(draw.choice([512, 1024, 2048])),
+        global_batch=int(draw.choice([48, 64, 256, 1024])),
+    )
+
+
+def random_plans(task: Task, draw: np.random.Generator) -> Plan | None:
+    """Legal plans of a few values of every field."""
+    choose = {
+        name: [values[i] for i in np.sort(draw.permutation(len(values))[:2])]
+        for name, values in CHOOSE.items()
+    }
+    for plans in Space.of(task, choose).chunks():
+        rows = draw.permutation(plans.rows)[:ROWS]
+        return plans.take(rows) if rows.size else None
+    return None
+
+
+def faster(task: Task, what: str) -> Task:
+    """The task on a better machine."""
+    cluster = task.cluster
+    if what == "network bandwidth x 2":
+        better = replace(cluster.network, bandwidth=2 * cluster.network.bandwidth)
+        return replace(task, cluster=replace(cluster, network=better))
+    if what == "network latency / 2":
+        better = replace(cluster.network, latency=cluster.network.latency / 2)
+        return replace(task, cluster=replace(cluster, network=better))
+    gpu = cluster.accelerator
+    peak = {name: 2 * rate for name, rate in gpu.peak.items()}
+    return replace(task, cluster=replace(cluster, accelerator=replace(gpu, peak=peak)))
+
+
+BETTER = ("network bandwidth x 2", "network latency / 2", "peak x 2")
+LARGER: dict[str, Callable[[Task], Task]] = {
+    "global batch x 2": lambda task: replace(task, global_batch=2 * task.global_batch),
+    "sequence x 2": lambda task: replace(task, sequence=2 * task.sequence),
+}
+
+
+class Broken:
+    """What does not hold, and the worst case of each rule."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+        self.worst: dict[str, tuple[float, str]] = {}
+
+    def add(self, rule: str, excess: np.ndarray, costs: Costs) -> None:
+        """Count the rows whose relative excess is above rounding."""
+        excess = np.where(np.isfinite(excess), excess, np.inf)
+        bad = np.flatnonzero(excess > SLACK)
+        if not bad.size:
+            return
+        self.times[rule] += bad.size
+        at = int(excess.argmax())
+        if excess[at] > self.worst.get(rule, (0.0, ""))[0]:
+            task = costs.task
+            asked = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
+            asked += f", {task.sequence} x {task.global_batch}: {costs.plans.take(at)}"
+            self.worst[rule] = (float(excess[at]), asked)
+
+
+def check(task: Task, plans: Plan, broken: Broken, draw: np.random.Generator) -> int:
+    """Rules on one table; the comparisons that were made."""
+    costs = evaluate(task, plans)
+    step, memory = costs.step, costs.memory_total
+    parts = sum(np.broadcast_to(part, step.shape) for part in costs.seconds.values())
+    stored = sum(np.broadcast_to(part, step.shape) for part in costs.memory.values())
+    least = min(float(np.min(part)) for part in (*costs.seconds.values(), *costs.memory.values()))
+    broken.add("seconds add up", abs(parts / step - 1), costs)
+    broken.add("bytes add up", abs(stored / memory - 1), costs)
+    broken.add("no part is negative", np.full(step.shape, max(-least, 0.0)), costs)
+    broken.add("no plan beats the peak", np.asarray(costs.mfu_causal) - 1, costs)
+    made = 4
+    for row in draw.permutation(plans.rows)[:3]:
+        alone = evaluate(task, plans.take(int(row)))
+        off = abs(alone.step_seconds / step[row] - 1) + abs(alone.memory_bytes / memory[row] - 1)
+        broken.add("a row alone is its row", np.array([off]), costs.take([row]))
+    for what in BETTER:
+        other = evaluate(faster(task, what), plans)
+        broken.add(f"{what} is not slower", other.step / step - 1, costs)
+        broken.add(f"{what} changes no byte", abs(other.memory_total / memory - 1), costs)
+    for what, make in LARGER.items():
+        larger = make(task)
+        keep = np.flatnonzero(legal(plans, larger))
+        if keep.size:
+            some = costs.take(keep)
+            other = evaluate(larger, plans.take(keep))
+            broken.add(f"{what} is not faster", some.step / other.step - 1, some)
+            smaller = some.memory_total / other.memory_total - 1
+            broken.add(f"{what} needs no less memory", smaller, some)
+    return (made + 2 * len(BETTER) + 2 * len(LARGER)) * plans.rows + 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    draw, broken, began = np.random.default_rng(args.seed), Broken(), time.perf_counter()
+    tasks = seen = made = refused = 0
+    while seen < args.plans:
+        try:
+            task = random_task(draw)
+            plans = random_plans(task, draw)
+            if plans is not None:
+                made += check(task, plans, broken, draw)
+                tasks, seen = tasks + 1, seen + plans.rows
+        except InputError:
+            refused += 1
+    print(f"{seen} legal plans of {tasks} tasks, {refused} tasks refused, {made} comparisons")
+    for rule, times in broken.times.most_common():
+        worst, where = broken.worst[rule]
+        print(f"{times:8} not: {rule}; worst {worst:.2%}: {where}")
+    print(f"{time.perf_counter() - began:.0f} s")
+    return bool(broken.times)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,64 @@
+"""What nobody expected is one line and exit code 70; a signal ends a run as in a shell."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plan3d.cli.main import main
+
+SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8"]
+SEARCH += ["--sequence", "2048", "--global-batch", "8"]
+
+
+def ends_in(error):
+    def progress(count):
+        raise error
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (KeyError("x\x1b[2J"), r"KeyError: 'x\x1b[2J'"),
+        (MemoryError(), "MemoryError;"),
+        (RecursionError("too deep"), "RecursionError: too deep"),
+        (ValueError("x" * 9000), "x..."),
+    ],
+)
+def test_an_internal_error_is_one_line(capsys, error, shown):
+    assert main(SEARCH, progress=ends_in(error)) == 70
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("plan3d: internal error (")
+    assert shown in err
+    assert "please report" in err
+    assert "--traceback" in err
+    assert "\x1b" not in err
+    assert len(err) < 500
+
+
+def test_traceback_shows_the_rest(capsys):
+    assert main([*SEARCH, "--traceback"], progress=ends_in(KeyError("x"))) == 70
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("plan3d: internal error (KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_ends_a_solver(number, code):
+    words = [sys.executable, "-m", "plan3d", "search", "--model", "gpt3-175b", "--gpus", "256"]
+    words += ["--cluster", "h100-sxm", "--backend", "integer-programming", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        time.sleep(1.2)
+        assert child.poll() is None
+        child.send_signal(number)
+        sent = time.monotonic()
+        child.communicate(timeout=30)
+    assert child.returncode == code
+    assert time.monotonic() - sent < 4
