@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hardware.precision import RECIPES
+from ..operators.adapter_work import UNPACKED_BYTES
 from ..pipeline.schedules import defers
 from ..plan.codes import all_reduces
 from ..plan.values import spell
@@ -18,6 +20,15 @@ def _plain_experts(p: Any, task: Task) -> Any:
 
 def _whole_backward(p: Any, task: Task) -> Any:
     return (task.adapters is None) | (defers(p.schedule) == 0)
+
+
+def _narrow_weights(p: Any, task: Task) -> Any:
+    """Frozen weights have 16 bits or fewer, and so have those that they are multiplied with."""
+    out: Any = task.adapters is None
+    for code, recipe in RECIPES.items():
+        if recipe.weight <= UNPACKED_BYTES:
+            out = out | (p.precision == code)
+    return out
 
 
 def _no_grid(p: Any, task: Task) -> Any:
@@ -45,6 +56,12 @@ ADAPTER_RULES: tuple[Rule, ...] = (
         ("schedule",),
         _whole_backward,
         lambda p, t: _refused(f"schedule={spell('schedule', p.schedule)}", "1f1b"),
+    ),
+    Rule(
+        "adapters-in-sixteen-bits",
+        ("precision",),
+        _narrow_weights,
+        lambda p, t: _refused(f"precision={spell('precision', p.precision)}", "bf16"),
     ),
     Rule(
         "adapters-grid",

@@ -261,6 +261,9 @@ def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> We
     folded = plans.etp * plans.ep * np.ones_like(tp)
     parameters = dict(zip(OF_WEIGHTS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
+    if task.software.sharded_inputs:
+        inputs = runs.costs[Cost.UNITS] * runs.layers.boundary[0][runs.which]
+        weights = replace(weights, inputs=added(inputs[None], into, size)[0])
     if task.adapters is None:
         return weights
     (frozen,) = added(runs.costs[[Cost.FROZEN]], into, size)

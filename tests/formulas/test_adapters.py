@@ -248,7 +248,7 @@ def test_the_head_keeps_its_input_once():
 @pytest.mark.parametrize("zero", [0, 3])
 @pytest.mark.parametrize("base", ["bf16", "nf4-dq"])
 def test_stages_of_frozen_weights_are_those_of_their_runs(zero, base):
-    question = tuned(replace(EVERYWHERE, base=base), 4)
+    question = tuned(replace(EVERYWHERE, base=base), 4, software=stack(sharded_inputs=1.0))
     whole = costs_of(question, f"pp=2 dp=2 zero={zero} layers_per_stage=2,2")
     run = {"layers": 2, "tp": 1, "dp": 2, "zero": zero, "recompute": "none"}
     runs = evaluate(question, Plan(pp=2, dp=2, zero=zero, segments=[[run], [run]]))

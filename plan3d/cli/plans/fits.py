@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = {**views.question_record(task), "ways": [fit.record() for fit in found]}
         print_json({**record, "not_modelled": left_out})
     else:
-        _print(task, found, left_out)
+        _print(task, precision, found, left_out)
     return 0 if any(fit.fits for fit in found) else NoFeasiblePlanError.exit_code
 
 
@@ -79,12 +79,12 @@ def _usual_precision(task: Task) -> str:
     return "bf16" if "bf16" in task.cluster.accelerator.peak else "fp16"
 
 
-def _print(task: Task, found: list[Fit], left_out: list[str]) -> None:
+def _print(task: Task, precision: str, found: list[Fit], left_out: list[str]) -> None:
     model, accelerator = task.model, task.cluster.accelerator
     print(f"{model.name}, {format_count(model.parameters)} parameters, on {task.gpus} x "
           f"{accelerator.name} of {accelerator.memory / GIB:.1f} GiB")  # fmt: skip
     print(f"batch of {task.global_batch} sequences of {task.sequence} tokens; "
-          f"software {task.software.name}\n")  # fmt: skip
+          f"{precision}, software {task.software.name}\n")  # fmt: skip
     best = max((fit for fit in found if fit.fits), key=_speed, default=None)
     marked = -1 if best is None else found.index(best)
     Screen().table(Table(headers=HEADERS, rows=tuple(map(_row, found)), marked=marked))

@@ -381,6 +381,7 @@ REFUSED = [
         "cp=2 is not modelled with documents packed into sequences; nearest: 1",
     ),
     ("adapters-schedule", tuned(), {"schedule": "zb-h1"}, "schedule=zb-h1 is not modelled with"),
+    ("adapters-in-sixteen-bits", tuned(), {"precision": "fp32"}, "precision=fp32 is not modelled"),
     ("adapters-grid", tuned(), {"tp_grid": "2x1x1"}, "nearest: 1d"),
     ("adapters-sync", tuned(), {"sync": "gossip", "topology": "ring"}, "sync=gossip sync_period=1"),
     ("adapters-keep-experts-whole", tuned("mixtral-8x7b"), {"ep": 2}, "ep=2 etp=1 is not modelled"),
