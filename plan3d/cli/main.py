@@ -54,7 +54,7 @@ class _Fields(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         from .catalogue import plan_fields
 
-        Screen().table(plan_fields.table())
+        Screen(True).table(plan_fields.table())
         parser.exit()
 
 

@@ -23,6 +23,7 @@ from .task_options import (
     TASK_OPTIONS,
     TRAINING,
     VALIDATE,
+    VERBOSE,
 )
 from .tune_options import TUNE_OPTIONS
 
@@ -267,6 +268,7 @@ OPTIONS = (
     *SWEEP_OPTIONS,
     *TUNE_OPTIONS,
     *LAUNCH_OPTIONS,
+    VERBOSE,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
 )

@@ -131,7 +131,8 @@ class Option:
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it on a parser."""
         if not self.value:
-            parser.add_argument(self.flag, action="store_true", help=self.help)
+            names = filter(None, (self.short, self.flag))
+            parser.add_argument(*names, action="store_true", help=self.help)
             return
         action = parser.add_argument(
             *filter(None, (self.short, self.flag)),

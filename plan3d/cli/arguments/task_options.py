@@ -36,6 +36,12 @@ REACHING = ("search", "estimate", "compare")
 VALIDATE = ("validate",)
 EVERY = (*ASKING, "validate", "models", "clusters", "software", "systems")
 
+VERBOSE = Option(
+    flag="--verbose",
+    short="-v",
+    verbs=EVERY,
+    help="everything: all tables, reasons and assumptions",
+)
 TASK_OPTIONS = (
     Option(
         flag="--model",

@@ -30,13 +30,13 @@ def show(catalogue: Catalogue, args: argparse.Namespace) -> int:
         if args.json:
             print_json({args.verb: catalogue.records()})
         else:
-            Screen().table(catalogue.listing())
+            Screen(args.verbose).table(catalogue.listing())
         return 0
     lines, tables, record = catalogue.entry(args.name)
     if args.json:
         print_json(record)
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.lines(lines[:1])
     print()
     for table in tables:

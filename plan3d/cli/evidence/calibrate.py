@@ -183,7 +183,7 @@ def _fit(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(fit_record(args.base, args.out, calibration, result)))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     for shown in fit_tables(calibration, result):
         screen.table(shown)
     if args.out is not None:
@@ -258,5 +258,5 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(show_record(args.profile, fits)))
     else:
-        Screen().table(show_table(args.profile, fits))
+        Screen(args.verbose).table(show_table(args.profile, fits))
     return 0

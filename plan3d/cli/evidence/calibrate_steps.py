@@ -19,7 +19,7 @@ from plan3d.simulator.base.text_tables import Table
 
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
-from ..arguments.task_options import TASK_OPTIONS
+from ..arguments.task_options import TASK_OPTIONS, VERBOSE
 from ..screen.output import Screen, check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ OWN = (
         completes="file",
         help="calibration to write, a .toml; without it only the errors are printed",
     ),
+    VERBOSE,
     Option(flag="--json", help="one JSON object, SI units"),
 )
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(record(learned)))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.table(_step_table(learned))
     screen.table(_constant_table(learned))
     screen.section("Notes", _notes(learned))

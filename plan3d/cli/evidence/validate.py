@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = {"plan3d": views.version(), **validation.record}
         print_json(record)
     else:
-        _print(validation.record)
+        _print(Screen(args.verbose), validation.record)
     return 0
 
 
@@ -138,7 +138,7 @@ def _cross_validate(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"plan3d": views.version(), **record})
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.table(_held_out_table(record["parts"], record["pooled"]))
     if any(r["scalars"] for r in record["parts"].values()):
         screen.table(_scalar_table(record["parts"]))
@@ -200,8 +200,7 @@ def _interval_table(intervals: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(title="measured over predicted", headers=headers, rows=tuple(rows))
 
 
-def _print(record: Mapping[str, Any]) -> None:
-    screen = Screen()
+def _print(screen: Screen, record: Mapping[str, Any]) -> None:
     every = {**record["sources"], "overall": record["overall"]}
     screen.table(_time_table("step time, and choosing by it", every))
     subsets = {name: part["pooled"] for name, part in record["subsets"].items()}

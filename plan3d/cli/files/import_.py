@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(found))
     else:
-        _print(Screen(), found)
+        _print(Screen(args.verbose), found)
     return 0
 
 
@@ -156,7 +156,7 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
         predicted = views.estimate_record(costs, None, None)
         print_json({**record(found), **predicted})
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     _print(screen, found)
     screen.lines([views.peak_line(costs)])
     print_costs(screen, costs)

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = views.estimate_record(costs, tokens, args.price)
         print_json(record | system_arguments.record(args))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
     if tokens is not None:
         screen.lines([views.training_line(costs, tokens, args.price)])

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         told = {} if measured is None else {"measured": measured.record}
         print_json({**record(found, args.against), **told})
     else:
-        _print(found, args.against, [] if measured is None else measured.lines)
+        _print(Screen(args.verbose), found, args.against, [] if measured is None else measured.lines)
     return 0
 
 
@@ -113,12 +113,14 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
     return out
 
 
-def _print(found: Explanation, asked: str | None, measured: list[str]) -> None:
+def _print(
+    screen: Screen, found: Explanation, asked: str | None, measured: list[str]
+) -> None:
     from plan3d.simulator.reporting import report, why
 
     from ..screen import views
 
-    costs, screen = found.costs, Screen()
+    costs = found.costs
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
     screen.lines([f"Plan: {report.summary(costs)}", *views.anchor_lines(costs)])

@@ -171,7 +171,7 @@ def _print_search(
     from ..screen import search_view, views
     from ..screen.costs_view import print_plan, print_ranking
 
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
     if result.costs is None:
         print()

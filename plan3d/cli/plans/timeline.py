@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(x))
     else:
-        _print(x)
+        _print(Screen(args.verbose), x)
     return 0
 
 
@@ -111,10 +111,9 @@ def critical(x: PlanTimeline) -> dict[str, Any]:
     return {"operations": int(path.size), "longest_on_rank": longest, "seconds": out}
 
 
-def _print(x: PlanTimeline) -> None:
+def _print(screen: Screen, x: PlanTimeline) -> None:
     from ..screen import views
 
-    screen = Screen()
     screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
     print()
     screen.lines(_summary(x))

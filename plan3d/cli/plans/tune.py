@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(_record(loop, advice))
     else:
-        _print(loop, advice)
+        _print(Screen(args.verbose), loop, advice)
     return 0
 
 
@@ -169,12 +169,11 @@ def _best_record(advice: Advice) -> dict[str, Any] | None:
     }
 
 
-def _print(loop: Loop, advice: Advice) -> None:
+def _print(screen: Screen, loop: Loop, advice: Advice) -> None:
     from ...tuning.loop import CALIBRATION
     from ...tuning.session import OPEN
     from ..screen import views
 
-    screen = Screen()
     screen.lines(views.header(loop.task))
     print()
     screen.table(_table(loop.session))

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(race))
     else:
-        _print(race)
+        _print(Screen(args.verbose), race)
     if race.complete:
         return 0
     warn("interrupted: the backends that came to their end", args.quiet)
@@ -126,10 +126,9 @@ def _median(values: Any) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _print(race: BackendBenchmark) -> None:
+def _print(screen: Screen, race: BackendBenchmark) -> None:
     from ..screen import views
 
-    screen = Screen()
     screen.lines(views.header(race.task, race.optimum.limit))
     print()
     screen.table(_table(race))

@@ -38,7 +38,7 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     if args.json:
         print_json(record(found))
     else:
-        _print(found)
+        _print(Screen(args.verbose), found)
     if not found.complete:
         warn("interrupted: the systems that came to their end", args.quiet)
         return INTERRUPTED
@@ -89,10 +89,9 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     }
 
 
-def _print(found: BySystem) -> None:
+def _print(screen: Screen, found: BySystem) -> None:
     from ..screen import views
 
-    screen = Screen()
     screen.lines(views.header(found.task, found.limit))
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))

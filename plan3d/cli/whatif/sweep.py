@@ -120,7 +120,7 @@ def _print(
 ) -> None:
     from ..screen import views
 
-    screen = Screen()
+    screen = Screen(args.verbose)
     told = " and ".join(f"{axis.name} ({len(axis.texts)} values)" for axis in axes)
     how = "its best plan" if args.plan is None else f"the plan {args.plan}"
     batch = "; the global batch grows with the GPUs" if args.weak else ""
