@@ -91,6 +91,13 @@ class Nearest:
         del cells["kind"], cells["generation"]
         return {**cells, "distance": self.distance, "differs": dict(self.differs)}
 
+    @property
+    def brief(self) -> str:
+        """The run, its size and MFU, and where it was published."""
+        run = self.run
+        size = f"{run.model} on {run.gpus:,} {run.accelerator}"
+        return one_line(f"{size}: {100 * run.mfu:.1f} % MFU, {run.published}", LONGEST)
+
     def __str__(self) -> str:
         run = self.run
         out = (

@@ -95,7 +95,13 @@ OPTIONS = (
         verbs=COMPARE,
         help="what to compare (default: all backends that draw at random)",
     ),
-    Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
+    Option(
+        flag="--top",
+        value="K",
+        read=whole,
+        verbs=SEARCH,
+        help="plans ranked (10; the first screen shows 5)",
+    ),
     Option(
         flag="--all-plans",
         verbs=SEARCH,

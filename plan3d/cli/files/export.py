@@ -103,8 +103,9 @@ def refusal_line(result: SearchResult) -> list[str]:
     return [f"plan{plural} {which} cannot be launched by {framework.title}: {reasons[0]}{more}"]
 
 
-def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
-    """The command that writes the best plan for the first framework that can run it."""
+def launch_words(result: SearchResult, args: argparse.Namespace) -> list[str]:
+    """The words of the command that writes the best plan for the first framework that can run it;
+    none where no framework can."""
     from ...launch_files.exporter import refusals
     from ...launch_files.registry import EXPORTERS
 
@@ -122,4 +123,4 @@ def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
     named = args.software or (args.framework and task.software.name != DEFAULT_SOFTWARE)
     words += ["--software", task.software.name] if named else []
-    return [f"Launch it: {shlex.join(words)}"]
+    return words

@@ -158,7 +158,8 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
         return 0
     screen = Screen(args.verbose)
     _print(screen, found)
-    screen.lines([views.peak_line(costs)])
+    if args.verbose:
+        screen.lines([views.peak_line(costs)])
     print_costs(screen, costs)
     return 0
 

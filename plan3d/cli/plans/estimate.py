@@ -21,7 +21,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     plan = plan_arguments.plan_of(args)
     from plan3d.simulator.step.evaluate import evaluate
 
-    from ..screen import views
+    from ..screen import plan_brief, views
     from ..screen.costs_view import print_costs
 
     costs = evaluate(task, plan)
@@ -30,6 +30,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         print_json(record | system_arguments.record(args))
         return 0
     screen = Screen(args.verbose)
+    if not args.verbose:
+        system = [("system", line) for line in system_arguments.line(args)]
+        plan_brief.print_plan(screen, costs, tokens, args.price, system)
+        return 0
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
     if tokens is not None:
         screen.lines([views.training_line(costs, tokens, args.price)])

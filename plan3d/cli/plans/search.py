@@ -29,7 +29,8 @@ from ..screen.output import (
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
 
-
+TOP = 10
+"""Plans that are ranked where the user does not say how many."""
 ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
   plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     try:
         with ProgressBar(args.quiet, progress) as bar:
             found = _find(args, task, tokens, {**options, "progress": bar})
-            result = climbed(found, choose, args.top) if options["families"] else found
+            result = climbed(found, choose, args.top or TOP) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))
@@ -168,10 +169,17 @@ def _print_search(
     tokens: float | None,
     infeasible: list[str],
 ) -> None:
-    from ..screen import search_view, views
+    from ..screen import search_brief, search_view, views
     from ..screen.costs_view import print_plan, print_ranking
 
     screen = Screen(args.verbose)
+    if not args.verbose:
+        if result.costs is None:
+            search_brief.print_none(screen, result, infeasible)
+        else:
+            search_brief.print_best(screen, result, args, tokens)
+            _print_frontier(screen, result, args, tokens)
+        return
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
     if result.costs is None:
         print()
@@ -188,9 +196,22 @@ def _print_search(
         screen.lines([views.training_line(result.costs, tokens, args.price)])
     screen.lines(views.accuracy_lines(result.costs))
     print()
-    if args.pareto and result.frontier is not None:
-        print("Frontier of time against memory: no plan is both faster and smaller")
-        print_ranking(screen, search_view.spread(result.frontier, args.top), args, tokens, False)
+    _print_frontier(screen, result, args, tokens)
     print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
-    for line in export.launch_line(result, args):
-        print(line)
+    words = export.launch_words(result, args)
+    if words:
+        screen.command(words, "Launch it")
+
+
+def _print_frontier(
+    screen: Screen, result: SearchResult, args: argparse.Namespace, tokens: float | None
+) -> None:
+    """The frontier of --pareto."""
+    from ..screen import search_view
+    from ..screen.costs_view import print_ranking
+
+    if not args.pareto or result.frontier is None:
+        return
+    print("Frontier of time against memory: no plan is both faster and smaller")
+    shown = search_view.spread(result.frontier, args.top or TOP)
+    print_ranking(screen, shown, args, tokens, False)

@@ -26,6 +26,11 @@ NARROW = 80
 """Columns that no line is wider than, unless all details are asked for."""
 PIPE_WIDTH = 100
 """Columns at which sentences of all details wrap where there is no terminal to ask."""
+NAMES = 10
+"""Columns of the names of items."""
+UNBROKEN = "\N{NO-BREAK SPACE}%"
+CONTINUED = 4
+"""Columns by which a continued command is indented."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
@@ -64,20 +69,20 @@ class Screen:
 
     def items(self, named: list[tuple[str, str]]) -> None:
         """What is said under short names, the names in a column of their own."""
-        indent = max((len(name) for name, _ in named), default=0) + 2
         for name, text in named:
-            self._wrapped(text, name.ljust(indent), " " * indent)
+            self._wrapped(text, name.ljust(NAMES), " " * NAMES)
 
     def _wrapped(self, text: str, first: str, then: str) -> None:
+        whole = visible(" ".join(text.splitlines()))
         wrapped = textwrap.wrap(
-            visible(" ".join(text.splitlines())),
+            whole if self.details else whole.replace(" %", UNBROKEN),
             self.width,
             initial_indent=first,
             subsequent_indent=then,
             break_long_words=not self.details,
             break_on_hyphens=False,
         )
-        print("\n".join(wrapped) if wrapped else "")
+        print("\n".join(wrapped).replace(UNBROKEN, " %"))
 
     def section(self, title: str, texts: list[str]) -> None:
         """A heading and its sentences as a list, then an empty line."""
@@ -86,19 +91,38 @@ class Screen:
             self.lines(texts, "- ")
             print()
 
-    def command(self, words: list[str]) -> None:
+    def command(self, words: list[str], name: str = "") -> None:
         """A command to copy: whole where all details are asked for, else on lines that continue."""
+        quoted = [shlex.quote(word) for word in words]
         if self.details:
-            print(shlex.join(words))
+            print(f"{name}: {' '.join(quoted)}")
             return
-        room, line = self.width - len(" \\"), ""
-        for word in map(shlex.quote, words):
-            joined = f"{line} {word}" if line else word
-            if line and len(joined) > room:
-                print(f"{line} \\")
-                joined = f"    {word}"
-            line = joined
-        print(line)
+        lines = _filled([name.ljust(NAMES) + quoted[0], *_pairs(quoted[1:])], self.width)
+        print(f" \\\n{' ' * CONTINUED}".join(lines))
+
+
+def _pairs(words: list[str]) -> list[str]:
+    """An option and its value as one."""
+    out: list[str] = []
+    for word in words:
+        if out and out[-1].startswith("--") and " " not in out[-1] and not word.startswith("--"):
+            out[-1] += f" {word}"
+        else:
+            out.append(word)
+    return out
+
+
+def _filled(words: list[str], width: int) -> list[str]:
+    """Words of a command on lines; white space inside a word, of a plan, may end one too."""
+    lines, room = words[:1], width - CONTINUED - len(" \\")
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= room:
+            lines[-1] += f" {word}"
+        elif len(word) <= room:
+            lines.append(word)
+        else:
+            lines.append("\n".join(textwrap.wrap(word, room, break_long_words=False)))
+    return lines
 
 
 def _has_colours() -> bool:
