@@ -45,6 +45,7 @@ TIME_HEADERS = (
     "p95 %",
     "of 3 %",
 )
+BRIEF_HEADERS = ("source", "rows", "median %", "mean %", "p90 %", "bias %", "in interval %")
 NOTES = (
     "median, mean, p90: |predicted / measured - 1| of a step; bias: the signed median; in "
     "interval: measured inside the 80 % interval",
@@ -202,6 +203,9 @@ def _interval_table(intervals: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _print(screen: Screen, record: Mapping[str, Any]) -> None:
     every = {**record["sources"], "overall": record["overall"]}
+    if not screen.details:
+        _print_brief(screen, record, every)
+        return
     screen.table(_time_table("step time, and choosing by it", every))
     subsets = {name: part["pooled"] for name, part in record["subsets"].items()}
     screen.table(_time_table("the same for parts of the rows, pooled", subsets))
@@ -228,6 +232,27 @@ def _print(screen: Screen, record: Mapping[str, Any]) -> None:
         [f"{part['rows']} rows: {part['reason']}" for part in record["unsupported"]],
     )
     screen.section("Notes", list(NOTES))
+
+
+def _print_brief(
+    screen: Screen, record: Mapping[str, Any], every: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """How far off steps are, and how often they lie in their interval, by source."""
+    step, covered = record["overall"]["step"], record["overall"]["interval80_coverage"]
+    supported = record["overall"]["supported"]
+    screen.lines(
+        [
+            f"predicted steps of {supported:,} published runs are off by "
+            f"{percent(step['median_abs'])} % in the median, {percent(step['mean_abs'])} % in the "
+            f"mean; {percent(covered, 0)} % lie in their 80 % interval"
+        ]
+    )
+    print()
+    table = _time_table("step time by source", every)
+    kept = [table.headers.index(header) for header in BRIEF_HEADERS]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    screen.table(Table(title=table.title, headers=BRIEF_HEADERS, rows=rows))
+    screen.section("Notes", [NOTES[0], NOTES[-1], "-v: regret, memory, and what is not supported"])
 
 
 def _time_table(title: str, scores: Mapping[str, Mapping[str, Any]]) -> Table:

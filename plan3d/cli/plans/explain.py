@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, whole_percent
+from plan3d.simulator.base.units import GIB
 
 from ..screen.output import Progress, Screen, print_json, warn, write_whole
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from plan3d.search.whatif.explanation import explain as explained
 
     from ..arguments import framework_arguments
-    from ..screen import plot_file
+    from ..screen import explain_brief, plot_file
 
     form = plot_file.form_of(args.plot)
     task, plan = _asked(args) if args.file is None else _of_file(args)
@@ -49,8 +49,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         told = {} if measured is None else {"measured": measured.record}
         print_json({**record(found, args.against), **told})
+    elif args.verbose:
+        _print(Screen(True), found, args.against, measured)
     else:
-        _print(Screen(args.verbose), found, args.against, [] if measured is None else measured.lines)
+        explain_brief.print_answer(Screen(), found, args.against, measured)
     return 0
 
 
@@ -114,18 +116,21 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
 
 
 def _print(
-    screen: Screen, found: Explanation, asked: str | None, measured: list[str]
+    screen: Screen, found: Explanation, asked: str | None, measured: Measured | None
 ) -> None:
     from plan3d.simulator.reporting import report, why
 
     from ..screen import views
+    from ..screen.explain_brief import edit_table
 
     costs = found.costs
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
     screen.lines([f"Plan: {report.summary(costs)}", *views.anchor_lines(costs)])
     print()
-    screen.section("The measured step", measured)
+    if measured is not None:
+        screen.section("The measured step", measured.lines)
+        screen.section("To check, where the two disagree", measured.checks)
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))
     screen.table(_waterfall_table(found))
@@ -133,9 +138,9 @@ def _print(
     screen.lines([found.binding])
     print()
     if found.best_edits:
-        screen.table(_edit_table("The best single edits that fit", found.best_edits))
+        screen.table(edit_table("The best single edits that fit", found.best_edits))
     if found.larger_edits:
-        screen.table(_edit_table("Faster, but larger than a GPU", found.larger_edits))
+        screen.table(edit_table("Faster, but larger than a GPU", found.larger_edits))
     screen.table(_sensitivity_table(found))
     screen.table(_capacity_table(found))
     screen.section("What matters", found.matters)
@@ -157,23 +162,6 @@ def _waterfall_table(found: Explanation) -> Table:
     step = ("predicted step", f"{costs.step_seconds:.4g}", "100.0", f"{100 * costs.mfu:.1f}")
     headers = ("from ideal to predicted", "s", "MFU points", "MFU % if free")
     return Table(headers=headers, rows=(*rows, step), marked=len(rows))
-
-
-def _edit_table(title: str, records: list[dict[str, Any]]) -> Table:
-    rows = tuple(
-        (
-            r["edit"],
-            f"{r['step_seconds']:.4g}",
-            f"{100 * r['step_change']:+.1f}",
-            f"{r['memory_bytes'] / GIB:.1f}",
-            f"{r['memory_change_bytes'] / GIB:+.1f}",
-            whole_percent(r["probability_fits"]),
-            r["verdict"],
-        )
-        for r in records
-    )
-    headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "fits %", "verdict")
-    return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 6}))
 
 
 def _sensitivity_table(found: Explanation) -> Table:

@@ -114,9 +114,13 @@ def critical(x: PlanTimeline) -> dict[str, Any]:
 def _print(screen: Screen, x: PlanTimeline) -> None:
     from ..screen import views
 
-    screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
-    print()
-    screen.lines(_summary(x))
+    if screen.details:
+        screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
+        print()
+        screen.lines(_summary(x))
+    else:
+        screen.lines(_summary(x))
+        screen.lines([*views.header(x.task)[:1], f"Plan: {x.plan}"])
     print()
     rows = tuple(
         (

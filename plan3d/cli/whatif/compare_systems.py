@@ -92,6 +92,7 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
 def _print(screen: Screen, found: BySystem) -> None:
     from ..screen import views
 
+    screen.lines(_sentence(found))
     screen.lines(views.header(found.task, found.limit))
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
@@ -101,6 +102,18 @@ def _print(screen: Screen, found: BySystem) -> None:
     print()
     screen.section("No legal plan", _illegal(found))
     screen.section("Iterations, to compare systems, from published rates", _rates(found))
+
+
+def _sentence(found: BySystem) -> list[str]:
+    """Which system is the fastest, and how far it is ahead of one device."""
+    if found.first is None or (best := found.first.best) is None:
+        return [f"no system fits on {found.task.gpus} GPUs"]
+    gain = found.speed_up(best)
+    told = "" if gain is None else f", {gain:.1f} times one device"
+    return [
+        f"{found.first.system.name} is the fastest of {len(found.entries)} systems: "
+        f"{best.step_seconds:.4g} s a step{told}"
+    ]
 
 
 def _table(found: BySystem) -> Table:

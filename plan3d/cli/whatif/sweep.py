@@ -124,6 +124,7 @@ def _print(
     told = " and ".join(f"{axis.name} ({len(axis.texts)} values)" for axis in axes)
     how = "its best plan" if args.plan is None else f"the plan {args.plan}"
     batch = "; the global batch grows with the GPUs" if args.weak else ""
+    screen.lines(_sentence(rows, axes))
     screen.lines([f"Sweep over {told}, each point with {how}{batch}"])
     screen.lines([f"first point: {line}" for line in views.header(points[0].task)[:1]])
     peaks = {f"{format_flops(r['peak_flops'])} ({r['number_format']}, dense)": 0 for r in rows
@@ -137,6 +138,22 @@ def _print(
         screen.lines(["scaling %: tokens/s a GPU over that of the first point (of its series)"])
     if args.tokens is not None:
         screen.lines(["energy: board power x time, an estimate"])
+
+
+def _sentence(rows: list[Row], axes: list[Axis]) -> list[str]:
+    """Which point is the fastest that fits, and how far the slowest is behind."""
+    from plan3d.search.whatif.sweep import OK
+
+    found = [row for row in rows if row["status"] == OK]
+    if len(found) < 2:
+        return []
+    speed = {id(row): row["tokens_per_second"] for row in found}
+    first, last = (of(found, key=lambda row: speed[id(row)]) for of in (max, min))
+    times = speed[id(first)] / speed[id(last)]
+    return [
+        f"{_setting(first, axes)}: {speed[id(first)]:,.0f} tokens/s, the most of {len(found)} "
+        f"points, {times:.3g} times {_setting(last, axes)}"
+    ]
 
 
 def _setting(row: Row, axes: list[Axis]) -> str:
