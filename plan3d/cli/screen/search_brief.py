@@ -16,7 +16,7 @@ from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..arguments import system_arguments
 from ..files import export
-from . import brief, search_view
+from . import brief, proof, search_view
 from .output import Screen
 
 if TYPE_CHECKING:
@@ -53,9 +53,14 @@ def print_best(
 
 
 def _warnings(result: SearchResult) -> brief.Items:
-    """What may make another plan the one to take."""
-    incomplete = [] if result.complete else ["the search is not complete: the best so far"]
-    return [("beware", line) for line in (*incomplete, *export.refusal_line(result))]
+    """What is proven, and what may make another plan the one to take."""
+    sampled = result.trace is not None and not result.interrupted
+    state = "a sample of the plans was costed"
+    state = state if sampled else "the search is not complete: the best so far"
+    incomplete = [] if result.complete else [state]
+    proven = [("proof", line) for line in proof.lines(result)]
+    beware = (*incomplete, *export.refusal_line(result))
+    return [*proven, *(("beware", line) for line in beware)]
 
 
 def print_none(screen: Screen, result: SearchResult, infeasible: list[str]) -> None:

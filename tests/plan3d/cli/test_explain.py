@@ -25,7 +25,7 @@ def record_of(capsys, *words):
 
 
 def test_text(capsys):
-    code, out, err = run(capsys, "--plan", PLAN, "--against", "tp=4")
+    code, out, err = run(capsys, "--plan", PLAN, "--against", "tp=4", "-v")
     assert (code, err) == (0, "")
     for words in (
         "Why not tp=4?",
@@ -146,7 +146,9 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
     assert moved == pytest.approx(np.log(after / before), abs=0.03)
     assert sum(bar["seconds"] for bar in found["waterfall"]) == pytest.approx(after)
     _, out, _ = run(capsys, "--plan", PLAN, "--measured-step", seconds)
-    assert "are left to this run alone" in out
+    said = " ".join(out.split())
+    assert "are left to this run alone" in said
+    assert "check GPUs, batch, sequence and plan are the run's" in said
 
 
 @pytest.mark.parametrize(

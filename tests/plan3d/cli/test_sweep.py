@@ -28,7 +28,7 @@ def record_of(capsys, *words, code=0):
 
 def test_text(capsys):
     words = ["--over", "gpus=8,16,32", *FEW, "--tokens", "26B", "--price", "2"]
-    code, out, err = run(capsys, *words)
+    code, out, err = run(capsys, *words, "-v")
     assert (code, err) == (0, "")
     for head in ("gpus", "step s", "scaling %", "GPU-hours", "USD", "MWh", "989 TFLOP/s"):
         assert head in out
