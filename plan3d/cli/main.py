@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
 from .arguments.options import OPTIONS
 from .arguments.parser import Parser, text, words
+from .arguments.positional import PLACES, placed
 from .arguments.task_options import ASKING
 from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
@@ -107,11 +107,9 @@ ALL = "*"
 
 def _fill(sub: Parser, verb: str) -> None:
     positional = VERBS[verb].positional
-    answered = positional.instead_of if positional else ()
     for option in OPTIONS:
         if verb in option.verbs:
-            needed = option.required and option.flag not in answered
-            replace(option, required=needed).add_to(sub)
+            option.add_to(sub)
     if verb == "calibrate":
         VERBS[verb].load().declare(sub)
     if verb in ASKING:
@@ -160,11 +158,14 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         at = arguments.index(verb)
         return int(VERBS[verb].load().run([*arguments[:at], *arguments[at + 1 :]]))
     try:
-        args = parser(ALL if completes else verb).parse(arguments, verb, OPTIONS)
+        top = parser(ALL if completes else verb)
+        args = top.parse(arguments, verb, OPTIONS, verb in PLACES)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:
         raise InputError(f"say what to do: {', '.join(VERBS)}; see plan3d --help")
+    if args.verb in PLACES:
+        placed(args)
     return int(VERBS[args.verb].load().run(args, progress))
 
 

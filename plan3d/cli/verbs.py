@@ -20,8 +20,6 @@ class Positional:
     completes: str
     """What a shell completes: 'file', 'model', 'cluster', 'software', 'system'."""
     optional: bool = False
-    instead_of: tuple[str, ...] = ()
-    """Required options that it answers as well."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,6 @@ VERBS = {
     "explain": Verb(
         "why a plan is as fast as it is, and what to change",
         "plans.explain",
-        Positional(
-            "FILE",
-            "launch file that states the plan, instead of --plan",
-            "file",
-            optional=True,
-            instead_of=("--model", "--cluster", "--plan"),
-        ),
     ),
     "tune": Verb("time a few plans on your own machine, and know the best", "plans.tune"),
     "sweep": Verb("the same question over one or two numbers", "whatif.sweep"),

@@ -1,6 +1,6 @@
 """The one change that would help a plan most: of the plan, its precision, the batch or the network.
 
-    gain = tokens/s after over tokens/s before, less one
+gain = tokens/s after over tokens/s before, less one
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ OPTIONS = (
         flag="--plan",
         value="PLAN",
         read=words,
-        required=True,
         completes="file",
         verbs=ONE,
         help="'tp=8 pp=8 recompute=full', a file, or result.json#3 (third plan of a saved search)",

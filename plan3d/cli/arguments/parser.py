@@ -29,18 +29,25 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message.replace("argument ", "", 1))
 
     def parse(
-        self, arguments: Sequence[str], verb: str, options: Sequence[Option]
+        self,
+        arguments: Sequence[str],
+        verb: str,
+        options: Sequence[Option],
+        takes_words: bool = False,
     ) -> argparse.Namespace:
-        """Parse all arguments; an unknown option is answered with the nearest known."""
+        """Parse all arguments, words without a flag into `words` where a verb takes them; an
+        unknown option is answered with the nearest known."""
         known = [o.flag for o in options if verb in o.verbs]
         known += ["--help", "--help-fields"] if verb else [*TOP]
         for word in arguments:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in (*known, *TOP, "--"):
                 raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
-        args, unknown = self.parse_known_args(arguments)
+        args, rest = self.parse_known_args(arguments)
+        unknown = [word for word in rest if word.startswith("-") or not takes_words]
         if unknown:
             raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
+        args.words = [text(word, "argument") for word in rest]
         return args
 
 

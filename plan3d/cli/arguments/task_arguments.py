@@ -16,10 +16,8 @@ from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import preset_names
 
-from . import framework_arguments, goal_arguments
+from . import framework_arguments, goal_arguments, usual_sizes
 
-ROUND = 0.05
-"""A published batch is a rounded number of tokens: by how much sequences may differ from it."""
 AUTO_SHARES = "0,25,50,75,100"
 """Percents that a search tries of what may be on the host, where auto is asked for."""
 PLAN_FIELDS = ("precision", "optimizer", "tp_grid", "offload_optimizer", "offload_activations")
@@ -85,13 +83,11 @@ def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
     model = with_imbalance_of(model_of(args.model), args)
-    sequence = model.sequence if args.sequence is None else args.sequence
-    if args.sequence is None and not sequence:
-        raise InputError(f"{model.name} states no sequence length: give --sequence")
-    if sequence < 1:
-        raise InputError(f"--sequence {sequence} must be at least 1")
-    batch = _batch(args, model, sequence)
-    asked = question(model, cluster_of(args), sequence, batch, args.software)
+    sequence, cluster = usual_sizes.sequence_of(model, args.sequence), cluster_of(args)
+    stated = stated_batch(args, sequence)
+    usual = usual_sizes.usual_batch
+    batch = usual(args, model, sequence, cluster.gpus) if stated is None else stated
+    asked = question(model, cluster, sequence, batch, args.software)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
 
@@ -120,11 +116,6 @@ def question(
     return Task(model, cluster, sequence=sequence, global_batch=batch, software=profile)
 
 
-def _batch(args: argparse.Namespace, model: Model, sequence: int) -> int:
-    stated = stated_batch(args, sequence)
-    return published_batch(model, sequence) if stated is None else stated
-
-
 def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
     """Sequences of --global-batch or --global-batch-tokens; None when neither is given."""
     if args.global_batch is not None:
@@ -140,23 +131,6 @@ def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
             f"nearest: {', '.join(map(str, near))}"
         )
     return int(batch)
-
-
-def published_batch(model: Model, sequence: int) -> int:
-    """Sequences of the model's published batch.
-
-    Publications round tokens ('3.2 M'), which seldom divides into sequences: then the multiple
-    of the largest power of two within ROUND of it, which is how such batches are chosen.
-    """
-    if not model.batch_tokens:
-        raise InputError(f"{model.name} states no batch: give --global-batch (sequences)")
-    exact, rest = divmod(model.batch_tokens, sequence)
-    if not rest:
-        return exact
-    wanted, unit = model.batch_tokens / sequence, 1
-    while abs(round(wanted / (2 * unit)) * 2 * unit - wanted) <= ROUND * wanted:
-        unit *= 2
-    return max(round(wanted / unit) * unit, 1)
 
 
 def tokens_of(args: argparse.Namespace, model: Model) -> float | None:

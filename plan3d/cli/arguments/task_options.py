@@ -46,7 +46,6 @@ TASK_OPTIONS = (
     Option(
         flag="--model",
         value="M",
-        required=True,
         verbs=ASKED,
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
@@ -54,7 +53,6 @@ TASK_OPTIONS = (
     Option(
         flag="--cluster",
         value="C",
-        required=True,
         verbs=ASKED,
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",

@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     setattr(files, "completes", "file")  # noqa: B010
     asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
     for option in (*asked, *OWN):
-        option.add_to(parser)
+        needed = option.flag in ("--model", "--cluster")
+        replace(option, required=needed).add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:

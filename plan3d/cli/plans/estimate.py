@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     screen = Screen(args.verbose)
     if not args.verbose:
         system = [("system", line) for line in system_arguments.line(args)]
-        plan_brief.print_plan(screen, costs, tokens, args.price, system)
+        plan_brief.print_plan(screen, costs, tokens, args.price, args, system)
         return 0
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
     if tokens is not None:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     elif args.verbose:
         _print(Screen(True), found, args.against, measured)
     else:
-        explain_brief.print_answer(Screen(), found, args.against, measured)
+        explain_brief.print_answer(Screen(), found, args, measured)
     return 0
 
 
@@ -60,9 +60,6 @@ def _asked(args: argparse.Namespace) -> tuple[Task, Plan]:
     """The task and the plan of the options."""
     from ..arguments import plan_arguments, task_arguments
 
-    missing = [f"--{name}" for name in ("model", "cluster", "plan") if getattr(args, name) is None]
-    if missing:
-        raise InputError(f"the following arguments are required: {', '.join(missing)}")
     return task_arguments.task_of(args), plan_arguments.plan_of(args)
 
 

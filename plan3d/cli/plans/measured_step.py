@@ -26,7 +26,7 @@ DISAGREES = 0.05
 """Relative difference of measured and predicted from which there is something to check."""
 CHECKED = 3
 """Causes that are to be checked besides the run itself."""
-THE_RUN = "GPUs, batch, sequence and plan are the run's; a median of 10 steps and more after warm-up"
+THE_RUN = "GPUs, batch, sequence and plan are the run's; a median of 10 steps after warm-up"
 WHOLE = "the timed step is a whole one: every micro-batch, synchronisation and the optimizer"
 CAUSES = {
     "gemm": "clocks and power of the GPUs under load; that matrix products run in this precision",

@@ -5,6 +5,7 @@ Lines are (name, text) pairs for Screen.items(); everything else is in the table
 
 from __future__ import annotations
 
+import argparse
 import math
 
 from plan3d.search.whatif.best_change import WORTH, best_change
@@ -17,6 +18,7 @@ from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits, spelled, sure_share, word
 
+from ..arguments.usual_sizes import assumed
 from . import views
 
 Items = list[tuple[str, str]]
@@ -44,9 +46,7 @@ def sentence(costs: Costs, tokens: float | None = None, price: float | None = No
     )
 
 
-def training(
-    costs: Costs, between: tuple[float, float], tokens: float, price: float | None
-) -> str:
+def training(costs: Costs, between: tuple[float, float], tokens: float, price: float | None) -> str:
     """'51 to 70 days, $9.4M to $12.9M at 80 % (expected: 58 days, $10.7M)'."""
     expected = report.training_record(costs, 0, tokens, price)
     ends = [seconds / costs.step_seconds for seconds in between]
@@ -73,12 +73,17 @@ def dollars(usd: float) -> str:
     return f"${usd:.3g}"
 
 
-def facts(costs: Costs, limit: float | None = None) -> Items:
-    """The question, the plan, whether it fits, the nearest measured run, the goal."""
-    one = costs.one()
+def facts(
+    costs: Costs, limit: float | None = None, args: argparse.Namespace | None = None
+) -> Items:
+    """The question, what it left open, the plan, whether it fits, the nearest measured run, the
+    goal."""
+    one, task = costs.one(), costs.task
+    open_ = [] if args is None else assumed(args, task.model, task.sequence, task.global_batch)
+    question = [*asked(task, number_format(one.plans)), *(("assumed", line) for line in open_)]
     told = [("plan", str(one.plans.take(0))), ("memory", fits(one, limit)), *measured(one)]
     goal = [("goal", line) for line in views.accuracy_lines(costs)]
-    return [*asked(costs.task, number_format(one.plans)), *told, *goal]
+    return [*question, *told, *goal]
 
 
 def asked(task: Task, precision: str) -> Items:

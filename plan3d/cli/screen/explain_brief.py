@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.text_tables import Table
@@ -20,13 +21,17 @@ EDITS = 5
 
 
 def print_answer(
-    screen: Screen, found: Explanation, asked: str | None, measured: Measured | None
+    screen: Screen,
+    found: Explanation,
+    args: argparse.Namespace,
+    measured: Measured | None,
 ) -> None:
     """The difference that was asked about, or where the step goes; then what to change."""
     costs = found.costs
-    screen.lines([_sentence(found, asked, measured)])
+    screen.lines([_sentence(found, args.against, measured)])
     print()
-    screen.items([*brief.facts(costs), *_measured(measured), *_against(found)])
+    asked = None if args.file else args
+    screen.items([*brief.facts(costs, args=asked), *_measured(measured), *_against(found)])
     print()
     edits = found.best_edits if measured is not None else found.best_edits[:EDITS]
     if edits and found.against is None:
@@ -81,5 +86,3 @@ def edit_table(title: str, records: list[dict[str, Any]]) -> Table:
     )
     headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "fits %", "verdict")
     return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 6}))
-
-

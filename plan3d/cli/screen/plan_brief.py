@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from plan3d.simulator.base.text_tables import Table
@@ -23,12 +24,13 @@ def print_plan(
     costs: Costs,
     tokens: float | None = None,
     price: float | None = None,
+    args: argparse.Namespace | None = None,
     more: brief.Items | None = None,
 ) -> None:
     """What one plan reaches, whether it fits, where time and memory go, and what would help."""
     screen.lines([brief.sentence(costs, tokens, price)])
     print()
-    screen.items([*brief.facts(costs), *(more or []), *parts(costs)])
+    screen.items([*brief.facts(costs, args=args), *(more or []), *parts(costs)])
     print()
     if costs.plans.take(0).pp > 1:
         screen.table(_ranks(costs))
@@ -70,6 +72,4 @@ def _rank(stage: dict[str, Any]) -> tuple[str, ...]:
 
 def _host(costs: Costs) -> str:
     """What the fullest node holds of what the GPUs gave away."""
-    return (
-        f"a node needs {costs.node_bytes / GIB:,.1f} of its {costs.node_capacity / GIB:,.1f} GiB"
-    )
+    return f"a node needs {costs.node_bytes / GIB:,.1f} of its {costs.node_capacity / GIB:,.1f} GiB"

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 ALTERNATIVES = 4
 """Plans beside the best that are listed where the user does not say how many."""
-TELLING = ("tp", "pp", "cp", "ep", "zero", "virtual_stages", "recompute", "precision", "micro_batch")
+TELLING = (
+    *("tp", "pp", "cp", "ep", "zero", "virtual_stages"),
+    *("recompute", "precision", "micro_batch"),
+)
 """Fields by which an alternative is told, the most telling first."""
 WIDEST = 34
 """Characters of them."""
@@ -40,7 +43,7 @@ def print_best(
     screen.lines([brief.sentence(best, tokens, args.price)])
     print()
     system = [("system", line) for line in system_arguments.line(args)]
-    screen.items([*brief.facts(best, result.limit), *system, *_warnings(result)])
+    screen.items([*brief.facts(best, result.limit, args), *system, *_warnings(result)])
     print()
     shown = ALTERNATIVES + 1 if args.top is None else args.top
     if len(costs) > 1 and shown > 1:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plan3d.cli.arguments.task_arguments import published_batch
+from plan3d.cli.arguments.usual_sizes import published_batch
 from plan3d.cli.main import main
 from plan3d.cli.screen.views import peak_line
 from plan3d.simulator.hardware.cluster import Cluster

@@ -158,7 +158,7 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
         (["--plan", PLAN, "--measured-step", "0"], "above 0 seconds"),
         (["--plan", PLAN, "--measured-step", "4", "--calibration", "x.toml"], "x.toml"),
         (["--plan", "tp=64", "--measured-step", "4"], "tensor size 64"),
-        ([], "the following arguments are required: --plan"),
+        ([], "explain needs a plan: for example plan3d explain gpt3-6.7b"),
         ([str(SCRIPT), "--plan", PLAN], "both state the plan"),
     ],
 )
