@@ -79,5 +79,15 @@ VERBS = {
         "catalogue.systems",
         Positional("NAME", "a system that --system knows", "system", optional=True),
     ),
+    "help": Verb(
+        "every option of a verb, or the words of a screen",
+        "catalogue.help",
+        Positional("TOPIC", "a verb, 'words', or one of them", "", optional=True),
+    ),
+    "completion": Verb(
+        "a completion script for bash, zsh or fish",
+        "catalogue.completion",
+        Positional("SHELL", "bash, zsh or fish", ""),
+    ),
 }
 """Every verb, in the order of help."""

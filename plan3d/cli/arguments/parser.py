@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from plan3d.simulator.base import names, units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-TOP = ("--help", "--version", "--print-completion")
+TOP = ("--help", "--version")
 """Options before the verb."""
 LONGEST_PLAN = 100_000
 """Characters of a plan that is written out."""

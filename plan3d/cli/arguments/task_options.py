@@ -34,12 +34,13 @@ SPACE = ("search", "compare")
 REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
-EVERY = (*ASKING, "validate", "models", "clusters", "software", "systems")
+LISTING = ("models", "clusters", "software", "systems")
+EVERY = (*ASKING, "validate", *LISTING)
 
 VERBOSE = Option(
     flag="--verbose",
     short="-v",
-    verbs=EVERY,
+    verbs=(*EVERY, "help"),
     help="everything: all tables, reasons and assumptions",
 )
 TASK_OPTIONS = (
@@ -78,14 +79,14 @@ TASK_OPTIONS = (
         value="S",
         read=whole,
         verbs=ASKING,
-        help="tokens of one sequence (default: the model's published one)",
+        help="tokens of one sequence (default: the model's)",
     ),
     Option(
         flag="--global-batch",
         value="B",
         read=whole,
         verbs=ASKING,
-        help="sequences of one step (default: the model's published batch)",
+        help="sequences of one step (default: the published ones, at most 65,536 tokens a GPU)",
     ),
     Option(
         flag="--global-batch-tokens",

@@ -92,9 +92,10 @@ def _unit(field: str) -> dict[str, str]:
     return {"unit": si_unit(QUANTITIES[field].dimension)} if field in QUANTITIES else {}
 
 
-ABOUT = """List the training stacks that --software knows, or show every field of one: value, kind,
-source, and the published runs that it was learned from.
+ABOUT = """List the training stacks that --software knows, or show every field of one:
+value, kind, source, and the published runs that it was learned from.
 
+  plan3d software
   plan3d software nanotron
   plan3d software mystack.toml --json"""
 

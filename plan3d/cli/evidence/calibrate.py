@@ -32,13 +32,14 @@ ABOUT = """Measure a machine and fit a hardware profile to it.
   plan3d calibrate measure --out run/                      on the GPU; needs torch
   plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
-  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
-  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml   # timed steps
+  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 \\
       --plan "tp=2 pp=2 micro_batch=2" --seconds 4.2 --out mine.calibration.toml
-  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png --csv beside.csv
+  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
 
-Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
-stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
+Timed layers, and timed steps in the columns of published_runs.csv (16 shapes of
+layers and more), become a table of layers for one stack (--software). The
+written profile is used as --cluster mine.toml. Exit code 4: the data cannot
 support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",

@@ -75,7 +75,9 @@ CROSS_NOTES = (
 
 ABOUT = """Predict published measured runs and say how far off the predictions are.
 
-  plan3d validate --source megatron_sc21 --plot sc21.png"""
+  plan3d validate
+  plan3d validate --source megatron_sc21 --plot sc21.png
+  plan3d validate --runs mine.csv --leave-origin-out --steps 0,3,5"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

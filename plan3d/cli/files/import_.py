@@ -23,10 +23,12 @@ LARGEST = 2_000_000
 ABOUT = """Read a launch file of a training framework as task and plan.
 
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
-  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan --with recompute=full
+  plan3d import job.yaml --cluster h100-sxm --gpus 64 --json
+  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan \\
+      --with recompute=full
 
-What the file does not say is asked for by name; flags that plan3d does not know are listed, and
-kept when the plan is written again for the same framework (--to)."""
+What the file does not say is asked for by name; flags that plan3d does not know
+are listed, and kept when the plan is written again for the same framework."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from ..screen.output import Progress, Screen, print_json
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
 
-  plan3d estimate --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "tp=2 pp=2 micro_batch=2 recompute=selective" """
+  plan3d estimate llama-3.1-8b h100-sxm 64 --plan "tp=2 pp=2 micro_batch=2"
+  plan3d estimate llama-7b a100-80gb-sxm 8 --plan "zero=3" --offload-optimizer
+  plan3d estimate llama-3.1-70b h100-sxm 64 --plan "result.json#3" --json"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

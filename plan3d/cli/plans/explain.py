@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 ABOUT = """Explain one plan: where its time and memory go, and what one change would do.
 
-  plan3d explain --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "tp=2 pp=2" --against tp=4
-  plan3d explain pretrain.sh --cluster h100-sxm --gpus 64 --measured-step 4.2s
+  plan3d explain pretrain.sh h100-sxm 64 --measured-step 4.2s
+  plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --against tp=4
+  plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
 
-Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
+Edits keep the plan's other fields; dp fills the GPUs, and what follows from a
+field follows."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

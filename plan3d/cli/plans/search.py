@@ -33,7 +33,9 @@ TOP = 10
 """Plans that are ranked where the user does not say how many."""
 ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
-  plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
+  plan3d search llama-3.1-8b h100-sxm 64
+  plan3d search llama-3.1-70b h100-sxm --tokens 2T --days 60 --price 2.5
+  plan3d search config.json h200-sxm 256 --framework torchtitan"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 ABOUT = """Simulate the pipeline of one plan, operation by operation.
 
-  plan3d timeline --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "pp=8 micro_batch=4 schedule=zb-h1" --trace step.json --gantt step.png
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8 schedule=zb-h1"
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --gantt step.png
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --trace step.json
 
 Open the trace at https://ui.perfetto.dev."""
 

@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 ABOUT = """Time a few plans on your own machine, and know which is the best.
 
-  plan3d tune --framework megatron --model llama-7b --cluster h100-sxm --gpus 64 \\
-      --global-batch 512 --logs runs --next 3
+  plan3d tune llama-7b h100-sxm 64 --framework megatron --logs runs --next 3
+  plan3d tune llama-7b h100-sxm 64 --framework torchtitan --logs runs --worth 5%
+  plan3d tune llama-7b h100-sxm 64 --framework megatron --logs runs \\
+      --launch "bash start.sh {script}"
 
-writes runs/run-001.sh to run-003.sh. Start them, let each print into its log (run-001.log), and
-ask again: logs are read, constants and probabilities updated, the next launch files written, until
-one more run is not expected to gain --worth. With --launch "bash start.sh {script}" it starts them
-itself, one at a time, and chooses the next after each."""
+writes runs/run-001.sh to run-003.sh. Start them, let each print into its log
+(run-001.log), and ask again: logs are read, constants and probabilities
+updated, the next launch files written, until one more run is not expected to
+gain --worth. With --launch it starts them itself, one at a time, and chooses
+the next after each."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -25,13 +25,13 @@ from . import compare_systems
 if TYPE_CHECKING:
     from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
 
-ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
-with --space staged a dynamic program does, for a set that has all these plans and more. Or run
-training systems against one device.
+ABOUT = """Run search backends on one task against the optimum, which exhaustion
+certifies; with --space staged a dynamic program does, for a set that has all
+these plans and more. Or run training systems against one device.
 
-  plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
-      --backends random,annealing,cma-es --seeds 10 --plot regret.png
-  plan3d compare --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --systems all"""
+  plan3d compare gpt3-6.7b a100-80gb-sxm 64 --systems all
+  plan3d compare llama-3.1-70b h100-sxm 256 --seeds 10 --plot regret.png
+  plan3d compare llama-3.1-8b h100-sxm 32 --global-batch 64 --space staged"""
 OF_SYSTEMS = ("accuracy", "gradient_noise")
 """Options that a comparison of backends would not use."""
 

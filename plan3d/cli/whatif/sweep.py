@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 ABOUT = """Ask the same question over one or two numbers: scaling, what-if, cost.
 
-  plan3d sweep --model llama-3.1-70b --cluster h100-sxm --global-batch 1024 \\
-      --over gpus=128,256,512,1024 --tokens 2T --price 2.5 --plot scaling.png
+  plan3d sweep llama-3.1-70b h100-sxm --over gpus=128,256,512 --tokens 2T
+  plan3d sweep llama-7b h100-sxm 64 --over tp=1,2,4 --over zero=1,3
+  plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s
 
-F of --over is an option of the task (gpus, sequence, inter-node-bandwidth, model ...) or a plan
-field (tp, precision ...)."""
+F of --over is an option of the task (gpus, sequence, inter-node-bandwidth,
+model ...) or a plan field (tp, precision ...)."""
 UNITS = {
     "inter_node_bandwidth": ("GB/s", 1e9),
     "intra_node_bandwidth": ("GB/s", 1e9),
