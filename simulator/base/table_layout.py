@@ -64,6 +64,11 @@ def _blocks(table: Table, room: int | None) -> list[Table]:
     return [table] if len(groups) == 1 else [_columns(table, group) for group in groups]
 
 
+def only(table: Table, headers: Sequence[str]) -> Table:
+    """The columns with these headers, in the order of the table."""
+    return _columns(table, [i for i, header in enumerate(table.headers) if header in headers])
+
+
 def _columns(table: Table, chosen: Sequence[int]) -> Table:
     return replace(
         table,

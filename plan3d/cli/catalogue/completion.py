@@ -30,7 +30,7 @@ class Flag:
     name: str
     help: str
     values: str
-    """What a shell completes after it: 'model', 'cluster', 'file' ..., '' where nothing is known."""
+    """What a shell completes after it: 'model', 'file' ..., '' where nothing is known."""
     takes_value: bool
 
 
@@ -137,7 +137,7 @@ def fish(flags: dict[str, list[Flag]], names: dict[str, list[str]]) -> str:
     for verb, options in flags.items():
         seen = f"complete -c plan3d -n {_quoted(f'__fish_seen_subcommand_from {verb}')}"
         lines += [
-            f"{seen} -l {flag.name.removeprefix('--')}{_values(flag, names)} -d {_quoted(flag.help)}"
+            f"{seen} -l {flag.name[2:]}{_values(flag, names)} -d {_quoted(flag.help)}"
             for flag in options
         ]
         known = [names[kind] for kind in words_of(verb) if kind in names]
@@ -163,4 +163,4 @@ def _by_kind(flags: dict[str, list[Flag]]) -> dict[str, list[str]]:
 
 def _quoted(text: str) -> str:
     """A text in single quotes, as all three shells read it."""
-    return "'" + text.replace("\\", "").replace("'", "’") + "'"
+    return "'" + text.replace("\\", "").replace("'", '"') + "'"

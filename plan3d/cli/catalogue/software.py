@@ -102,4 +102,4 @@ value, kind, source, and the published runs that it was learned from.
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """List the stacks, or show one."""
-    return show(Catalogue(software_records, software_table, stack_tables), args)
+    return show(Catalogue(software_records, software_table, stack_tables, 2), args)

@@ -64,4 +64,4 @@ ABOUT = """List the systems that --system knows, or show what one holds.
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """List the systems, or show one."""
-    return show(Catalogue(systems_records, systems_table, system_tables), args)
+    return show(Catalogue(systems_records, systems_table, system_tables, 2), args)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 ABOUT = """Measure a machine and fit a hardware profile to it.
 
-  plan3d calibrate measure --out run/                      on the GPU; needs torch
-  plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
+  plan3d calibrate measure --out run/                      # on the GPU; torch
+  plan3d calibrate import nccl.txt train.log --out m.csv   # from other tools
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
   plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml   # timed steps
   plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 \\

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base.table_layout import only
 from plan3d.simulator.base.text_tables import Table
 
 from ..screen import plot_file
@@ -250,10 +251,7 @@ def _print_brief(
         ]
     )
     print()
-    table = _time_table("step time by source", every)
-    kept = [table.headers.index(header) for header in BRIEF_HEADERS]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    screen.table(Table(title=table.title, headers=BRIEF_HEADERS, rows=rows))
+    screen.table(only(_time_table("step time by source", every), BRIEF_HEADERS))
     screen.section("Notes", [NOTES[0], NOTES[-1], "-v: regret, memory, and what is not supported"])
 
 

@@ -24,7 +24,7 @@ ABOUT = """Write a plan as the launch file of a training framework.
   plan3d export result.json#3 --to torchtitan     # third plan of a saved search
   plan3d export result.json#1 --to nanotron --with recompute=full
 
-What a framework cannot run is refused by name; --with replaces a field of the plan."""
+What a framework cannot run is refused by name; --with replaces a field."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

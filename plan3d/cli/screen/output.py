@@ -142,7 +142,8 @@ def _width(in_pipe: int) -> int:
 class ProgressBar:
     """What is done so far, on stderr: only in a terminal, and only once it takes a while.
 
-    Call it with the count; `also`, when given, is called with the same.
+    Call it with the count; `also`, when given, is called with the same. A count that starts again,
+    as that of the next of several searches does, is added to what was done before.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class ProgressBar:
         self.began = time.perf_counter()
         self.shown = not quiet and sys.stderr.isatty()
         self.also = also
+        self.before = self.last = 0
         self.bar: Any = None
         self.task: Any = None
 
@@ -174,10 +176,17 @@ class ProgressBar:
     def __call__(self, costed: int) -> None:
         if self.also:
             self.also(costed)
+        self.before += self.last if costed < self.last else 0
+        self.last = costed
         if self.shown and not self.bar and time.perf_counter() - self.began > PATIENCE:
             self._start()
         if self.bar:
-            self.bar.update(self.task, completed=costed, costed=f"{costed:,}")
+            self.bar.update(self.task, completed=self.done, costed=f"{self.done:,}")
+
+    @property
+    def done(self) -> int:
+        """What was counted by all searches; it never falls."""
+        return self.before + self.last
 
     def _start(self) -> None:
         from rich.console import Console

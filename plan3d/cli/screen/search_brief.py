@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ TELLING = (
     *("recompute", "precision", "micro_batch"),
 )
 """Fields by which an alternative is told, the most telling first."""
-WIDEST = 34
+WIDEST = 26
 """Characters of them."""
 
 
@@ -37,17 +38,19 @@ def print_best(
     screen: Screen, result: SearchResult, args: argparse.Namespace, tokens: float | None
 ) -> None:
     """What to do, how sure that is, what else could be done and why not."""
-    costs = result.costs
-    assert costs is not None
+    assert result.costs is not None
+    shown = ALTERNATIVES + 1 if args.top is None else args.top
+    costs = result.costs.take(slice(0, shown))
     best = costs.take(slice(0, 1))
     screen.lines([brief.sentence(best, tokens, args.price)])
     print()
     system = [("system", line) for line in system_arguments.line(args)]
-    screen.items([*brief.facts(best, result.limit, args), *system, *_warnings(result)])
+    screen.items(
+        [*brief.facts(best, result.limit, args), *system, *_warnings(replace(result, costs=costs))]
+    )
     print()
-    shown = ALTERNATIVES + 1 if args.top is None else args.top
-    if len(costs) > 1 and shown > 1:
-        screen.table(_alternatives(result, costs.take(slice(0, shown))))
+    if len(costs) > 1:
+        screen.table(_alternatives(result, costs))
     screen.items([*brief.reasons(best), *brief.helps(best, result.limit)])
     words = export.launch_words(result, args)
     if words:
@@ -61,7 +64,7 @@ def _warnings(result: SearchResult) -> brief.Items:
     state = "a sample of the plans was costed"
     state = state if sampled else "the search is not complete: the best so far"
     incomplete = [] if result.complete else [state]
-    proven = [("proof", line) for line in proof.lines(result)]
+    proven = [("proof", line) for line in proof.lines(result)[:1]]
     beware = (*incomplete, *export.refusal_line(result))
     return [*proven, *(("beware", line) for line in beware)]
 
@@ -107,4 +110,4 @@ def told(plan: Plan, best: Plan) -> str:
         if len(said) > WIDEST:
             break
         out = said
-    return out or "other layers"
+    return out or f"segments={plan.segments_text}"[:WIDEST]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.table_layout import only
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
+BRIEF = ("system", "step s", "speed-up", "MFU %", "mem GiB", "iterations", "to accuracy", "plan")
+"""Columns of the first screen."""
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
@@ -97,7 +100,8 @@ def _print(screen: Screen, found: BySystem) -> None:
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
     print()
-    screen.table(_table(found))
+    table = _table(found)
+    screen.table(table if screen.details else only(table, BRIEF))
     screen.lines(_notes(found))
     print()
     screen.section("No legal plan", _illegal(found))
