@@ -45,9 +45,8 @@ def print_best(
     screen.lines([brief.sentence(best, tokens, args.price)])
     print()
     system = [("system", line) for line in system_arguments.line(args)]
-    screen.items(
-        [*brief.facts(best, result.limit, args), *system, *_warnings(replace(result, costs=costs))]
-    )
+    told = _warnings(replace(result, costs=costs))
+    screen.items([*brief.facts(best, result.limit, args), *system, *told])
     print()
     if len(costs) > 1:
         screen.table(_alternatives(result, costs))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from plan3d.simulator.base.table_layout import laid_out, only, plain
 from plan3d.simulator.base.text_tables import Table
 
-WORD = st.text("abcdefgh=", min_size=1, max_size=12)
-TEXT = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
+WORD = st.text("abcdefgh=", min_size=1, max_size=9)
+TEXT = st.lists(WORD, min_size=1, max_size=4).map(" ".join)
 NUMBER = st.integers(0, 10**6).map(str)
 TABLE = Table(
     headers=("name", "step s", "what it means"),
@@ -22,8 +22,8 @@ TABLE = Table(
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
     """Columns of words and of numbers, in any order."""
-    kinds = draw(st.lists(st.booleans(), min_size=1, max_size=12))
-    count = draw(st.integers(1, 4))
+    kinds = draw(st.lists(st.booleans(), min_size=1, max_size=7))
+    count = draw(st.integers(1, 2))
     row = st.tuples(*(TEXT if is_word else NUMBER for is_word in kinds))
     return Table(
         headers=tuple(draw(TEXT) for _ in kinds),
