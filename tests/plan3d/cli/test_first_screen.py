@@ -66,7 +66,7 @@ def test_every_header_is_explained_and_no_line_is_wide(
     monkeypatch.setattr(Screen, "table", kept)
     out = printed(capsys, verb, *SHOWN[verb])
     assert max(map(len, out.splitlines())) <= 80
-    names = re.findall(r"^(\w+) {2,}\S", out, re.M) if verb in ("search", "estimate") else []
+    names = re.findall(r"^([a-z]+) {2,}\S", out, re.M) if verb in ("search", "estimate") else []
     plain = {header.partition(" (")[0] for header in headers if header}
     assert plain | set(names) <= {*WORDS, *FIELDS, "size", "value", "component", "field", "title",
                                   "meaning", "unit", "layers a stage"}  # fmt: skip
