@@ -48,12 +48,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
     if args.json:
-        told = {} if measured is None else {"measured": measured.record}
-        print_json({**record(found, args.against), **told})
+        own = {} if measured is None else {"measured": measured.record}
+        print_json({**record(found, args.against), **own})
     elif args.verbose:
         _print(Screen(True), found, args.against, measured)
     else:
-        explain_brief.print_answer(Screen(), found, args, measured)
+        told = None if measured is None else (measured.lines, measured.checks)
+        explain_brief.print_answer(Screen(), found, args, told)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
@@ -179,7 +180,9 @@ def _print_search(
         if result.costs is None:
             search_brief.print_none(screen, result, infeasible)
         else:
-            search_brief.print_best(screen, result, args, tokens)
+            listed = _first(result, args.top or search_brief.LISTED)
+            launch, refused = export.launch_words(result, args), export.refusal_line(listed)
+            search_brief.print_best(screen, listed, args, tokens, launch, refused)
             _print_frontier(screen, result, args, tokens)
         return
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
@@ -203,6 +206,14 @@ def _print_search(
     words = export.launch_words(result, args)
     if words:
         screen.command(words, "Launch it")
+
+
+def _first(result: SearchResult, count: int) -> SearchResult:
+    """The result with the first of its plans."""
+    rows, families = np.arange(len(result.plans))[:count], result.families
+    assert result.costs is not None
+    kept = None if families is None else families.take(rows)
+    return replace(result, costs=result.costs.take(rows), families=kept)
 
 
 def _print_frontier(

@@ -14,8 +14,8 @@ from .output import Screen
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
 
-    from ..plans.measured_step import Measured
-
+Told = tuple[list[str], list[str]]
+"""What a measured step says, and what to check where it disagrees."""
 EDITS = 5
 """Edits that are shown, of a step that was measured all ten."""
 
@@ -24,7 +24,7 @@ def print_answer(
     screen: Screen,
     found: Explanation,
     args: argparse.Namespace,
-    measured: Measured | None,
+    measured: Told | None,
 ) -> None:
     """The difference that was asked about, or where the step goes; then what to change."""
     costs = found.costs
@@ -42,9 +42,9 @@ def print_answer(
     screen.items([("more", brief.MORE)])
 
 
-def _sentence(found: Explanation, asked: str | None, measured: Measured | None) -> str:
+def _sentence(found: Explanation, asked: str | None, measured: Told | None) -> str:
     if measured is not None:
-        return measured.lines[0]
+        return measured[0][0]
     if found.against is None or found.against.costs is None:
         return brief.sentence(found.costs)
     other, own = found.against.costs.step_seconds, found.costs.step_seconds
@@ -54,12 +54,10 @@ def _sentence(found: Explanation, asked: str | None, measured: Measured | None) 
     return f"with {asked} {change:.1f} % {word}: {other:.4g} instead of {own:.4g} s a step{fits}"
 
 
-def _measured(measured: Measured | None) -> brief.Items:
+def _measured(measured: Told | None) -> brief.Items:
     if measured is None:
         return []
-    told = [("learned", line) for line in measured.lines[1:]]
-    checks = measured.checks
-    return [*told[:1], *(("", line) for _, line in told[1:]), *_listed("check", checks)]
+    return [*_listed("learned", measured[0][1:]), *_listed("check", measured[1])]
 
 
 def _against(found: Explanation) -> brief.Items:

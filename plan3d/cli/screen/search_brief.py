@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,15 +15,14 @@ from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..arguments import system_arguments
-from ..files import export
 from . import brief, proof, search_view
 from .output import Screen
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
 
-ALTERNATIVES = 4
-"""Plans beside the best that are listed where the user does not say how many."""
+LISTED = 5
+"""Plans that are listed where the user does not say how many."""
 TELLING = (
     *("tp", "pp", "cp", "ep", "zero", "virtual_stages"),
     *("recompute", "precision", "micro_batch"),
@@ -35,37 +33,41 @@ WIDEST = 26
 
 
 def print_best(
-    screen: Screen, result: SearchResult, args: argparse.Namespace, tokens: float | None
+    screen: Screen,
+    result: SearchResult,
+    args: argparse.Namespace,
+    tokens: float | None,
+    launch: list[str],
+    refused: list[str],
 ) -> None:
-    """What to do, how sure that is, what else could be done and why not."""
-    assert result.costs is not None
-    shown = ALTERNATIVES + 1 if args.top is None else args.top
-    costs = result.costs.take(slice(0, shown))
+    """What to do, how sure that is, what else could be done and why not; `launch` are the words of
+    the command that writes the plan, `refused` says which listed plans cannot be launched."""
+    costs = result.costs
+    assert costs is not None
     best = costs.take(slice(0, 1))
     screen.lines([brief.sentence(best, tokens, args.price)])
     print()
     system = [("system", line) for line in system_arguments.line(args)]
-    told = _warnings(replace(result, costs=costs))
-    screen.items([*brief.facts(best, result.limit, args), *system, *told])
+    told = [*system, *_proven(result), *(("beware", line) for line in refused)]
+    screen.items([*brief.facts(best, result.limit, args), *told])
     print()
     if len(costs) > 1:
         screen.table(_alternatives(result, costs))
     screen.items([*brief.reasons(best), *brief.helps(best, result.limit)])
-    words = export.launch_words(result, args)
-    if words:
-        screen.command(words, "launch")
+    if launch:
+        screen.command(launch, "launch")
     screen.items([("more", brief.MORE)])
 
 
-def _warnings(result: SearchResult) -> brief.Items:
-    """What is proven, and what may make another plan the one to take."""
+def _proven(result: SearchResult) -> brief.Items:
+    """What the search has proven, or that it did not see all plans."""
+    proven = [("proof", line) for line in proof.lines(result)[:1]]
+    if result.complete:
+        return proven
     sampled = result.trace is not None and not result.interrupted
     state = "a sample of the plans was costed"
-    state = state if sampled else "the search is not complete: the best so far"
-    incomplete = [] if result.complete else [state]
-    proven = [("proof", line) for line in proof.lines(result)[:1]]
-    beware = (*incomplete, *export.refusal_line(result))
-    return [*proven, *(("beware", line) for line in beware)]
+    other = "the search is not complete: the best so far"
+    return [*proven, ("beware", state if sampled else other)]
 
 
 def print_none(screen: Screen, result: SearchResult, infeasible: list[str]) -> None:
