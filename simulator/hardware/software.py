@@ -16,7 +16,11 @@ from .provenance import Provenance
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """One training stack; seconds, bytes and shares."""
+    """One training stack; seconds, bytes and shares.
+
+    >>> software_profile("nanotron").framework
+    'nanotron'
+    """
 
     name: str
     """Name of the profile, or path of its file."""
@@ -137,6 +141,9 @@ class Software:
     """NCCL buffers of one kind of process group."""
     allocator_slack: float
     """Reserved over allocated memory, minus one."""
+
+    def __repr__(self) -> str:
+        return f"Software({self.name!r})"
 
     @property
     def label(self) -> str:

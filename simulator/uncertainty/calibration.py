@@ -61,7 +61,11 @@ class Calibration:
 
 def calibrated(task: Task, calibration: Calibration) -> Task:
     """The task with its constants where the calibration has them; InputError where that is of
-    another stack or machine."""
+    another stack or machine.
+
+    >>> calibration = read_calibration("mine.calibration.toml")  # doctest: +SKIP
+    >>> task = calibrated(task, calibration)  # doctest: +SKIP
+    """
     machine = task.cluster.accelerator.name
     if (calibration.software, calibration.accelerator) != (task.software.name, machine):
         raise InputError(
@@ -72,7 +76,11 @@ def calibrated(task: Task, calibration: Calibration) -> Task:
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """A calibration from its file; InputError for any other."""
+    """A calibration from its file; InputError for any other.
+
+    >>> read_calibration("mine.calibration.toml").steps  # doctest: +SKIP
+    3
+    """
     name = names.path(str(path), "calibration")
     tree = read_tree(name, ()).get(SECTION)
     if not isinstance(tree, dict):

@@ -30,7 +30,13 @@ CONTRADICTS = 0.3
 
 @dataclass(frozen=True)
 class TimedStep:
-    """One measured step."""
+    """One measured step.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> TimedStep(task, Plan(tp=2), 1.9, "run 1")
+    TimedStep(Plan('tp=2'), 1.9 s, 'run 1')
+    """
 
     task: Task
     plan: Plan
@@ -38,6 +44,9 @@ class TimedStep:
     seconds: float
     where: str
     """Where it was read, for messages."""
+
+    def __repr__(self) -> str:
+        return f"TimedStep({self.plan!r}, {self.seconds:.4g} s, {self.where!r})"
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,8 @@ def _print_search(
 
 def _first(result: SearchResult, count: int) -> SearchResult:
     """The result with the first of its plans."""
+    import numpy as np
+
     rows, families = np.arange(len(result.plans))[:count], result.families
     assert result.costs is not None
     kept = None if families is None else families.take(rows)
