@@ -97,8 +97,8 @@ def bash(flags: dict[str, list[Flag]], names: dict[str, list[str]]) -> str:
             if kind in names:
                 lines += [f'      {verb}:{at}) words="{" ".join(names[kind])}" ;;']
     lines += ["    esac; fi", '    if [[ $cur == -* ]]; then case "$verb" in']
-    for verb, options in flags.items():
-        lines += [f'      {verb}) words="{" ".join(flag.name for flag in options)}" ;;']
+    for verb, own in flags.items():
+        lines += [f'      {verb}) words="{" ".join(flag.name for flag in own)}" ;;']
     lines += ["    esac; fi", "  fi", '  COMPREPLY=($(compgen -W "$words" -- "$cur"))', "}"]
     return "\n".join([*lines, "complete -o default -o bashdefault -F _plan3d plan3d"])
 
@@ -119,9 +119,9 @@ def zsh(flags: dict[str, list[Flag]], names: dict[str, list[str]]) -> str:
             if kind in names:
                 lines += [f"    ({verb}:{at}) compadd -- {' '.join(names[kind])} ;;"]
     lines += ["  esac", "  case ${words[2]} in"]
-    for verb, options in flags.items():
+    for verb, own in flags.items():
         lines += [f"    ({verb}) found=("]
-        lines += [f"      {_quoted(f'{flag.name}:{flag.help}')}" for flag in options]
+        lines += [f"      {_quoted(f'{flag.name}:{flag.help}')}" for flag in own]
         lines += ["    ) ;;"]
     lines += ["  esac", "  if [[ $PREFIX == -* ]]; then _describe option found; else _files; fi"]
     return "\n".join([*lines, "}", 'compdef _plan3d plan3d 2>/dev/null || _plan3d "$@"'])
