@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +51,9 @@ NEEDED = {
     "tune": (MODEL, CLUSTER, GPUS),
     "explain": (MODEL, CLUSTER, GPUS, PLAN),
 }
-"""What a verb cannot do without; `sweep`, which may vary it, sees for itself."""
+"""What a verb cannot do without."""
+VARIES = {"sweep": (MODEL, CLUSTER, GPUS)}
+"""The same of a verb that may vary it: asked for point by point."""
 OF_MODELS = (".json", ".csv")
 """Endings of files that may describe a model."""
 
@@ -71,7 +74,7 @@ def placed(args: argparse.Namespace) -> None:
         read = whole(word, place.name.upper()) if place is GPUS else word
         setattr(args, place.name, read)
     if args.verb != "explain" or args.file is None:
-        _check_complete(args)
+        check_complete(args, NEEDED)
 
 
 def _states_a_plan(words: list[str], plan: str | None) -> bool:
@@ -81,9 +84,11 @@ def _states_a_plan(words: list[str], plan: str | None) -> bool:
     return plan is None or not words[0].endswith(OF_MODELS)
 
 
-def _check_complete(args: argparse.Namespace) -> None:
+def check_complete(
+    args: argparse.Namespace, needs: Mapping[str, tuple[Place, ...]] = VARIES
+) -> None:
     """InputError that asks for everything that is missing."""
-    needed = NEEDED.get(args.verb, ())
+    needed = needs.get(args.verb, ())
     missing = [place for place in needed if not _is_given(args, place)]
     if not missing:
         return

@@ -52,10 +52,12 @@ SUBVERBS = {
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Add the sub-verbs to the parser of `plan3d calibrate`."""
-    layout = argparse.RawDescriptionHelpFormatter
+    layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=80)
     subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
     for name, short in SUBVERBS.items():
-        sub = subs.add_parser(name, help=short, description=short, formatter_class=layout)
+        usage = f"plan3d calibrate {name} [options] ..."
+        named = {"help": short, "description": short, "usage": usage}
+        sub = subs.add_parser(name, formatter_class=layout, **named)
         if name == "measure":
             measuring.declare(sub)
             continue

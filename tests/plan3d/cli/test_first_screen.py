@@ -117,6 +117,8 @@ def test_words_without_flags_are_what_flags_say(capsys: pytest.CaptureFixture[st
          "search llama-3.1-8b h100-sxm 64"),
         (["search", "llama-7b", "--gpus", "8"], "needs a cluster (see 'plan3d clusters'): for "
          "example plan3d search llama-7b h100-sxm 8"),
+        (["sweep", "--over", "tp=1,2"], "sweep needs a model (see 'plan3d models', or a "
+         "config.json), a cluster (see 'plan3d clusters') and a number of GPUs: for example"),
         (["estimate", *LLAMA], "estimate needs a plan: for example plan3d estimate llama-7b "),
         (["search", *LLAMA, "64"], "unknown argument '64': after search comes MODEL CLUSTER GPUS"),
         (["search", *LLAMA, "--gpus", "8"], "'16' and --gpus both say the gpus: give one"),
@@ -159,10 +161,8 @@ def test_the_sentence_of_a_size_has_its_interval(capsys: pytest.CaptureFixture[s
 
 
 def test_every_answer_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--seeds", "1", "--backends", "random", "--budget", "9", "--choose", "tp=1,2"]
-    asked = {**SHOWN, "compare": [*SHOWN["compare"][:3], *few]}
-    for verb, words in asked.items():
-        assert json.loads(printed(capsys, verb, *words, "--json"))["plan3d"][0].isdigit()
+    for verb in ("estimate", "sweep", "timeline", "models", "clusters", "systems"):
+        assert json.loads(printed(capsys, verb, *SHOWN[verb], "--json"))["plan3d"][0].isdigit()
 
 
 def test_a_count_never_falls() -> None:

@@ -185,4 +185,4 @@ def test_mistakes_take_one_line(capsys, words, message, tmp_path, monkeypatch):
 
 def test_a_model_is_needed_unless_it_is_varied(capsys):
     assert main(["sweep", "--cluster", "h100-sxm", "--over", "gpus=8"]) == 2
-    assert "required: --model" in capsys.readouterr().err
+    assert "sweep needs a model (see" in capsys.readouterr().err
