@@ -56,8 +56,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
     for name, short in SUBVERBS.items():
         usage = f"plan3d calibrate {name} [options] ..."
-        named = {"help": short, "description": short, "usage": usage}
-        sub = subs.add_parser(name, formatter_class=layout, **named)
+        sub = subs.add_parser(
+            name, help=short, description=short, usage=usage, formatter_class=layout
+        )
         if name == "measure":
             measuring.declare(sub)
             continue
