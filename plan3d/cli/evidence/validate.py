@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base import csv_cells
 from plan3d.simulator.base.errors import InputError, did_you_mean
-from plan3d.simulator.base.table_layout import only
 from plan3d.simulator.base.text_tables import Table
 
 from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
-from . import memory_tables
+from . import memory_tables, validate_brief
 from .memory_tables import percent
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ TIME_HEADERS = (
     "p95 %",
     "of 3 %",
 )
-BRIEF_HEADERS = ("source", "rows", "median %", "mean %", "p90 %", "bias %", "in interval %")
 NOTES = (
     "median, mean, p90: |predicted / measured - 1| of a step; bias: the signed median; in "
     "interval: measured inside the 80 % interval",
@@ -207,7 +205,8 @@ def _interval_table(intervals: Mapping[str, Mapping[str, Any]]) -> Table:
 def _print(screen: Screen, record: Mapping[str, Any]) -> None:
     every = {**record["sources"], "overall": record["overall"]}
     if not screen.details:
-        _print_brief(screen, record, every)
+        table = _time_table("step time by source", every)
+        validate_brief.print_scores(screen, record["overall"], table, (NOTES[0], NOTES[-1]))
         return
     screen.table(_time_table("step time, and choosing by it", every))
     subsets = {name: part["pooled"] for name, part in record["subsets"].items()}
@@ -235,24 +234,6 @@ def _print(screen: Screen, record: Mapping[str, Any]) -> None:
         [f"{part['rows']} rows: {part['reason']}" for part in record["unsupported"]],
     )
     screen.section("Notes", list(NOTES))
-
-
-def _print_brief(
-    screen: Screen, record: Mapping[str, Any], every: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """How far off steps are, and how often they lie in their interval, by source."""
-    step, covered = record["overall"]["step"], record["overall"]["interval80_coverage"]
-    supported = record["overall"]["supported"]
-    screen.lines(
-        [
-            f"predicted steps of {supported:,} published runs are off by "
-            f"{percent(step['median_abs'])} % in the median, {percent(step['mean_abs'])} % in the "
-            f"mean; {percent(covered, 0)} % lie in their 80 % interval"
-        ]
-    )
-    print()
-    screen.table(only(_time_table("step time by source", every), BRIEF_HEADERS))
-    screen.section("Notes", [NOTES[0], NOTES[-1], "-v: regret, memory, and what is not supported"])
 
 
 def _time_table(title: str, scores: Mapping[str, Mapping[str, Any]]) -> Table:
