@@ -81,7 +81,13 @@ class _Question:
 
 @dataclass(frozen=True)
 class Task(_Question):
-    """Train `model` on `cluster` with `global_batch` sequences of `sequence` tokens a step."""
+    """Train `model` on `cluster` with `global_batch` sequences of `sequence` tokens a step.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> task.gpus, task.tokens
+    (8, 131072)
+    """
 
     model: Model
     cluster: Cluster
@@ -123,6 +129,10 @@ class Task(_Question):
                 f"documents change nothing where {self.software.name} computes every score: they "
                 "need flash attention"
             )
+
+    def __repr__(self) -> str:
+        sizes = f"sequence={self.sequence}, global_batch={self.global_batch}"
+        return f"Task({self.model!r}, {self.cluster!r}, {sizes}, software={self.software.name!r})"
 
     @property
     def gpus(self) -> int:

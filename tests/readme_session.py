@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = (
-    *("accuracy", "context_and_experts", "explain", "export"),
+    *("accuracy", "context_and_experts", "explain", "export", "glossary"),
     *("offload", "systems", "tensor_grids"),
 )
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in DOCS))
@@ -26,7 +26,7 @@ SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>
 
 
 def printed(command: str) -> str:
-    """What `plan3d COMMAND` writes to a pipe 100 columns wide."""
+    """What `plan3d COMMAND` writes to a pipe; sentences of -v are 100 columns wide."""
     from plan3d.cli.main import main
 
     out = io.StringIO()

@@ -28,6 +28,20 @@ FEW = ("flagperf_paddle", "internevo24")
 ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 
+ANSWERS = {
+    "search": (26, r"s a step \(.* at 80 %\)|days.* at 80 % \(expected|: no plan fits"),
+    "estimate": (24, r"s a step \(.* at 80 %\), [\d.]+ % MFU"),
+    "explain": (36, r"s a step|^measured .* predicted"),
+    "sweep": (42, r"tokens/s, the most of \d+ points"),
+    "compare": (60, r"^\S+ is the fastest of \d+ systems"),
+    "import": (40, r"read as megatron"),
+    "validate": (18, r"off by [\d.]+ % in the median"),
+    "systems": (26, r"^system +meaning"),
+    "clusters": (90, r"^h200-sxm: "),
+    "tune": (20, r"^llama-7b .* on 64 x H100"),
+}
+"""Lines of the first screen of a verb at most, and the sentence that it begins with."""
+
 
 def commands(page: str) -> list[list[str]]:
     """Shell words of the lines in ```sh blocks, continued lines joined."""
@@ -63,6 +77,7 @@ def test_commands_of_the_guide_are_answered(
         shutil.copy(source, tmp_path / name)
     shown = commands((DOCS / "guide.md").read_text(encoding="utf-8"))
     assert len(shown) >= 24
+    seen: list[str] = []
     for program, *words in shown:
         assert program == "plan3d"
         if SLOW in words:
@@ -74,6 +89,14 @@ def test_commands_of_the_guide_are_answered(
         assert printed.out
         if target:
             Path(target).write_text(printed.out, encoding="utf-8")
+        elif asked[0] in ANSWERS and SLOW not in asked:
+            lines = printed.out.splitlines()
+            assert max(map(len, lines)) <= 80, shlex.join(asked)
+            assert len(lines) <= ANSWERS[asked[0]][0], shlex.join(asked)
+            assert re.search(ANSWERS[asked[0]][1], " ".join(lines[:2])), lines[0]
+            seen.append(asked[0])
+    assert len(seen) >= 36
+    assert set(seen) == set(ANSWERS)
 
 
 def profile_of(page: str, folder: Path) -> Path:

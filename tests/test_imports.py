@@ -21,7 +21,7 @@ ORDER = """
     launch_files tuning cli.arguments cli.screen cli __main__
 """.split()  # noqa: SIM905
 """Folders in the order in which data flows: one imports those before it."""
-HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "shtab", "yaml"}
+HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
 HEAVY |= {"cmaes", "gymnasium"}
 """Loaded by the functions that need them."""
 

@@ -10,8 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,33 +18,10 @@ from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
 from .arguments.options import OPTIONS
 from .arguments.parser import Parser, text, words
+from .arguments.positional import PLACES, placed
 from .arguments.task_options import ASKING
 from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
-
-
-class _Completion(argparse.Action):
-    """Prints a completion script and exits."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        import shtab
-
-        from plan3d.search.systems.systems import SYSTEMS
-        from plan3d.simulator.hardware.profile_file import profile_names
-        from plan3d.simulator.hardware.software_stack import SOFTWARE
-        from plan3d.simulator.workload.presets import preset_names
-
-        names: dict[str, Iterable[str]] = {"model": preset_names(), "cluster": profile_names()}
-        names |= {"software": SOFTWARE, "system": SYSTEMS}
-        verbs = parser._subparsers._group_actions[0].choices
-        for action in (action for verb in verbs.values() for action in verb._actions):
-            kind = getattr(action, "completes", "")
-            if kind in names:
-                action.choices = list(names[kind])
-            elif kind == "file":
-                action.complete = shtab.FILE
-        print(shtab.complete(parser, values))
-        parser.exit()
 
 
 class _Fields(argparse.Action):
@@ -54,7 +30,17 @@ class _Fields(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         from .catalogue import plan_fields
 
-        Screen().table(plan_fields.table())
+        Screen(True).table(plan_fields.table())
+        parser.exit()
+
+
+class _Help(argparse.Action):
+    """Prints the short help of a verb and exits."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        from .catalogue.help import verb_page
+
+        print(verb_page(parser.prog.split()[-1]))
         parser.exit()
 
 
@@ -77,27 +63,14 @@ def parser(asked: str = "") -> Parser:
         allow_abbrev=False,
     )
     top.add_argument("--version", nargs=0, action=_Version, help="print the version")
-    top.add_argument(
-        "--print-completion",
-        action=_Completion,
-        metavar="SHELL",
-        choices=("bash", "zsh", "tcsh"),
-        help="print a completion script for bash, zsh or tcsh",
-    )
     top.add_argument(TRACEBACK, action="store_true", help="show where an internal error is")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, verb in VERBS.items():
         if asked not in (name, ALL):
             verbs.add_parser(name, help=verb.summary, add_help=False)
             continue
-        layout = argparse.RawDescriptionHelpFormatter
-        sub = verbs.add_parser(
-            name,
-            help=verb.summary,
-            description=verb.load().ABOUT,
-            allow_abbrev=False,
-            formatter_class=layout,
-        )
+        sub = verbs.add_parser(name, help=verb.summary, allow_abbrev=False, add_help=False)
+        sub.add_argument("-h", "--help", nargs=0, action=_Help, help="the options in short")
         _fill(sub, name)
     return top
 
@@ -110,11 +83,9 @@ ALL = "*"
 
 def _fill(sub: Parser, verb: str) -> None:
     positional = VERBS[verb].positional
-    answered = positional.instead_of if positional else ()
     for option in OPTIONS:
         if verb in option.verbs:
-            needed = option.required and option.flag not in answered
-            replace(option, required=needed).add_to(sub)
+            option.add_to(sub)
     if verb == "calibrate":
         VERBS[verb].load().declare(sub)
     if verb in ASKING:
@@ -162,19 +133,20 @@ def main(
 
 def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
     verb = next((word for word in arguments if not word.startswith("-")), "")
-    completes = arguments[:1] == ["--print-completion"]
-    verb = "" if completes else verb
     if verb and verb not in VERBS:
         raise InputError(f"unknown verb {verb!r}{did_you_mean(verb, VERBS)}")
     if verb == "calibrate":
         at = arguments.index(verb)
         return int(VERBS[verb].load().run([*arguments[:at], *arguments[at + 1 :]]))
     try:
-        args = parser(ALL if completes else verb).parse(arguments, verb, OPTIONS)
+        top = parser(verb)
+        args = top.parse(arguments, verb, OPTIONS, verb in PLACES)
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:
         raise InputError(f"say what to do: {', '.join(VERBS)}; see plan3d --help")
+    if args.verb in PLACES:
+        placed(args)
     return int(VERBS[args.verb].load().run(args, progress))
 
 

@@ -20,8 +20,6 @@ class Positional:
     completes: str
     """What a shell completes: 'file', 'model', 'cluster', 'software', 'system'."""
     optional: bool = False
-    instead_of: tuple[str, ...] = ()
-    """Required options that it answers as well."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,6 @@ VERBS = {
     "explain": Verb(
         "why a plan is as fast as it is, and what to change",
         "plans.explain",
-        Positional(
-            "FILE",
-            "launch file that states the plan, instead of --plan",
-            "file",
-            optional=True,
-            instead_of=("--model", "--cluster", "--plan"),
-        ),
     ),
     "fits": Verb("does fine-tuning of a model fit on some GPUs, and with what", "plans.fits"),
     "tune": Verb("time a few plans on your own machine, and know the best", "plans.tune"),
@@ -88,6 +79,16 @@ VERBS = {
         "list training systems, or show one",
         "catalogue.systems",
         Positional("NAME", "a system that --system knows", "system", optional=True),
+    ),
+    "help": Verb(
+        "every option of a verb, or the words of a screen",
+        "catalogue.help",
+        Positional("TOPIC", "a verb, 'words', or one of them", "", optional=True),
+    ),
+    "completion": Verb(
+        "a completion script for bash, zsh or fish",
+        "catalogue.completion",
+        Positional("SHELL", "bash, zsh or fish", ""),
     ),
 }
 """Every verb, in the order of help."""

@@ -40,6 +40,11 @@ def for_framework(task: Task, name: str, version: str = "") -> Task:
     default one.
 
     Raises InputError for an unknown framework and for a stack that is another framework's.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> for_framework(task, "torchtitan").software
+    Software('torchtitan')
     """
     wanted, own = framework(name, version=version), stack_of(name)
     stack = software_profile(own) if own and task.software.name == DEFAULT_SOFTWARE else None
@@ -86,6 +91,11 @@ def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> S
     that it launches; otherwise those of the framework of the task's stack, which yields to values
     of `choose` and to `system`. Raises InputError for an unknown framework and where the task's
     software is another framework's.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> find_plans(task, choose={"tp": [2]}, framework="torchtitan").plans[0].tp
+    2
     """
     from plan3d.search.find_plans import find_plans as searched
 
@@ -106,7 +116,13 @@ def _climbed(
 
 
 def smallest_cluster(task: Task, *, framework: str | None = None, **options: Any) -> SearchResult:
-    """search.whatif.cluster_size.smallest_cluster of plans that can be launched, as find_plans."""
+    """search.whatif.cluster_size.smallest_cluster of plans that can be launched, as find_plans.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> smallest_cluster(task, tokens=1e11, days=10, choose={"tp": [1, 2]}).task.gpus >= 8
+    True
+    """
     from plan3d.search.whatif.cluster_size import smallest_cluster as smallest
 
     return _climbed(smallest, _asked(task, framework), options)
@@ -119,7 +135,13 @@ def sweep(
     framework: str | None = None,
     **options: Any,
 ) -> Sweep:
-    """search.whatif.variation.sweep of plans that can be launched, as find_plans."""
+    """search.whatif.variation.sweep of plans that can be launched, as find_plans.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> len(sweep(task, {"gpus": [8, 16]}, plan="tp=2").rows)
+    2
+    """
     from plan3d.search.whatif.variation import sweep as swept
 
     return swept(_asked(task, framework), over, **options)

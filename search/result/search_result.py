@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.full_text import shortened
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
@@ -18,6 +20,9 @@ from plan3d.simulator.uncertainty.memory import probability_fits
 from .families import Families
 from .objective import score
 from .tolerances import ROUNDING
+
+if TYPE_CHECKING:
+    from plan3d.simulator.reporting.palette import Picture
 
 TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
@@ -84,7 +89,14 @@ class UniformSteps:
 
 @dataclass(kw_only=True)
 class SearchResult:
-    """Ranked plans of a task, the frontier of time against memory, and counts."""
+    """Ranked plans of a task, the frontier of time against memory, and counts.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> result = find_plans(task, choose={"tp": [1, 2]})
+    >>> result.best.fits, len(result.plans) == len(result.to_frame())
+    (True, True)
+    """
 
     task: Task
     backend: str
@@ -164,7 +176,32 @@ class SearchResult:
             table["probability_fits"] = probability_fits(self.costs)
         return table
 
+    def plot(self) -> Picture:
+        """Time against memory, of the ranked plans and of the frontier, where it was asked for:
+        in a notebook a picture, elsewhere plot().save("plans.png")."""
+        from plan3d.simulator.reporting.palette import Picture
+        from plan3d.simulator.reporting.plots_many import frontier_page
+
+        if self.costs is None:
+            raise InputError("there is no plan to draw: none fits")
+        frontier = _frontier(self.costs) if self.frontier is None else self.frontier
+        return Picture(frontier_page(frontier, self.costs, self.limit))
+
+    def __repr__(self) -> str:
+        task, count = self.task, len(self.plans)
+        best = "none fits" if self.best is None else f"best {self.best!r}"
+        where = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
+        return shortened(f"SearchResult({where}, {count} plans, {best})", 400)
+
     def _repr_html_(self) -> str:
         from plan3d.simulator.step.costs_tables import html
 
         return html(self.costs) if self.costs is not None else "<p>no feasible plan</p>"
+
+
+def _frontier(costs: Costs) -> Costs:
+    """Those of some ranked plans that no other beats in both time and memory."""
+    order = np.argsort(costs.step, kind="stable")
+    least = np.minimum.accumulate(costs.memory_total[order])
+    first = np.concatenate([[True], least[1:] < least[:-1]])
+    return costs.take(order[first])

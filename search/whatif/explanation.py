@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from plan3d.simulator.analysis import plan_difference
 from plan3d.simulator.analysis.sensitivity import HELD, Sensitivity, held, sensitivities
 from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.why import why
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.costs_tables import html, summary
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits, verdict, word
@@ -34,6 +37,9 @@ from .single_field_changes import (
     single_edits,
     too_large,
 )
+
+if TYPE_CHECKING:
+    from plan3d.simulator.reporting.palette import Picture
 
 SHOWN = 10
 """Edits told."""
@@ -55,7 +61,14 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything about one plan; printed, it is a few sentences."""
+    """Everything about one plan; printed, it is a few sentences.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> why = explain(task, "tp=2 recompute=full")
+    >>> why.best_edits[0]["step_change"] < 0
+    True
+    """
 
     costs: Costs
     waterfall: Sequence[Loss]
@@ -101,6 +114,23 @@ class Explanation:
         """Where the time goes, what binds, what matters, and how the other plan differs."""
         other = self.against.sentences if self.against else []
         return [*why(self.costs), self.binding, *self.matters, *other]
+
+    def plot(self) -> Picture:
+        """The waterfall of the step, memory by rank, elasticities and roofline: in a notebook a
+        picture, elsewhere plot().save("step.png")."""
+        from plan3d.simulator.reporting.palette import Picture
+        from plan3d.simulator.reporting.plots import explanation_page
+
+        return Picture(explanation_page(self.costs, self.waterfall, self.sensitivities))
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html_text(line)}</li>" for line in self.sentences)
+        return f"<ul>{lines}</ul>{html(self.costs)}"
+
+    def __repr__(self) -> str:
+        best = self.best_edits[:1]
+        edits = [f", best edit {e['edit']} {100 * e['step_change']:+.1f} %" for e in best]
+        return shortened(f"Explanation({summary(self.costs)}{''.join(edits)})", 400)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
@@ -149,6 +179,11 @@ def explain(task: Task, plan: Plan | str, against: Plan | str | None = None) -> 
 
     `against` is another plan, or changes of this one: "tp=4". Raises InputError where the plan
     breaks a rule.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> print(explain(task, "tp=2", against="tp=4").against.sentences[0])  # doctest: +ELLIPSIS
+    It takes ...
     """
     costs = evaluate(task, Plan.parse(plan) if isinstance(plan, str) else plan)
     if costs.plans.rows > 1:

@@ -23,6 +23,7 @@ from threading import Thread
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.full_text import full_text
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import bounds, training_record
 from plan3d.simulator.step.costs import Costs
@@ -37,6 +38,8 @@ from .climb import climbed
 from .cluster_size import obstacle
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
+SHOWN = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
+"""Columns of a notebook's table besides what was varied."""
 Row = dict[str, Any]
 Done = Generator[tuple[int, Row], None, None]
 """Numbers of points and their rows, as they finish."""
@@ -73,13 +76,19 @@ class Point:
     def key(self) -> str:
         """A name for everything that decides the answer, for a file that is continued."""
         asked = (self.task, self.plan, self.choose, self.headroom, self.objective)
-        text = repr((*asked, self.tokens, self.price, sorted(self.settings.items())))
+        text = full_text((*asked, self.tokens, self.price, sorted(self.settings.items())))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows of the points that were run, in the order of the points."""
+    """Rows of the points that were run, in the order of the points.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> sweep(task, {"tp": [1, 2]}, plan="recompute=full").rows[1]["plan"]
+    'tp=2 dp=4 recompute=full'
+    """
 
     rows: list[Row]
     complete: bool
@@ -90,6 +99,16 @@ class Sweep:
         import pandas
 
         return pandas.DataFrame(self.rows)
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        varied = list(frame)[: list(frame).index("status")] if self.rows else []
+        names = [name for name in (*varied, *SHOWN) if name in frame]
+        return str(frame.to_html(columns=names, index=False))
+
+    def __repr__(self) -> str:
+        done = sum(row["status"] == OK for row in self.rows)
+        return f"Sweep({len(self.rows)} points, {done} with a plan)"
 
 
 def run_point(point: Point) -> Row:

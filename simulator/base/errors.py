@@ -15,7 +15,11 @@ _LONG_WORD = re.compile(r"(\S{120})\S{120,}")
 
 
 class Plan3dError(Exception):
-    """A mistake that can be explained in one line; never shown as a traceback."""
+    """A mistake that can be explained in one line; never shown as a traceback.
+
+    >>> issubclass(InputError, Plan3dError)
+    True
+    """
 
     exit_code = 1
 
@@ -25,13 +29,24 @@ class Plan3dError(Exception):
 
 
 class InputError(Plan3dError):
-    """Something the user typed or a file the user gave is wrong."""
+    """Something the user typed or a file the user gave is wrong.
+
+    >>> try:
+    ...     Plan(tp="eight")
+    ... except InputError as error:
+    ...     error.exit_code
+    2
+    """
 
     exit_code = 2
 
 
 class NoFeasiblePlanError(Plan3dError):
-    """The question is valid and no plan satisfies it."""
+    """The question is valid and no plan satisfies it.
+
+    >>> NoFeasiblePlanError("none fits").exit_code
+    3
+    """
 
     exit_code = 3
 

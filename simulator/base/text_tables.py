@@ -1,4 +1,4 @@
-"""Small tables as text or HTML. Cells are strings that are already formatted."""
+"""Small tables, and their HTML. Cells are strings that are already formatted."""
 
 from __future__ import annotations
 
@@ -20,22 +20,6 @@ class Table:
     """Columns of words, aligned left; the others are numbers, aligned right."""
     marked: int = -1
     """Index of the row that stands out; -1 for none."""
-
-
-def plain(table: Table) -> str:
-    """Aligned text without box characters; the marked row carries a star."""
-    star = table.marked >= 0
-    lines = [tuple(map(visible, row)) for row in (table.headers, *table.rows)]
-    widths = [max(len(row[i]) for row in lines) for i in range(len(table.headers))]
-    out = [visible(table.title)] if table.title else []
-    for number, row in enumerate(lines):
-        cells = [
-            cell.ljust(width) if i in table.words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        mark = ("* " if number - 1 == table.marked else "  ") if star else ""
-        out.append((mark + "  ".join(cells)).rstrip())
-    return "\n".join(out)
 
 
 def html(tables: Sequence[Table]) -> str:

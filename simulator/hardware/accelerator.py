@@ -84,7 +84,12 @@ class TrainingTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One GPU as a rank sees it: peaks, memory and what kernels reach of them."""
+    """One GPU as a rank sees it: peaks, memory and what kernels reach of them.
+
+    >>> gpu = Cluster.profile("h100-sxm", gpus=8).accelerator
+    >>> gpu, gpu.peak["bf16"]
+    (Accelerator('H100-80GB-SXM5'), 989000000000000.0)
+    """
 
     name: str
     title: str
@@ -109,6 +114,9 @@ class Accelerator:
     """Measured GEMM times by operand width; the constants above serve where there is none."""
     layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
     """Measured times of whole layers by the software profile they were measured with."""
+
+    def __repr__(self) -> str:
+        return f"Accelerator({self.name!r})"
 
 
 def peak_flops(accelerator: Accelerator, number_format: str) -> float:

@@ -133,7 +133,12 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Accelerators of one kind, in fast domains joined by a network."""
+    """Accelerators of one kind, in fast domains joined by a network.
+
+    >>> cluster = Cluster.profile("h100-sxm", gpus=64)
+    >>> cluster, cluster.nodes
+    (Cluster('h100-sxm', 64 x H100-80GB-SXM5), 8)
+    """
 
     name: str
     """Name of the profile, or path of its file."""
@@ -146,6 +151,9 @@ class Cluster:
     """None where the profile does not say."""
     provenance: Mapping[str, Provenance]
     """By dotted key of the profile; overridden numbers say so."""
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.name!r}, {self.gpus} x {self.accelerator.name})"
 
     @property
     def nodes(self) -> int:

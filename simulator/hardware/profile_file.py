@@ -88,7 +88,11 @@ def neutral(profile: Profile) -> Profile:
 
 
 def profile_names() -> tuple[str, ...]:
-    """Names of the profiles that come with the package."""
+    """Names of the profiles that come with the package.
+
+    >>> "h100-sxm" in profile_names()
+    True
+    """
     return leaves.shipped()
 
 

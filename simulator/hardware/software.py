@@ -16,7 +16,11 @@ from .provenance import Provenance
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """One training stack; seconds, bytes and shares."""
+    """One training stack; seconds, bytes and shares.
+
+    >>> software_profile("nanotron").framework
+    'nanotron'
+    """
 
     name: str
     """Name of the profile, or path of its file."""
@@ -150,6 +154,9 @@ class Software:
     spreads: tuple[tuple[str, float], ...] = ()
     """How uncertain constants of the stack and its machine are, where its file says so: standard
     deviations of logarithms, by name in UNCERTAIN."""
+
+    def __repr__(self) -> str:
+        return f"Software({self.name!r})"
 
     @property
     def label(self) -> str:

@@ -201,7 +201,11 @@ SOFTWARE: Registry[Software] = Registry(
 
 
 def software_profile(name_or_path: str | Path) -> Software:
-    """A stack by name, or of the TOML file at that path; InputError where there is none."""
+    """A stack by name, or of the TOML file at that path; InputError where there is none.
+
+    >>> software_profile("megatron-core")
+    Software('megatron-core')
+    """
     return _named(str(name_or_path), ())
 
 

@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 
 class Goal(NamedTuple):
-    """What a training run must reach."""
+    """What a training run must reach.
+
+    >>> Goal(accuracy=0.1, sequence_noise=1.0)
+    Goal(accuracy=0.1, sequence_noise=1.0)
+    """
 
     accuracy: float
     """Mean squared gradient norm e."""

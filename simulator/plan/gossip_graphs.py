@@ -70,7 +70,11 @@ MOST_NODES = 4096
 
 @dataclass(frozen=True)
 class Graph:
-    """A connected, undirected graph that the user gives."""
+    """A connected, undirected graph that the user gives.
+
+    >>> Graph.parse("0 1\\n1 2\\n2 0").nodes
+    3
+    """
 
     nodes: int
     edges: tuple[tuple[int, int], ...]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, repeats
 from ..base.errors import InputError
+from ..base.full_text import shortened
 from ..pipeline import schedules
 from .codes import Sync, gossips
 from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
@@ -32,6 +33,11 @@ class Plan(PlanFields):
     """How a model is spread over GPUs: one row, or a table with equally long columns.
 
     Raises InputError for a field, name or number that no plan can have.
+
+    >>> Plan(tp=8, pp=8, recompute="full")
+    Plan('tp=8 pp=8 recompute=full')
+    >>> Plan.parse("tp=8 pp=8").tp
+    8
     """
 
     def __post_init__(self) -> None:
@@ -156,6 +162,10 @@ class Plan(PlanFields):
         if row.segments:
             shown.append(f"segments={row.segments_text}")
         return " ".join(shown) or "tp=1"
+
+    def __repr__(self) -> str:
+        first = "" if self.rows == 0 else shortened(str(self))
+        return f"Plan({first!r})" if self.rows == 1 else f"Plan({self.rows} rows, first {first!r})"
 
 
 def _usual(row: Plan) -> Plan:

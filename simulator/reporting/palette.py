@@ -7,6 +7,7 @@ Universal Design.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -33,6 +34,25 @@ def written(drawn: Any, form: str = "png") -> bytes:
     out = io.BytesIO()
     drawn.savefig(out, format=form, dpi=DOTS)
     return out.getvalue()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that a notebook shows and that can be kept."""
+
+    figure: Any
+    """A matplotlib Figure."""
+
+    def save(self, name: str) -> None:
+        """Write it; the name ends in .png, .svg or .pdf."""
+        self.figure.savefig(name, dpi=DOTS)
+
+    def _repr_png_(self) -> bytes:
+        return written(self.figure)
+
+    def __repr__(self) -> str:
+        width, height = self.figure.get_size_inches()
+        return f"Picture({width:g} x {height:g} inches)"
 
 
 def plain_frame(axes: Any) -> None:

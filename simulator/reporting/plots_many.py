@@ -55,11 +55,16 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     return axes
 
 
-def frontier_picture(frontier: Costs, ranked: Costs, limit: float, form: str = "png") -> bytes:
-    """The frontier of a search as a file."""
+def frontier_page(frontier: Costs, ranked: Costs, limit: float) -> Any:
+    """The frontier of a search as a figure."""
     drawn = figure(8, 7)
     pareto(drawn.add_subplot(), frontier, ranked, limit)
-    return written(drawn, form)
+    return drawn
+
+
+def frontier_picture(frontier: Costs, ranked: Costs, limit: float, form: str = "png") -> bytes:
+    """The frontier of a search as a file."""
+    return written(frontier_page(frontier, ranked, limit), form)
 
 
 def curve(

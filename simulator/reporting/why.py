@@ -68,7 +68,14 @@ def loss_shares(costs: Costs) -> dict[str, float]:
 
 
 def why(costs: Costs) -> list[str]:
-    """Where the GPU time of one plan goes, the largest losses and what would change them."""
+    """Where the GPU time of one plan goes, the largest losses and what would change them.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(tp=2, recompute="full"))
+    >>> why(costs)[0].startswith("MFU ")
+    True
+    """
     costs = costs.one()
     shares = loss_shares(costs)
     rate = format_flops(costs.model_flops_per_second)

@@ -90,6 +90,16 @@ class Nearest:
         del cells["kind"], cells["generation"]
         return {**cells, "distance": self.distance, "differs": dict(self.differs)}
 
+    def __repr__(self) -> str:
+        return f"Nearest({self.brief!r}, distance {self.distance:g})"
+
+    @property
+    def brief(self) -> str:
+        """The run, its size and MFU, and where it was published."""
+        run = self.run
+        size = f"{run.model} on {run.gpus:,} {run.accelerator}"
+        return one_line(f"{size}: {100 * run.mfu:.1f} % MFU, {run.published}", LONGEST)
+
     def __str__(self) -> str:
         run = self.run
         out = (
@@ -156,7 +166,13 @@ def distance(run: MeasuredRun, asked: Mapping[str, Any]) -> float:
 
 def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
     """The run nearest to a task, of equals the one with the highest MFU; None where none is near,
-    for networks that are no transformers, and for adapters: measured runs train all weights."""
+    for networks that are no transformers, and for adapters: measured runs train all weights.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> 0 < nearest_run(task).run.mfu < 1
+    True
+    """
     if isinstance(task.model, Network) or task.adapters:
         return None
     asked = features(task, number_format)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
+from ..base.full_text import shortened
 from ..hardware.host import host_of
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
@@ -23,6 +24,12 @@ class Costs:
     """Seconds and bytes of a table of plans; floats where it was one plan of plain numbers.
 
     Columns that a ranking does not need are computed when asked for.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(tp=2, recompute="full"))
+    >>> costs.fits, sum(costs.seconds.values()) == costs.step_seconds
+    (True, True)
     """
 
     task: Task
@@ -218,6 +225,11 @@ class Costs:
 
     def __str__(self) -> str:
         return costs_tables.text(self)
+
+    def __repr__(self) -> str:
+        if len(self) == 1:
+            return f"Costs({shortened(costs_tables.summary(self))!r})"
+        return f"Costs({len(self)} plans of {self.task.model.name} on {self.task.gpus} GPUs)"
 
 
 def joined(parts: Sequence[Costs]) -> Costs:

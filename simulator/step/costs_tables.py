@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base import text_tables
+from ..base.table_layout import plain
 from ..base.text_tables import Table
 from ..base.units import GIB, format_bytes
 from ..hardware.precision import RECIPES
@@ -82,8 +83,8 @@ def html(costs: Costs) -> str:
 def text(costs: Costs) -> str:
     """The same as plain text."""
     if len(costs) == 1:
-        return "\n\n".join([summary(costs), *map(text_tables.plain, breakdown(costs))])
-    return text_tables.plain(ranking(costs, SHOWN))
+        return "\n\n".join([summary(costs), *map(plain, breakdown(costs))])
+    return plain(ranking(costs, SHOWN))
 
 
 def summary(costs: Costs, fits: str = "") -> str:

@@ -60,6 +60,12 @@ def evaluate(task: Task, plan: Plan) -> Costs:
     """Costs of one plan or of a table of them: seconds, bytes and their parts.
 
     Raises InputError when a plan breaks a rule (rules.RULES), naming the first that does.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(tp=2, recompute="full"))
+    >>> 0 < costs.mfu < 1
+    True
     """
     resolved = resolve(plan, task.gpus)
     check(resolved, task)
@@ -67,7 +73,14 @@ def evaluate(task: Task, plan: Plan) -> Costs:
 
 
 def by_stage(costs: Costs) -> dict[str, Value]:
-    """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'."""
+    """One plan's memory and time by pipeline rank: memory.PARTS, 'total' and 'seconds'.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(pp=4, recompute="full"))
+    >>> bool(by_stage(costs)["total"].argmax() == costs.worst_rank)
+    True
+    """
     detail = simulate(costs.task, costs.plans.take(0), stage_placement.every_rank)
     (group,) = detail.groups
     parts = group.rank_bytes(int(group.zero[0]))

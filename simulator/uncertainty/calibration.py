@@ -74,7 +74,11 @@ class Calibration:
 
 def calibrated(task: Task, calibration: Calibration) -> Task:
     """The task with its constants where the calibration has them; InputError where that is of
-    another stack or machine."""
+    another stack or machine.
+
+    >>> calibration = read_calibration("mine.calibration.toml")  # doctest: +SKIP
+    >>> task = calibrated(task, calibration)  # doctest: +SKIP
+    """
     machine = task.cluster.accelerator.name
     if (calibration.software, calibration.accelerator) != (task.software.name, machine):
         raise InputError(
@@ -99,7 +103,11 @@ def _holding(software: Software, factor: float) -> Software:
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """A calibration from its file; InputError for any other."""
+    """A calibration from its file; InputError for any other.
+
+    >>> read_calibration("mine.calibration.toml").steps  # doctest: +SKIP
+    3
+    """
     name = names.path(str(path), "calibration")
     file = read_tree(name, ())
     tree = file.get(SECTION)

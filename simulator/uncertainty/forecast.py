@@ -103,5 +103,13 @@ class Forecast:
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:
-    """Seconds between which a share `level` of such runs lies, of each plan [row]."""
+    """Seconds between which a share `level` of such runs lies, of each plan [row].
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(tp=2, recompute="full"))
+    >>> low, high = step_interval(costs)
+    >>> bool(low[0] < costs.step_seconds < high[0])
+    True
+    """
     return Forecast.of(costs.task, costs.plans).interval(level)

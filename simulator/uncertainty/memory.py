@@ -104,7 +104,14 @@ def spread_of(task: Task) -> Spread:
 
 
 def probability_fits(costs: Costs) -> Any:
-    """Probability that each plan fits [row], of the GPU or, where it is fuller, the host."""
+    """Probability that each plan fits [row], of the GPU or, where it is fuller, the host.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> costs = evaluate(task, Plan(tp=2, recompute="full"))
+    >>> probability_fits(costs) > 0.95
+    True
+    """
     share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
     spread, scale = spread_of(costs.task), scale_of(costs.task, costs.plans.table())
     out = probability(-np.log(share), spread, scale)

@@ -40,7 +40,13 @@ LARGEST_PEAK = 1.03
 
 @dataclass(frozen=True)
 class TimedStep:
-    """One run: its measured step, its peak of memory, or that it ran out of it."""
+    """One run: its measured step, its peak of memory, or that it ran out of it.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> TimedStep(task, Plan(tp=2), 1.9, "run 1")
+    TimedStep(Plan('tp=2'), 1.9 s, 'run 1')
+    """
 
     task: Task
     plan: Plan
@@ -56,6 +62,10 @@ class TimedStep:
     def ran_out(self) -> bool:
         """Whether it ran out of memory."""
         return self.seconds is None
+
+    def __repr__(self) -> str:
+        said = "out of memory" if self.seconds is None else f"{self.seconds:.4g} s"
+        return f"TimedStep({self.plan!r}, {said}, {self.where!r})"
 
 
 @dataclass(frozen=True)

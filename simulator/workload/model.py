@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..base.errors import InputError
+from ..base.units import format_count
 from .blocks import Block, ListedLayer
 from .hf_config import config_arguments, read_json
 from .layer_list import network_arguments, read_layer_list
@@ -38,7 +39,11 @@ COMPONENTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A decoder-only transformer, its layers as kinds and an order."""
+    """A decoder-only transformer, its layers as kinds and an order.
+
+    >>> Model.preset("llama-7b")
+    Model('llama-7b', 6.738 B parameters)
+    """
 
     name: str
     hidden: int
@@ -90,6 +95,10 @@ class Model:
             raise InputError(f"{model.name}: $: {sizes}; at most {MOST_PARAMETERS:.0e}")
         return model
 
+    def __repr__(self) -> str:
+        size = format_count(self.parameters)
+        return f"{type(self).__name__}({self.name!r}, {size} parameters)"
+
     @property
     def layers(self) -> int:
         return len(self.order)
@@ -136,7 +145,7 @@ class Model:
         return self.parameters - idle
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Network(Model):
     """Any network as a list of layers: distinct ones and their order.
 

@@ -66,7 +66,11 @@ def preset_arguments(name: str) -> dict[str, Any]:
 
 
 def preset_names() -> list[str]:
-    """Every published model, as the file orders them, then the networks."""
+    """Every published model, as the file orders them, then the networks.
+
+    >>> "llama-3.1-8b" in preset_names()
+    True
+    """
     return [*_published(), *hub_models().configs, *network_names()]
 
 

@@ -1,4 +1,4 @@
-"""Speed of search and evaluation: prints the README's table as Markdown.
+"""Speed of search and evaluation: prints the table of docs/search.md.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/search_speed.py
 

@@ -1,4 +1,4 @@
-"""Errors of ways to synchronise: the README's figures of published ResNet and BERT runs.
+"""Errors of ways to synchronise: figures of published ResNet and BERT runs.
 
     python tests/benchmarks/synchronisation.py
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from .options import OPTIONS
 from .parser import Option, whole
+from .task_options import VERBOSE
 
 _STEP = (
     "--model",
@@ -86,6 +87,7 @@ OWN = (
     ),
     Option(flag="--gpus", value="N", read=whole, verbs=("import", "fit"), help="GPUs of the run"),
     Option(flag="--nodes", value="N", read=whole, verbs=("import", "fit"), help="nodes of it"),
+    replace(VERBOSE, verbs=("fit", "show")),
     Option(flag="--json", verbs=("import", "fit", "show"), help="one JSON object, SI units"),
     Option(flag="--quiet", verbs=("import", "fit", "show"), help="no warnings"),
 )

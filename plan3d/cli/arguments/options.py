@@ -25,6 +25,7 @@ from .task_options import (
     TASK_OPTIONS,
     TRAINING,
     VALIDATE,
+    VERBOSE,
 )
 from .tune_options import TUNE_OPTIONS
 
@@ -34,7 +35,6 @@ OPTIONS = (
         flag="--plan",
         value="PLAN",
         read=words,
-        required=True,
         completes="file",
         verbs=ONE,
         help="'tp=8 pp=8 recompute=full', a file, or result.json#3 (third plan of a saved search)",
@@ -96,7 +96,13 @@ OPTIONS = (
         verbs=COMPARE,
         help="what to compare (default: all backends that draw at random)",
     ),
-    Option(flag="--top", value="K", read=whole, default=10, verbs=SEARCH, help="plans shown (10)"),
+    Option(
+        flag="--top",
+        value="K",
+        read=whole,
+        verbs=SEARCH,
+        help="plans ranked (10; the first screen shows 5)",
+    ),
     Option(
         flag="--all-plans",
         verbs=SEARCH,
@@ -271,6 +277,7 @@ OPTIONS = (
     *SWEEP_OPTIONS,
     *TUNE_OPTIONS,
     *LAUNCH_OPTIONS,
+    VERBOSE,
     Option(flag="--json", verbs=EVERY, help="one JSON object on stdout, SI units"),
     Option(flag="--quiet", verbs=EVERY, help="no progress and no warnings"),
 )

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from plan3d.simulator.base import names, units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-TOP = ("--help", "--version", "--print-completion", "--traceback")
+TOP = ("--help", "--version", "--traceback")
 """Options before the verb."""
 LARGEST = 1e30
 """Of any number that is no count, in SI units; its inverse is the least."""
@@ -31,18 +31,25 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message.replace("argument ", "", 1))
 
     def parse(
-        self, arguments: Sequence[str], verb: str, options: Sequence[Option]
+        self,
+        arguments: Sequence[str],
+        verb: str,
+        options: Sequence[Option],
+        takes_words: bool = False,
     ) -> argparse.Namespace:
-        """Parse all arguments; an unknown option is answered with the nearest known."""
+        """Parse all arguments, words without a flag into `words` where a verb takes them; an
+        unknown option is answered with the nearest known."""
         known = [o.flag for o in options if verb in o.verbs]
         known += ["--help", "--help-fields"] if verb else [*TOP]
         for word in arguments:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in (*known, *TOP, "--"):
                 raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
-        args, unknown = self.parse_known_args(arguments)
+        args, rest = self.parse_known_args(arguments)
+        unknown = [word for word in rest if word.startswith("-") or not takes_words]
         if unknown:
             raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
+        args.words = [text(word, "argument") for word in rest]
         return args
 
 
@@ -140,7 +147,8 @@ class Option:
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it on a parser."""
         if not self.value:
-            parser.add_argument(self.flag, action="store_true", help=self.help)
+            names = filter(None, (self.short, self.flag))
+            parser.add_argument(*names, action="store_true", help=self.help)
             return
         action = parser.add_argument(
             *filter(None, (self.short, self.flag)),

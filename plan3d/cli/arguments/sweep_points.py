@@ -99,13 +99,11 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     """One combination of values; `base` receives the GPUs that the given batch belongs to."""
     from plan3d.search.whatif import sweep
 
-    from . import framework_arguments, task_arguments
+    from . import framework_arguments, positional, task_arguments
 
     own = argparse.Namespace(**vars(args))
     settings, fields = _settings(own, varied)
-    for name in ("model", "cluster"):
-        if getattr(own, name) is None:
-            raise InputError(f"the following is required: --{name}")
+    positional.check_complete(own)
     task = task_arguments.task_of(own)
     if args.weak:
         task = _grown(task, base)

@@ -18,10 +18,8 @@ from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import preset_names
 
-from . import adapter_arguments, framework_arguments, goal_arguments
+from . import adapter_arguments, framework_arguments, goal_arguments, usual_sizes
 
-ROUND = 0.05
-"""A published batch is a rounded number of tokens: by how much sequences may differ from it."""
 AUTO_SHARES = "0,25,50,75,100"
 """Percents that a search tries of what may be on the host, where auto is asked for."""
 PLAN_FIELDS = ("precision", "optimizer", "tp_grid", "offload_optimizer", "offload_activations")
@@ -90,15 +88,16 @@ def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
     model = with_imbalance_of(model_of(args.model), args)
-    adapters = adapter_arguments.adapters_of(args)
-    sequence = _sequence(args, model, adapters is not None)
-    batch = stated_batch(args, sequence)
-    stack = args.software
+    adapters, cluster = adapter_arguments.adapters_of(args), cluster_of(args)
+    longest = adapter_arguments.usual_sequence(model.sequence) if adapters else None
+    sequence = usual_sizes.sequence_of(model, args.sequence or longest)
+    batch, stack = stated_batch(args, sequence), args.software
     if adapters:
         batch = adapter_arguments.BATCH if batch is None else batch
         stack = stack or adapter_arguments.SOFTWARE
-    batch = published_batch(model, sequence) if batch is None else batch
-    asked = replace(question(model, cluster_of(args), sequence, batch, stack), adapters=adapters)
+    usual = usual_sizes.usual_batch
+    batch = usual(args, model, sequence, cluster.gpus) if batch is None else batch
+    asked = replace(question(model, cluster, sequence, batch, stack), adapters=adapters)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
     asked = replace(asked, documents=documents_of(args))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
@@ -120,18 +119,6 @@ def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
     if wrong is not None or not words:
         raise InputError(f"--documents: {wrong or 'nothing'!r} is no length in whole tokens"[:120])
     return tuple(int(word) for word in words)
-
-
-def _sequence(args: argparse.Namespace, model: Model, tunes: bool) -> int:
-    """Tokens of a sequence: as asked, or as the model was trained or is usually fine-tuned."""
-    if args.sequence is not None:
-        if args.sequence < 1:
-            raise InputError(f"--sequence {args.sequence} must be at least 1")
-        return int(args.sequence)
-    sequence = adapter_arguments.usual_sequence(model.sequence) if tunes else model.sequence
-    if not sequence:
-        raise InputError(f"{model.name} states no sequence length: give --sequence")
-    return sequence
 
 
 def with_calibration(args: argparse.Namespace, task: Task) -> Task:
@@ -173,23 +160,6 @@ def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
             f"nearest: {', '.join(map(str, near))}"
         )
     return int(batch)
-
-
-def published_batch(model: Model, sequence: int) -> int:
-    """Sequences of the model's published batch.
-
-    Publications round tokens ('3.2 M'), which seldom divides into sequences: then the multiple
-    of the largest power of two within ROUND of it, which is how such batches are chosen.
-    """
-    if not model.batch_tokens:
-        raise InputError(f"{model.name} states no batch: give --global-batch (sequences)")
-    exact, rest = divmod(model.batch_tokens, sequence)
-    if not rest:
-        return exact
-    wanted, unit = model.batch_tokens / sequence, 1
-    while abs(round(wanted / (2 * unit)) * 2 * unit - wanted) <= ROUND * wanted:
-        unit *= 2
-    return max(round(wanted / unit) * unit, 1)
 
 
 def tokens_of(args: argparse.Namespace, model: Model) -> float | None:

@@ -37,13 +37,19 @@ REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
 FITS = ("fits",)
-EVERY = (*ASKING, *FITS, "validate", "models", "clusters", "software", "systems")
+LISTING = ("models", "clusters", "software", "systems")
+EVERY = (*ASKING, *FITS, "validate", *LISTING)
 
+VERBOSE = Option(
+    flag="--verbose",
+    short="-v",
+    verbs=(*EVERY, "help"),
+    help="everything: all tables, reasons and assumptions",
+)
 TASK_OPTIONS = (
     Option(
         flag="--model",
         value="M",
-        required=True,
         verbs=(*ASKED, *FITS),
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
@@ -51,7 +57,6 @@ TASK_OPTIONS = (
     Option(
         flag="--cluster",
         value="C",
-        required=True,
         verbs=(*ASKED, *FITS),
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
@@ -79,7 +84,7 @@ TASK_OPTIONS = (
         value="S",
         read=whole,
         verbs=(*ASKING, *FITS),
-        help="tokens of one sequence (default: the model's published one)",
+        help="tokens of one sequence (default: the model's)",
     ),
     Option(
         flag="--documents",
@@ -93,7 +98,7 @@ TASK_OPTIONS = (
         value="B",
         read=whole,
         verbs=(*ASKING, *FITS),
-        help="sequences of one step (default: the model's published batch)",
+        help="sequences of one step (default: the published ones, at most 65,536 tokens a GPU)",
     ),
     Option(
         flag="--global-batch-tokens",

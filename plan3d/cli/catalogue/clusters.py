@@ -104,7 +104,11 @@ def _profile_record(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, **profile.texts, "numbers": numbers, "tables": tables}
 
 
-ABOUT = "List the profiles, or show one."
+ABOUT = """List the hardware profiles, or show every number of one with its source.
+
+  plan3d clusters
+  plan3d clusters h100-sxm
+  plan3d clusters mine.toml --json"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -91,7 +91,11 @@ def model_tables(name: str) -> tuple[list[str], list[Table], dict[str, Any]]:
     )
 
 
-ABOUT = "List the presets, or show one model."
+ABOUT = """List the models, or show the parameters of one by component.
+
+  plan3d models
+  plan3d models llama-3.1-8b
+  plan3d models config.json --json"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -104,13 +104,14 @@ def _unit(field: str) -> dict[str, str]:
     return {"unit": si_unit(QUANTITIES[field].dimension)} if field in QUANTITIES else {}
 
 
-ABOUT = """List the training stacks that --software knows, or show every field of one: value, kind,
-source, and the published runs that it was learned from.
+ABOUT = """List the training stacks that --software knows, or show every field of one:
+value, kind, source, and the published runs that it was learned from.
 
+  plan3d software
   plan3d software nanotron
   plan3d software mystack.toml --json"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """List the stacks, or show one."""
-    return show(Catalogue(software_records, software_table, stack_tables), args)
+    return show(Catalogue(software_records, software_table, stack_tables, 2), args)

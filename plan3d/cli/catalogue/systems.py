@@ -57,10 +57,11 @@ def _said(field: str, values: Values) -> list[str]:
 
 ABOUT = """List the systems that --system knows, or show what one holds.
 
+  plan3d systems
   plan3d systems gpipe
-  plan3d compare --systems all --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64"""
+  plan3d compare gpt3-6.7b a100-80gb-sxm 64 --systems all"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """List the systems, or show one."""
-    return show(Catalogue(systems_records, systems_table, system_tables), args)
+    return show(Catalogue(systems_records, systems_table, system_tables, 2), args)

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
 ABOUT = """Measure a machine and fit a hardware profile to it.
 
-  plan3d calibrate measure --out run/                      on the GPU; needs torch
-  plan3d calibrate import nccl.txt train.log --out m.csv   what other tools measured
+  plan3d calibrate measure --out run/                      # on the GPU; torch
+  plan3d calibrate import nccl.txt train.log --out m.csv   # from other tools
   plan3d calibrate fit run/measurements.csv --base h100-sxm --out mine.toml
-  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml    timed steps, 16 shapes of layers
-  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
+  plan3d calibrate fit runs.csv --base h100-sxm --out mine.toml   # timed steps
+  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 \\
       --plan "tp=2 pp=2 micro_batch=2" --seconds 4.2 --out mine.calibration.toml
-  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png --csv beside.csv
+  plan3d calibrate show run/measurements.csv --profile mine.toml --plot fit.png
 
-Timed layers, and timed steps in the columns of published_runs.csv, become a table of layers for one
-stack (--software). The written profile is used as --cluster mine.toml. Exit code 4: the data cannot
+Timed layers, and timed steps in the columns of published_runs.csv (16 shapes of
+layers and more), become a table of layers for one stack (--software). The
+written profile is used as --cluster mine.toml. Exit code 4: the data cannot
 support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
@@ -50,10 +51,13 @@ SUBVERBS = {
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Add the sub-verbs to the parser of `plan3d calibrate`."""
-    layout = argparse.RawDescriptionHelpFormatter
+    layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=80)
     subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
     for name, short in SUBVERBS.items():
-        sub = subs.add_parser(name, help=short, description=short, formatter_class=layout)
+        usage = f"plan3d calibrate {name} [options] ..."
+        sub = subs.add_parser(
+            name, help=short, description=short, usage=usage, formatter_class=layout
+        )
         if name == "measure":
             measuring.declare(sub)
             continue
@@ -182,7 +186,7 @@ def _fit(args: argparse.Namespace) -> int:
     if args.json:
         print_json(fit_record(args.base, args.out, calibration, result))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     for shown in fit_tables(calibration, result):
         screen.table(shown)
     if args.out is not None:
@@ -257,5 +261,5 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print_json(show_record(args.profile, fits))
     else:
-        Screen().table(show_table(args.profile, fits))
+        Screen(args.verbose).table(show_table(args.profile, fits))
     return 0

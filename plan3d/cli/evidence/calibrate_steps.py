@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from plan3d.simulator.base.units import GIB, is_whole, parse_bytes
 
 from ..arguments.options import OPTIONS
 from ..arguments.parser import Option, seconds, text, words
-from ..arguments.task_options import TASK_OPTIONS
+from ..arguments.task_options import TASK_OPTIONS, VERBOSE
 from ..screen.output import Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ OWN = (
         completes="file",
         help="calibration to write, a .toml; without it only the errors are printed",
     ),
+    VERBOSE,
     Option(flag="--json", help="one JSON object, SI units"),
 )
 
@@ -90,7 +92,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     setattr(files, "completes", "file")  # noqa: B010
     asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
     for option in (*asked, *OWN):
-        option.add_to(parser)
+        needed = option.flag in ("--model", "--cluster")
+        replace(option, required=needed).add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(record(learned))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     if learned.steps:
         screen.table(_step_table(learned))
         screen.table(_constant_table(learned))

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     if args.json:
         print_json({"plan3d": views.version(), **record})
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.table(_few_shot(record["few_shot"]))
     if record["choices"]:
         screen.table(_choices(record["choices"]))

@@ -16,7 +16,7 @@ from plan3d.simulator.base.text_tables import Table
 
 from ..screen import plot_file
 from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
-from . import memory_tables
+from . import memory_tables, validate_brief
 from .memory_tables import percent
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ CROSS_NOTES = (
 
 ABOUT = """Predict published measured runs and say how far off the predictions are.
 
+  plan3d validate
   plan3d validate --source megatron_sc21 --plot sc21.png
-  plan3d validate --runs ours.csv --calibration mine.toml"""
+  plan3d validate --runs mine.csv --leave-origin-out --steps 0,3,5
+  plan3d validate --runs mine.csv --calibration mine.toml"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -110,7 +112,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = {"plan3d": views.version(), **validation.record}
         print_json(record)
     else:
-        _print(validation.record)
+        _print(Screen(args.verbose), validation.record)
     return 0
 
 
@@ -149,7 +151,7 @@ def _cross_validate(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"plan3d": views.version(), **record})
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     screen.table(_held_out_table(record["parts"], record["pooled"]))
     if any(r["scalars"] for r in record["parts"].values()):
         screen.table(_scalar_table(record["parts"]))
@@ -211,9 +213,12 @@ def _interval_table(intervals: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(title="measured over predicted", headers=headers, rows=tuple(rows))
 
 
-def _print(record: Mapping[str, Any]) -> None:
-    screen = Screen()
+def _print(screen: Screen, record: Mapping[str, Any]) -> None:
     every = {**record["sources"], "overall": record["overall"]}
+    if not screen.details:
+        table = _time_table("step time by source", every)
+        validate_brief.print_scores(screen, record["overall"], table, (NOTES[0], NOTES[-1]))
+        return
     screen.table(_time_table("step time, and choosing by it", every))
     subsets = {name: part["pooled"] for name, part in record["subsets"].items()}
     screen.table(_time_table("the same for parts of the rows, pooled", subsets))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
@@ -22,9 +21,10 @@ ABOUT = """Write a plan as the launch file of a training framework.
 
   plan3d export "tp=2 pp=2 micro_batch=2" --to megatron -o plan.sh \\
       --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512
-  plan3d export result.json#3 --to torchtitan     (third plan of a saved `search --json`)
+  plan3d export result.json#3 --to torchtitan     # third plan of a saved search
+  plan3d export result.json#1 --to nanotron --with recompute=full
 
-What a framework cannot run is refused by name; --with replaces a field of the plan."""
+What a framework cannot run is refused by name; --with replaces a field."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -103,8 +103,9 @@ def refusal_line(result: SearchResult) -> list[str]:
     return [f"plan{plural} {which} cannot be launched by {framework.title}: {reasons[0]}{more}"]
 
 
-def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
-    """The command that writes the best plan for the first framework that can run it."""
+def launch_words(result: SearchResult, args: argparse.Namespace) -> list[str]:
+    """The words of the command that writes the best plan for the first framework that can run it;
+    none where no framework can."""
     from ...launch_files.exporter import refusals
     from ...launch_files.registry import EXPORTERS
 
@@ -122,4 +123,4 @@ def launch_line(result: SearchResult, args: argparse.Namespace) -> list[str]:
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
     named = args.software or (args.framework and task.software.name != DEFAULT_SOFTWARE)
     words += ["--software", task.software.name] if named else []
-    return [f"Launch it: {shlex.join(words)}"]
+    return words

@@ -24,10 +24,12 @@ LARGEST = 2_000_000
 ABOUT = """Read a launch file of a training framework as task and plan.
 
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
-  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan --with recompute=full
+  plan3d import job.yaml --cluster h100-sxm --gpus 64 --json
+  plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan \\
+      --with recompute=full
 
-What the file does not say is asked for by name; flags that plan3d does not know are listed, and
-kept when the plan is written again for the same framework (--to)."""
+What the file does not say is asked for by name; flags that plan3d does not know
+are listed, and kept when the plan is written again for the same framework."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(found))
     else:
-        _print(Screen(), found)
+        _print(Screen(args.verbose), found)
     return 0
 
 
@@ -147,9 +149,10 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
         predicted = views.estimate_record(costs, None, None)
         print_json({**record(found), **predicted})
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
     _print(screen, found)
-    screen.lines([views.peak_line(costs)])
+    if args.verbose:
+        screen.lines([views.peak_line(costs)])
     print_costs(screen, costs)
     return 0
 

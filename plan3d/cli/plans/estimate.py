@@ -9,8 +9,9 @@ from ..screen.output import Progress, Screen, print_json
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
 
-  plan3d estimate --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "tp=2 pp=2 micro_batch=2 recompute=selective" """
+  plan3d estimate llama-3.1-8b h100-sxm 64 --plan "tp=2 pp=2 micro_batch=2"
+  plan3d estimate llama-7b a100-80gb-sxm 8 --plan "zero=3" --offload-optimizer
+  plan3d estimate llama-3.1-70b h100-sxm 64 --plan "result.json#3" --json"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -22,7 +23,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     plan = plan_arguments.plan_of(args)
     from plan3d.simulator.step.evaluate import evaluate
 
-    from ..screen import goodput_view, views
+    from ..screen import goodput_view, plan_brief, views
     from ..screen.costs_view import print_costs
 
     costs = evaluate(task, plan)
@@ -31,7 +32,11 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         goodput_view.with_failures(record["plans"], costs, tokens, args.price, reliability)
         print_json(record | system_arguments.record(args))
         return 0
-    screen = Screen()
+    screen = Screen(args.verbose)
+    if not args.verbose:
+        system = [("system", line) for line in system_arguments.line(args)]
+        plan_brief.print_plan(screen, costs, tokens, args.price, args, system)
+        return 0
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])
     if tokens is not None:
         screen.lines([views.training_line(costs, tokens, args.price)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, whole_percent
+from plan3d.simulator.base.units import GIB
 
 from ..screen.output import Progress, Screen, print_json, warn, write_whole
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 ABOUT = """Explain one plan: where its time and memory go, and what one change would do.
 
-  plan3d explain --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "tp=2 pp=2" --against tp=4
-  plan3d explain pretrain.sh --cluster h100-sxm --gpus 64 --measured-step 4.2s
+  plan3d explain pretrain.sh h100-sxm 64 --measured-step 4.2s
+  plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --against tp=4
+  plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
 
-Edits keep the plan's other fields; dp fills the GPUs, and what follows from a field follows."""
+Edits keep the plan's other fields; dp fills the GPUs, and what follows from a
+field follows."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from plan3d.search.whatif.explanation import explain as explained
 
     from ..arguments import framework_arguments
-    from ..screen import plot_file
+    from ..screen import explain_brief, plot_file
 
     form = plot_file.form_of(args.plot)
     task, plan = _asked(args) if args.file is None else _of_file(args)
@@ -47,10 +48,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
     if args.json:
-        told = {} if measured is None else {"measured": measured.record}
-        print_json({**record(found, args.against), **told})
+        own = {} if measured is None else {"measured": measured.record}
+        print_json({**record(found, args.against), **own})
+    elif args.verbose:
+        _print(Screen(True), found, args.against, measured)
     else:
-        _print(found, args.against, [] if measured is None else measured.lines)
+        told = None if measured is None else (measured.lines, measured.checks)
+        explain_brief.print_answer(Screen(), found, args, told)
     return 0
 
 
@@ -58,9 +62,6 @@ def _asked(args: argparse.Namespace) -> tuple[Task, Plan]:
     """The task and the plan of the options."""
     from ..arguments import plan_arguments, task_arguments
 
-    missing = [f"--{name}" for name in ("model", "cluster", "plan") if getattr(args, name) is None]
-    if missing:
-        raise InputError(f"the following arguments are required: {', '.join(missing)}")
     return task_arguments.task_of(args), plan_arguments.plan_of(args)
 
 
@@ -122,17 +123,22 @@ def record(found: Explanation, asked: str | None) -> dict[str, Any]:
     return out
 
 
-def _print(found: Explanation, asked: str | None, measured: list[str]) -> None:
+def _print(
+    screen: Screen, found: Explanation, asked: str | None, measured: Measured | None
+) -> None:
     from plan3d.simulator.reporting import report, why
 
     from ..screen import views
+    from ..screen.explain_brief import edit_table
 
-    costs, screen = found.costs, Screen()
+    costs = found.costs
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
     screen.lines([f"Plan: {report.summary(costs)}", *views.anchor_lines(costs)])
     print()
-    screen.section("The measured step", measured)
+    if measured is not None:
+        screen.section("The measured step", measured.lines)
+        screen.section("To check, where the two disagree", measured.checks)
     if found.against is not None:
         screen.section(f"Why not {asked}?", list(found.against.sentences))
     screen.table(_waterfall_table(found))
@@ -140,9 +146,9 @@ def _print(found: Explanation, asked: str | None, measured: list[str]) -> None:
     screen.lines([found.binding])
     print()
     if found.best_edits:
-        screen.table(_edit_table("The best single edits that fit", found.best_edits))
+        screen.table(edit_table("The best single edits that fit", found.best_edits))
     if found.larger_edits:
-        screen.table(_edit_table("Faster, but larger than a GPU", found.larger_edits))
+        screen.table(edit_table("Faster, but larger than a GPU", found.larger_edits))
     screen.table(_sensitivity_table(found))
     screen.table(_capacity_table(found))
     screen.section("What matters", found.matters)
@@ -164,23 +170,6 @@ def _waterfall_table(found: Explanation) -> Table:
     step = ("predicted step", f"{costs.step_seconds:.4g}", "100.0", f"{100 * costs.mfu:.1f}")
     headers = ("from ideal to predicted", "s", "MFU points", "MFU % if free")
     return Table(headers=headers, rows=(*rows, step), marked=len(rows))
-
-
-def _edit_table(title: str, records: list[dict[str, Any]]) -> Table:
-    rows = tuple(
-        (
-            r["edit"],
-            f"{r['step_seconds']:.4g}",
-            f"{100 * r['step_change']:+.1f}",
-            f"{r['memory_bytes'] / GIB:.1f}",
-            f"{r['memory_change_bytes'] / GIB:+.1f}",
-            whole_percent(r["probability_fits"]),
-            r["verdict"],
-        )
-        for r in records
-    )
-    headers = ("edit", "step s", "change %", "mem GiB", "change GiB", "fits %", "verdict")
-    return Table(title=title, headers=headers, rows=rows, words=frozenset({0, 6}))
 
 
 def _sensitivity_table(found: Explanation) -> Table:

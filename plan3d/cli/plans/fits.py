@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
 
-  plan3d fits --model llama-3.1-8b --cluster a100-80gb-sxm [--gpus 2] [--sequence 4096]
+  plan3d fits llama-3.1-8b rtx-4090
+  plan3d fits llama-3.1-70b h100-sxm 8 --sequence 4096
+  plan3d fits config.json a100-80gb-sxm 2 --lora-rank 64 --json
 
 Of each way the largest micro-batch that fits with probability 0.95, the ZeRO stage
 that this needs, and the longest sequence with a micro-batch of one."""
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = {**views.question_record(task), "ways": [fit.record() for fit in found]}
         print_json({**record, "not_modelled": left_out})
     else:
-        _print(task, precision, found, left_out)
+        _print(Screen(args.verbose), task, precision, found, left_out)
     return 0 if any(fit.fits for fit in found) else NoFeasiblePlanError.exit_code
 
 
@@ -79,7 +81,9 @@ def _usual_precision(task: Task) -> str:
     return "bf16" if "bf16" in task.cluster.accelerator.peak else "fp16"
 
 
-def _print(task: Task, precision: str, found: list[Fit], left_out: list[str]) -> None:
+def _print(
+    screen: Screen, task: Task, precision: str, found: list[Fit], left_out: list[str]
+) -> None:
     model, accelerator = task.model, task.cluster.accelerator
     print(f"{model.name}, {format_count(model.parameters)} parameters, on {task.gpus} x "
           f"{accelerator.name} of {accelerator.memory / GIB:.1f} GiB")  # fmt: skip
@@ -87,7 +91,7 @@ def _print(task: Task, precision: str, found: list[Fit], left_out: list[str]) ->
           f"{precision}, software {task.software.name}\n")  # fmt: skip
     best = max((fit for fit in found if fit.fits), key=_speed, default=None)
     marked = -1 if best is None else found.index(best)
-    Screen().table(Table(headers=HEADERS, rows=tuple(map(_row, found)), marked=marked))
+    screen.table(Table(headers=HEADERS, rows=tuple(map(_row, found)), marked=marked))
     told = "* fastest that fits; micro: the largest that fits with probability 0.95"
     if best is None:
         told = "nothing fits with probability 0.95: the smallest of each is shown"

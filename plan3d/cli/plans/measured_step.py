@@ -20,8 +20,27 @@ from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 
-WORTH_SAYING = 0.005
+WORTH_SAYING = 0.01
 """Share of the step that a constant's move must be to be named."""
+DISAGREES = 0.05
+"""Relative difference of measured and predicted from which there is something to check."""
+CHECKED = 3
+"""Causes that are to be checked besides the run itself."""
+THE_RUN = "GPUs, batch, sequence and plan are the run's; a median of 10 steps after warm-up"
+WHOLE = "the timed step is a whole one: every micro-batch, synchronisation and the optimizer"
+CAUSES = {
+    "gemm": "clocks and power of the GPUs under load; that matrix products run in this precision",
+    "memory_bound": "fused kernels of norms, rotary embedding and loss are on",
+    "attention": "a flash attention kernel runs, and which",
+    "floor": "the host keeps up with launches: CPU threads, pinning, CUDA graphs",
+    "step": "data loading, logging and checkpoints inside the timed step",
+    "fast_bandwidth": "nccl-tests inside a node beside 'plan3d clusters NAME'",
+    "fast_latency": "nccl-tests of small messages inside a node",
+    "network_bandwidth": "nccl-tests across nodes; all NICs in use; other jobs on the network",
+    "network_latency": "nccl-tests of small messages across nodes",
+    "contention": "overlap is on, and how many SMs NCCL takes",
+}
+"""What to check where a step is slower than predicted, by the constant that would explain it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,16 @@ class Measured:
         return out + ([f"likeliest share of the step: {', '.join(told)}"] if told else [])
 
     @property
+    def checks(self) -> list[str]:
+        """What to check where measured and predicted disagree, the likeliest first."""
+        if abs(self.seconds / self.predicted - 1) < DISAGREES:
+            return []
+        if self.seconds < self.predicted:
+            return [THE_RUN, WHOLE]
+        likely = [CAUSES[name] for name, move in self.moves.items() if move > 0 and name in CAUSES]
+        return [THE_RUN, *likely[:CHECKED]]
+
+    @property
     def record(self) -> dict[str, Any]:
         """The JSON object."""
         return {
@@ -87,4 +116,5 @@ class Measured:
             "predicted_interval": list(self.interval),
             "conditioned_seconds": self.conditioned,
             "moves": self.moves,
+            "checks": self.checks,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from plan3d.simulator.analysis.goodput import Reliability
     from plan3d.simulator.step.costs import Costs
 
-
+TOP = 10
+"""Plans that are ranked where the user does not say how many."""
 ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
-  plan3d search --model gpt3-175b --cluster a100-80gb-sxm --gpus 1024 --global-batch 1536"""
+  plan3d search llama-3.1-8b h100-sxm 64
+  plan3d search llama-3.1-70b h100-sxm --tokens 2T --days 60 --price 2.5
+  plan3d search config.json h200-sxm 256 --framework torchtitan"""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     try:
         with ProgressBar(args.quiet, progress) as bar:
             found = _find(args, task, tokens, reliability, {**options, "progress": bar})
-            result = climbed(found, choose, args.top) if options["families"] else found
+            result = climbed(found, choose, args.top or TOP) if options["families"] else found
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))
@@ -188,10 +192,19 @@ def _print_search(
     tokens: float | None,
     infeasible: list[str],
 ) -> None:
-    from ..screen import search_view, views
+    from ..screen import search_brief, search_view, views
     from ..screen.costs_view import print_plan, print_ranking
 
-    screen = Screen()
+    screen = Screen(args.verbose)
+    if not args.verbose:
+        if result.costs is None:
+            search_brief.print_none(screen, result, infeasible)
+        else:
+            listed = _first(result, args.top or search_brief.LISTED)
+            launch, refused = export.launch_words(result, args), export.refusal_line(listed)
+            search_brief.print_best(screen, listed, args, tokens, launch, refused)
+            _print_frontier(screen, result, args, tokens)
+        return
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])
     if result.costs is None:
         print()
@@ -209,9 +222,32 @@ def _print_search(
         screen.lines(_failure_lines(result.costs, args, tokens))
     screen.lines(views.accuracy_lines(result.costs))
     print()
-    if args.pareto and result.frontier is not None:
-        print("Frontier of time against memory: no plan is both faster and smaller")
-        print_ranking(screen, search_view.spread(result.frontier, args.top), args, tokens, False)
+    _print_frontier(screen, result, args, tokens)
     print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
-    for line in export.launch_line(result, args):
-        print(line)
+    words = export.launch_words(result, args)
+    if words:
+        screen.command(words, "Launch it")
+
+
+def _first(result: SearchResult, count: int) -> SearchResult:
+    """The result with the first of its plans."""
+    import numpy as np
+
+    rows, families = np.arange(len(result.plans))[:count], result.families
+    assert result.costs is not None
+    kept = None if families is None else families.take(rows)
+    return replace(result, costs=result.costs.take(rows), families=kept)
+
+
+def _print_frontier(
+    screen: Screen, result: SearchResult, args: argparse.Namespace, tokens: float | None
+) -> None:
+    """The frontier of --pareto."""
+    from ..screen import search_view
+    from ..screen.costs_view import print_ranking
+
+    if not args.pareto or result.frontier is None:
+        return
+    print("Frontier of time against memory: no plan is both faster and smaller")
+    shown = search_view.spread(result.frontier, args.top or TOP)
+    print_ranking(screen, shown, args, tokens, False)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 ABOUT = """Simulate the pipeline of one plan, operation by operation.
 
-  plan3d timeline --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512 \\
-      --plan "pp=8 micro_batch=4 schedule=zb-h1" --trace step.json --gantt step.png
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8 schedule=zb-h1"
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --gantt step.png
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --trace step.json
 
 Open the trace at https://ui.perfetto.dev."""
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(x))
     else:
-        _print(x)
+        _print(Screen(args.verbose), x)
     return 0
 
 
@@ -111,13 +112,16 @@ def critical(x: PlanTimeline) -> dict[str, Any]:
     return {"operations": int(path.size), "longest_on_rank": longest, "seconds": out}
 
 
-def _print(x: PlanTimeline) -> None:
+def _print(screen: Screen, x: PlanTimeline) -> None:
     from ..screen import views
 
-    screen = Screen()
-    screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
-    print()
-    screen.lines(_summary(x))
+    if screen.details:
+        screen.lines([*views.header(x.task), f"Plan: {x.plan}"])
+        print()
+        screen.lines(_summary(x))
+    else:
+        screen.lines(_summary(x))
+        screen.lines([*views.header(x.task)[:1], f"Plan: {x.plan}"])
     print()
     rows = tuple(
         (

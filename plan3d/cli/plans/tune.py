@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 ABOUT = """Time a few plans on your own machine, and know which is the best.
 
-  plan3d tune --framework megatron --model llama-7b --cluster h100-sxm --gpus 64 \\
-      --global-batch 512 --logs runs --next 3
+  plan3d tune llama-7b h100-sxm 64 --framework megatron --logs runs --next 3
+  plan3d tune llama-7b h100-sxm 64 --framework torchtitan --logs runs --worth 5%
+  plan3d tune llama-7b h100-sxm 64 --framework megatron --logs runs \\
+      --launch "bash start.sh {script}"
 
-writes runs/run-001.sh to run-003.sh. Start them, let each print into its log (run-001.log), and
-ask again: logs are read, constants and probabilities updated, the next launch files written, until
-one more run is not expected to gain --worth. With --launch "bash start.sh {script}" it starts them
-itself, one at a time, and chooses the next after each."""
+writes runs/run-001.sh to run-003.sh. Start them, let each print into its log
+(run-001.log), and ask again: logs are read, constants and probabilities
+updated, the next launch files written, until one more run is not expected to
+gain --worth. With --launch it starts them itself, one at a time, and chooses
+the next after each."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(_record(loop, advice))
     else:
-        _print(loop, advice)
+        _print(Screen(args.verbose), loop, advice)
     return 0
 
 
@@ -170,12 +173,11 @@ def _best_record(advice: Advice) -> dict[str, Any] | None:
     }
 
 
-def _print(loop: Loop, advice: Advice) -> None:
+def _print(screen: Screen, loop: Loop, advice: Advice) -> None:
     from ...tuning.loop import CALIBRATION
     from ...tuning.session import OPEN
     from ..screen import views
 
-    screen = Screen()
     screen.lines(views.header(loop.task))
     print()
     screen.table(_table(loop.session))

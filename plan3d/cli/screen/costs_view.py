@@ -9,7 +9,7 @@ from plan3d.simulator.reporting import report, why
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 
-from . import views
+from . import plan_brief, views
 from .output import Screen
 
 
@@ -22,7 +22,7 @@ def print_ranking(
     extra: dict[str, list[str]] | None = None,
 ) -> None:
     """Plans in order with `extra` columns; the `winner` carries a star."""
-    rows = min(len(costs), args.top)
+    rows = len(costs)
     extra = {**(extra or {}), **views.training_columns(costs, rows, tokens, args.price)}
     table = costs_tables.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, marked=-1))
@@ -50,6 +50,9 @@ def print_plan(screen: Screen, costs: Costs, title: str, stages: bool = False) -
 
 def print_costs(screen: Screen, costs: Costs) -> None:
     """Whether one plan fits, and where its time and memory go."""
+    if not screen.details:
+        plan_brief.print_plan(screen, costs)
+        return
     screen.lines([views.verdict(costs)])
     print()
     print_plan(screen, costs, "Plan", stages=True)

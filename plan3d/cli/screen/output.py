@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -16,15 +17,22 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line, visible
-from plan3d.simulator.base.text_tables import Table, plain
+from plan3d.simulator.base.table_layout import Line, laid_out
+from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import is_whole
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+NARROW = 80
+"""Columns that no line is wider than, unless all details are asked for."""
 PIPE_WIDTH = 100
-"""Columns at which sentences wrap where there is no terminal to ask."""
-WIDEST = 1000
-"""Columns of the widest table; a narrow terminal wraps it rather than losing digits."""
+"""Columns at which sentences of all details wrap where there is no terminal to ask."""
+NAMES = 10
+"""Columns of the names of items."""
+UNBROKEN = "\N{NO-BREAK SPACE}%"
+CONTINUED = 4
+"""Columns by which a continued command is indented."""
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
 LONGEST_LINE = 1000
@@ -34,51 +42,48 @@ PATIENCE = 1.0
 
 
 class Screen:
-    """Standard output: rich tables in a terminal, aligned text in a pipe."""
+    """Standard output: at most NARROW columns; where all `details` are asked for, sentences as wide
+    as the terminal, and tables too, which in a pipe are whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, details: bool = False) -> None:
+        self.details = details
         self.terminal = sys.stdout.isatty()
+        self.width = _width(PIPE_WIDTH) if details else min(_width(NARROW), NARROW)
+        self.colours = self.terminal and not os.environ.get("NO_COLOR") and _has_colours()
 
     def table(self, table: Table) -> None:
         """One table and an empty line."""
-        if not self.terminal:
-            print(plain(table), end="\n\n")
-            return
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        title = Text(visible(table.title)) if table.title else None
-        rich = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-        star = table.marked >= 0
-        if star:
-            rich.add_column("")
-        for i, header in enumerate(table.headers):
-            text = Text(visible(header))
-            rich.add_column(text, justify="left" if i in table.words else "right")
-        for i, row in enumerate(table.rows):
-            mark = [Text("*" if i == table.marked else "")] if star else []
-            style = "bold" if i == table.marked else None
-            rich.add_row(*mark, *map(Text, map(visible, row)), style=style)
-        console = Console(highlight=False)
-        needed = console.measure(rich, options=console.options.update(width=WIDEST)).maximum
-        console.width = max(console.width, needed)
-        console.print(rich)
+        whole = self.details and not self.terminal
+        lines = laid_out(table, None if whole else self.width)
+        rule = "\u2500" * max(len(line.text) for line in lines)
+        for line, after in zip(lines, (*lines[1:], Line("")), strict=True):
+            bold = self.colours and (line.heads or line.marked)
+            print(f"{BOLD}{line.text}{PLAIN}" if bold else line.text)
+            if self.terminal and line.heads and not after.heads:
+                print(rule)
+        print()
 
     def lines(self, texts: list[str], bullet: str = "") -> None:
         """Sentences wrapped to the width, each on its own lines."""
         for text in texts:
-            indent = " " * len(bullet)
-            wrapped = textwrap.wrap(
-                visible(" ".join(text.splitlines())),
-                _width(),
-                initial_indent=bullet,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            print("\n".join(wrapped) if wrapped else "")
+            self._wrapped(text, bullet, " " * len(bullet))
+
+    def items(self, named: list[tuple[str, str]]) -> None:
+        """What is said under short names, the names in a column of their own."""
+        for name, text in named:
+            self._wrapped(text, name.ljust(NAMES), " " * NAMES)
+
+    def _wrapped(self, text: str, first: str, then: str) -> None:
+        whole = visible(" ".join(text.splitlines()))
+        wrapped = textwrap.wrap(
+            whole if self.details else whole.replace(" %", UNBROKEN),
+            self.width,
+            initial_indent=first,
+            subsequent_indent=then,
+            break_long_words=not self.details,
+            break_on_hyphens=False,
+        )
+        print("\n".join(wrapped).replace(UNBROKEN, " %"))
 
     def section(self, title: str, texts: list[str]) -> None:
         """A heading and its sentences as a list, then an empty line."""
@@ -87,21 +92,59 @@ class Screen:
             self.lines(texts, "- ")
             print()
 
+    def command(self, words: list[str], name: str = "") -> None:
+        """A command to copy: whole where all details are asked for, else on lines that continue."""
+        quoted = [shlex.quote(word) for word in words]
+        if self.details:
+            print(f"{name}: {' '.join(quoted)}")
+            return
+        lines = _filled([name.ljust(NAMES) + quoted[0], *_pairs(quoted[1:])], self.width)
+        print(f" \\\n{' ' * CONTINUED}".join(lines))
 
-def _width() -> int:
-    """COLUMNS, else the terminal's width, else PIPE_WIDTH."""
+
+def _pairs(words: list[str]) -> list[str]:
+    """An option and its value as one."""
+    out: list[str] = []
+    for word in words:
+        if out and out[-1].startswith("--") and " " not in out[-1] and not word.startswith("--"):
+            out[-1] += f" {word}"
+        else:
+            out.append(word)
+    return out
+
+
+def _filled(words: list[str], width: int) -> list[str]:
+    """Words of a command on lines; white space inside a word, of a plan, may end one too."""
+    lines, room = words[:1], width - CONTINUED - len(" \\")
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= room:
+            lines[-1] += f" {word}"
+        elif len(word) <= room:
+            lines.append(word)
+        else:
+            lines.append("\n".join(textwrap.wrap(word, room, break_long_words=False)))
+    return lines
+
+
+def _has_colours() -> bool:
+    return os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _width(in_pipe: int) -> int:
+    """COLUMNS, else the terminal's width, else that of sentences in a pipe."""
     given = os.environ.get("COLUMNS", "")
     if is_whole(given) and int(given) > 0:
         return max(int(given), 20)
     with contextlib.suppress(OSError, ValueError):
         return max(os.get_terminal_size(sys.stdout.fileno()).columns, 20)
-    return PIPE_WIDTH
+    return in_pipe
 
 
 class ProgressBar:
     """What is done so far, on stderr: only in a terminal, and only once it takes a while.
 
-    Call it with the count; `also`, when given, is called with the same.
+    Call it with the count; `also`, when given, is called with the same. A count that starts again,
+    as that of the next of several searches does, is added to what was done before.
     """
 
     def __init__(
@@ -115,6 +158,7 @@ class ProgressBar:
         self.began = time.perf_counter()
         self.shown = not quiet and sys.stderr.isatty()
         self.also = also
+        self.before = self.last = 0
         self.bar: Any = None
         self.task: Any = None
 
@@ -133,10 +177,17 @@ class ProgressBar:
     def __call__(self, costed: int) -> None:
         if self.also:
             self.also(costed)
+        self.before += self.last if costed < self.last else 0
+        self.last = costed
         if self.shown and not self.bar and time.perf_counter() - self.began > PATIENCE:
             self._start()
         if self.bar:
-            self.bar.update(self.task, completed=costed, costed=f"{costed:,}")
+            self.bar.update(self.task, completed=self.done, costed=f"{self.done:,}")
+
+    @property
+    def done(self) -> int:
+        """What was counted by all searches; it never falls."""
+        return self.before + self.last
 
     def _start(self) -> None:
         from rich.console import Console

@@ -25,13 +25,13 @@ from . import compare_systems
 if TYPE_CHECKING:
     from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
 
-ABOUT = """Run search backends on one task against the optimum, which exhaustion certifies;
-with --space staged a dynamic program does, for a set that has all these plans and more. Or run
-training systems against one device.
+ABOUT = """Run search backends on one task against the optimum, which exhaustion
+certifies; with --space staged a dynamic program does, for a set that has all
+these plans and more. Or run training systems against one device.
 
-  plan3d compare --model llama-3.1-70b --cluster h100-sxm --gpus 256 --global-batch 512 \\
-      --backends random,annealing,cma-es --seeds 10 --plot regret.png
-  plan3d compare --model gpt3-6.7b --cluster a100-80gb-sxm --gpus 64 --systems all"""
+  plan3d compare gpt3-6.7b a100-80gb-sxm 64 --systems all
+  plan3d compare llama-3.1-70b h100-sxm 256 --seeds 10 --plot regret.png
+  plan3d compare llama-3.1-8b h100-sxm 32 --global-batch 64 --space staged"""
 OF_SYSTEMS = ("accuracy", "gradient_noise")
 """Options that a comparison of backends would not use."""
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record(race))
     else:
-        _print(race)
+        _print(Screen(args.verbose), race)
     if race.complete:
         return 0
     warn("interrupted: the backends that came to their end", args.quiet)
@@ -126,10 +126,10 @@ def _median(values: Any) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _print(race: BackendBenchmark) -> None:
+def _print(screen: Screen, race: BackendBenchmark) -> None:
     from ..screen import views
 
-    screen = Screen()
+    screen.lines(_sentence(race))
     screen.lines(views.header(race.task, race.optimum.limit))
     print()
     screen.table(_table(race))
@@ -141,6 +141,18 @@ def _print(race: BackendBenchmark) -> None:
             "most seeds never got there"
         ]
     )
+
+
+def _sentence(race: BackendBenchmark) -> list[str]:
+    """Which backend came nearest to the optimum, by the median of its seeds."""
+    found = [e for e in map(_entry, race.entries) if e["regret"] is not None]
+    if not found or race.optimum.best is None:
+        return []
+    first = min(found, key=lambda e: (e["regret"], e["evaluations"]))
+    return [
+        f"{first['backend']} comes nearest to the optimum of {race.optimum.best.step_seconds:.4g} s"
+        f" a step: {100 * first['regret']:.2f} % behind after {first['evaluations']:,.0f} plans"
+    ]
 
 
 def _table(race: BackendBenchmark) -> Table:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.table_layout import only
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
+BRIEF = ("system", "step s", "speed-up", "MFU %", "mem GiB", "iterations", "to accuracy", "plan")
+"""Columns of the first screen."""
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
@@ -38,7 +41,7 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     if args.json:
         print_json(record(found))
     else:
-        _print(found)
+        _print(Screen(args.verbose), found)
     if not found.complete:
         warn("interrupted: the systems that came to their end", args.quiet)
         return INTERRUPTED
@@ -89,19 +92,32 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     }
 
 
-def _print(found: BySystem) -> None:
+def _print(screen: Screen, found: BySystem) -> None:
     from ..screen import views
 
-    screen = Screen()
+    screen.lines(_sentence(found))
     screen.lines(views.header(found.task, found.limit))
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
     print()
-    screen.table(_table(found))
+    table = _table(found)
+    screen.table(table if screen.details else only(table, BRIEF))
     screen.lines(_notes(found))
     print()
     screen.section("No legal plan", _illegal(found))
     screen.section("Iterations, to compare systems, from published rates", _rates(found))
+
+
+def _sentence(found: BySystem) -> list[str]:
+    """Which system is the fastest, and how far it is ahead of one device."""
+    if found.first is None or (best := found.first.best) is None:
+        return [f"no system fits on {found.task.gpus} GPUs"]
+    gain = found.speed_up(best)
+    told = "" if gain is None else f", {gain:.1f} times one device"
+    return [
+        f"{found.first.system.name} is the fastest of {len(found.entries)} systems: "
+        f"{best.step_seconds:.4g} s a step{told}"
+    ]
 
 
 def _table(found: BySystem) -> Table:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 ABOUT = """Ask the same question over one or two numbers: scaling, what-if, cost.
 
-  plan3d sweep --model llama-3.1-70b --cluster h100-sxm --global-batch 1024 \\
-      --over gpus=128,256,512,1024 --tokens 2T --price 2.5 --plot scaling.png
+  plan3d sweep llama-3.1-70b h100-sxm --over gpus=128,256,512 --tokens 2T
+  plan3d sweep llama-7b h100-sxm 64 --over tp=1,2,4 --over zero=1,3
+  plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s
 
-F of --over is an option of the task (gpus, sequence, inter-node-bandwidth, model ...) or a plan
-field (tp, precision ...)."""
+F of --over is an option of the task (gpus, sequence, inter-node-bandwidth,
+model ...) or a plan field (tp, precision ...)."""
 UNITS = {
     "inter_node_bandwidth": ("GB/s", 1e9),
     "intra_node_bandwidth": ("GB/s", 1e9),
@@ -114,10 +115,11 @@ def _print(
 ) -> None:
     from ..screen import views
 
-    screen = Screen()
+    screen = Screen(args.verbose)
     told = " and ".join(f"{axis.name} ({len(axis.texts)} values)" for axis in axes)
     how = "its best plan" if args.plan is None else f"the plan {args.plan}"
     batch = "; the global batch grows with the GPUs" if args.weak else ""
+    screen.lines(_sentence(rows, axes))
     screen.lines([f"Sweep over {told}, each point with {how}{batch}"])
     screen.lines([f"first point: {line}" for line in views.header(points[0].task)[:1]])
     peaks = {f"{format_flops(r['peak_flops'])} ({r['number_format']}, dense)": 0 for r in rows
@@ -131,6 +133,22 @@ def _print(
         screen.lines(["scaling %: tokens/s a GPU over that of the first point (of its series)"])
     if args.tokens is not None:
         screen.lines(["energy: board power x time, an estimate"])
+
+
+def _sentence(rows: list[Row], axes: list[Axis]) -> list[str]:
+    """Which point is the fastest that fits, and how far the slowest is behind."""
+    from plan3d.search.whatif.sweep import OK
+
+    found = [row for row in rows if row["status"] == OK]
+    if len(found) < 2:
+        return []
+    speed = {id(row): row["tokens_per_second"] for row in found}
+    first, last = (of(found, key=lambda row: speed[id(row)]) for of in (max, min))
+    times = speed[id(first)] / speed[id(last)]
+    return [
+        f"{_setting(first, axes)}: {speed[id(first)]:,.0f} tokens/s, the most of {len(found)} "
+        f"points, {times:.3g} times {_setting(last, axes)}"
+    ]
 
 
 def _setting(row: Row, axes: list[Axis]) -> str:

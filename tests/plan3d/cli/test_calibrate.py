@@ -101,7 +101,7 @@ def test_runs_become_a_table_of_layers(capsys, tmp_path):
 
 
 def test_fit_prints_tables_and_remarks(capsys):
-    assert main(["calibrate", "fit", GEMM, "--base", "h100-sxm"]) == 0
+    assert main(["calibrate", "fit", GEMM, "--base", "h100-sxm", "-v"]) == 0
     out, err = capsys.readouterr()
     assert "held out median %" in out
     assert "kernels.gemm.16bit.efficiency" in out

@@ -49,6 +49,8 @@ def test_search_runs_every_backend(backend: str, capsys: pytest.CaptureFixture[s
     exact = answer(capsys, "search", *TASK, *FEW, "--all-plans")["plans"][0]["step_seconds"]
     assert exact <= times[0]
     assert main(asked) == 0
+    assert "beware a sample of the plans was costed" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "-v"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"{backend} search by step-time" in out
     assert "s; a sample of the plans" in out
@@ -74,7 +76,7 @@ def test_stages_may_differ(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(best["plan"]["segments"]) == 4
     assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
     assert found["gain"] == pytest.approx(found["uniform_step_seconds"] / best["step_seconds"] - 1)
-    assert main([*asked, "--budget", "100"]) == 0
+    assert main([*asked, "--budget", "100", "-v"]) == 0
     out = capsys.readouterr().out
     said = " ".join(out.partition("Best plan: ")[2].split())
     again = answer(capsys, "estimate", *TASK, "--plan", said.partition(": ")[0])

@@ -56,7 +56,7 @@ def test_tables_stay_narrow_and_csv_has_the_whole_text(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "plans.csv"
-    assert main([*SEARCH, "--csv", str(path)]) == 0
+    assert main([*SEARCH, "--csv", str(path), "-v"]) == 0
     text = capsys.readouterr().out
     assert "stages costed" in text
     assert "gain of plan 1: +" in text

@@ -25,7 +25,7 @@ def record_of(capsys, *words):
 
 
 def test_text(capsys):
-    code, out, err = run(capsys, "--plan", PLAN, "--against", "tp=4")
+    code, out, err = run(capsys, "--plan", PLAN, "--against", "tp=4", "-v")
     assert (code, err) == (0, "")
     for words in (
         "Why not tp=4?",
@@ -146,7 +146,9 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
     assert moved == pytest.approx(np.log(after / before), abs=0.03)
     assert sum(bar["seconds"] for bar in found["waterfall"]) == pytest.approx(after)
     _, out, _ = run(capsys, "--plan", PLAN, "--measured-step", seconds)
-    assert "are left to this run alone" in out
+    said = " ".join(out.split())
+    assert "are left to this run alone" in said
+    assert "check GPUs, batch, sequence and plan are the run's" in said
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
         (["--plan", PLAN, "--measured-step", "0"], "above 0 seconds"),
         (["--plan", PLAN, "--measured-step", "4", "--calibration", "x.toml"], "x.toml"),
         (["--plan", "tp=64", "--measured-step", "4"], "tensor size 64"),
-        ([], "the following arguments are required: --plan"),
+        ([], "explain needs a plan: for example plan3d explain gpt3-6.7b"),
         ([str(SCRIPT), "--plan", PLAN], "both state the plan"),
     ],
 )

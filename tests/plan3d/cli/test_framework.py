@@ -43,7 +43,7 @@ def test_plan_1_is_exported_by_its_launch_line(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     task = BERT if name == "deepspeed" else TASK
-    out = printed(capsys, "search", *task, "--framework", name)
+    out = printed(capsys, "search", *task, "--framework", name, "-v")
     assert f"software {EXPORTERS[name].software};" in " ".join(out.split())
     assert f"plans that {EXPORTERS[name].form().title} launches" in " ".join(out.split())
     line = out.partition("Launch it: ")[2].splitlines()[0]

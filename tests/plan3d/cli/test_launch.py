@@ -1,6 +1,7 @@
 """`plan3d export` and `plan3d import` print, write and refuse what they say."""
 
 import json
+import re
 import shlex
 import tomllib
 
@@ -114,12 +115,17 @@ def test_versions(capsys):
 def test_search_ends_with_a_command_that_works(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     few = ["--choose", "tp=1,2", "--fix", "pp=1", "--fix", "cp=1"]
-    last = good(capsys, "search", *TASK, *few).splitlines()[-1]
+    last = good(capsys, "search", *TASK, *few, "-v").splitlines()[-1]
     prefix, command = last.split(": ", 1)
     assert prefix == "Launch it"
     words = shlex.split(command)
     assert words[:2] == ["plan3d", "export"]
     assert "--num-layers 32" in good(capsys, *words[1:])
+    short = good(capsys, "search", *TASK, *few)
+    copied = re.search(r"^launch +(plan3d.*?[^\\])$", short, re.M | re.S)
+    assert copied
+    assert max(map(len, copied[0].splitlines())) <= 60
+    assert shlex.split(copied[1].replace("\\\n", "")) == words
 
 
 def test_a_search_says_when_megatron_cannot_run_its_best_plan(capsys):
@@ -163,7 +169,7 @@ def test_export_mistakes_take_one_line(capsys, words, message):
 
 
 def test_import_prints_task_plan_and_the_rest(capsys, script):
-    out = good(capsys, "import", script, "--cluster", "h100-sxm", "--gpus", "16")
+    out = good(capsys, "import", script, "--cluster", "h100-sxm", "--gpus", "16", "-v")
     assert "run.sh, read as megatron" in out
     assert "batch 64 x 2048" in out
     assert "Plan: tp=2 dp=8 micro_batch=2 sequence_parallel=0" in " ".join(out.split())
@@ -184,7 +190,8 @@ def test_import_json(capsys, script):
 
 def test_import_estimates(capsys, script):
     words = ["import", script, "--cluster", "h100-sxm", "--gpus", "16", "--estimate"]
-    out = good(capsys, *words)
+    assert "fits (probability" in good(capsys, *words)
+    out = good(capsys, *words, "-v")
     assert "FITS" in out
     assert "part of a step" in out
     record = json.loads(good(capsys, *words, "--json"))

@@ -49,7 +49,7 @@ def test_estimate_takes_a_share(
 
 def test_an_estimate_shows_copies_and_the_node(capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["--plan", "micro_batch=2", "--offload-activations", "--offload-optimizer", "50"]
-    assert main(["estimate", *TASK, *plan]) == 0
+    assert main(["estimate", *TASK, *plan, "-v"]) == 0
     out = capsys.readouterr().out
     for words in ("host_comm", "host memory of a node", "offload_activations=100", "host (data"):
         assert words in out
@@ -120,7 +120,7 @@ def test_a_host_that_is_too_small_is_named(
     own.write_text(text.replace('value = 512, unit = "GiB"', 'value = 16, unit = "GiB"'))
     task = ["--model", "llama-7b", "--cluster", str(own), "--gpus", "8", "--global-batch", "64"]
     task += ["--precision", "fp16", "--offload-optimizer"]
-    assert main(["estimate", *task, "--plan", "tp=8 micro_batch=1"]) == 0
+    assert main(["estimate", *task, "--plan", "tp=8 micro_batch=1", "-v"]) == 0
     assert "DOES NOT FIT ON THE HOST: a node needs" in capsys.readouterr().out
     record = answer(capsys, "search", *task, "--fix", "tp=8", code=3)
     assert record["counts"]["removed"]["host-memory"] > 0

@@ -68,7 +68,7 @@ def test_stacks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert one["base"] == "megatron-core"
     assert set(one["fitted_to"]) < set(one["origins"])
     assert sum(one["kinds"].values()) == len(LEAVES)
-    lines = printed(capsys, "software").splitlines()
+    lines = printed(capsys, "software", "-v").splitlines()
     assert lines[0].split()[:2] == ["software", "title"]
     assert sum(line.split()[0] in SOFTWARE for line in lines[1:] if line) == len(SOFTWARE)
 
@@ -86,7 +86,7 @@ def test_one_stack_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert fields["cut_by_parameters"]["value"] is True
     assert "unit" not in fields["cut_by_parameters"]
-    shown = printed(capsys, "software", "nanotron")
+    shown = printed(capsys, "software", "nanotron", "-v")
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "layer_floor 1730 us fitted steps hf_ultrascale" in lines
     assert "bucket_parameters 40 M parameters prior as megatron-core, buckets" in lines
@@ -125,7 +125,7 @@ def test_estimates_with_a_file(capsys: pytest.CaptureFixture[str], mine: str) ->
     ratio = [record["plans"][0]["compute_seconds"]["matmul"] for record in (own, base)]
     assert ratio[0] == pytest.approx(2 * ratio[1], rel=1e-3)
     assert "software profile mystack.toml: ours" in " ".join(
-        printed(capsys, "estimate", *TASK, *PLAN, "--software", mine).split()
+        printed(capsys, "estimate", *TASK, *PLAN, "--software", mine, "-v").split()
     )
 
 

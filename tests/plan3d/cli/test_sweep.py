@@ -28,7 +28,7 @@ def record_of(capsys, *words, code=0):
 
 def test_text(capsys):
     words = ["--over", "gpus=8,16,32", *FEW, "--tokens", "26B", "--price", "2"]
-    code, out, err = run(capsys, *words)
+    code, out, err = run(capsys, *words, "-v")
     assert (code, err) == (0, "")
     for head in ("gpus", "step s", "scaling %", "GPU-hours", "USD", "MWh", "989 TFLOP/s"):
         assert head in out
@@ -196,4 +196,4 @@ def test_mistakes_take_one_line(capsys, words, message, tmp_path, monkeypatch):
 
 def test_a_model_is_needed_unless_it_is_varied(capsys):
     assert main(["sweep", "--cluster", "h100-sxm", "--over", "gpus=8"]) == 2
-    assert "required: --model" in capsys.readouterr().err
+    assert "sweep needs a model (see" in capsys.readouterr().err

@@ -175,11 +175,11 @@ def test_a_goal_adds_iterations_and_what_they_rest_on(capsys: pytest.CaptureFixt
     steps = {entry["system"]: entry["best"]["iterations"] for entry in found["systems"]}
     assert steps["sequential"] == pytest.approx(steps["ddp"])
     assert steps["ddp"] < steps["gossip"]
-    words = printed(capsys, "compare", *TASK, "--systems", SOME, *GOAL)
+    words = printed(capsys, "compare", *TASK, "--systems", SOME, *GOAL, "-v")
     assert "to accuracy" in words
     assert "- sequential, ddp, zero1: iterations from v / (n e^2) + 1 / e" in words
     assert "- gossip: iterations from" in words
-    without = printed(capsys, "compare", *TASK, "--systems", SOME)
+    without = printed(capsys, "compare", *TASK, "--systems", SOME, "-v")
     assert "to accuracy" not in without
     assert "gossip: a step is worth less" in without
 

@@ -36,7 +36,7 @@ def test_json_is_one_object_of_the_contract(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_tables_name_sources_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--source", "nemo_automodel_more"]) == 0
+    assert main(["validate", "--source", "nemo_automodel_more", "-v"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "step time, and choosing by it" in out

@@ -191,7 +191,7 @@ def test_what_is_shown_of_a_citation_is_one_line(tmp_path, capsys):
     assert f'"{old}"' in text
     path = tmp_path / "mine.toml"
     path.write_text(text.replace(f'"{old}"', '"a\\n\\u001b[2J\\u202e<b>"'), encoding="utf-8")
-    assert main(["clusters", str(path)]) == 0
+    assert main(["clusters", str(path), "-v"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\u202e" not in out

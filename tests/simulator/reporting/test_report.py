@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from plan3d.simulator.base.text_tables import Table, html, plain
+from plan3d.simulator.base.table_layout import plain
+from plan3d.simulator.base.text_tables import Table, html
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.reporting import report, why

@@ -1,0 +1,115 @@
+"""What is asked without flags: plan3d VERB MODEL CLUSTER GPUS.
+
+Everything that is missing is asked for at once, as a command with suggested values. Names are
+resolved by task_arguments.model_of and cluster_of, wherever they were given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from plan3d.simulator.base.errors import InputError
+
+from .parser import whole
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one word without a flag may say."""
+
+    name: str
+    said: str
+    suggested: str
+    also: tuple[str, ...] = ()
+    """Options that say it too, or ask for it."""
+
+
+MODEL = Place("model", "a model (see 'plan3d models', or a config.json)", "llama-3.1-8b")
+CLUSTER = Place("cluster", "a cluster (see 'plan3d clusters')", "h100-sxm")
+GPUS = Place("gpus", "a number of GPUs", "64", ("nodes", "days", "budget_usd"))
+FILE = Place("file", "a launch file", "pretrain.sh")
+PLAN = Place("plan", "a plan", "tp=2 pp=2")
+PLACES = {
+    "search": (MODEL, CLUSTER, GPUS),
+    "estimate": (MODEL, CLUSTER, GPUS),
+    "timeline": (MODEL, CLUSTER, GPUS),
+    "compare": (MODEL, CLUSTER, GPUS),
+    "tune": (MODEL, CLUSTER, GPUS),
+    "sweep": (MODEL, CLUSTER, GPUS),
+    "explain": (MODEL, CLUSTER, GPUS),
+    "fits": (MODEL, CLUSTER, GPUS),
+}
+"""Words without a flag by verb; `explain` takes a launch file in place of a model."""
+NEEDED = {
+    "search": (MODEL, CLUSTER, GPUS),
+    "estimate": (MODEL, CLUSTER, GPUS, PLAN),
+    "timeline": (MODEL, CLUSTER, GPUS, PLAN),
+    "compare": (MODEL, CLUSTER, GPUS),
+    "tune": (MODEL, CLUSTER, GPUS),
+    "explain": (MODEL, CLUSTER, GPUS, PLAN),
+    "fits": (MODEL, CLUSTER),
+}
+"""What a verb cannot do without."""
+VARIES = {"sweep": (MODEL, CLUSTER, GPUS)}
+"""The same of a verb that may vary it: asked for point by point."""
+OF_MODELS = (".json", ".csv")
+"""Endings of files that may describe a model."""
+
+
+def placed(args: argparse.Namespace) -> None:
+    """Put the words without a flag where their options stand; InputError for one word too many,
+    for what is said twice, and for everything that is missing."""
+    words, places = args.words, PLACES.get(args.verb, ())
+    if args.verb == "explain":
+        args.file = None
+        places = (FILE if _states_a_plan(words, args.plan) else MODEL, *places[1:])
+    if len(words) > len(places):
+        names, extra = " ".join(place.name.upper() for place in places), words[len(places)]
+        raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}")
+    for place, word in zip(places, words, strict=False):
+        if getattr(args, place.name, None) is not None:
+            raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
+        read = whole(word, place.name.upper()) if place is GPUS else word
+        setattr(args, place.name, read)
+    if args.verb != "explain" or args.file is None:
+        check_complete(args, NEEDED)
+
+
+def _states_a_plan(words: list[str], plan: str | None) -> bool:
+    """Whether the first word is a launch file: a file, and not that of a model beside --plan."""
+    if not words or not Path(words[0]).is_file():
+        return False
+    return plan is None or not words[0].endswith(OF_MODELS)
+
+
+def check_complete(
+    args: argparse.Namespace, needs: Mapping[str, tuple[Place, ...]] = VARIES
+) -> None:
+    """InputError that asks for everything that is missing."""
+    needed = needs.get(args.verb, ())
+    missing = [place for place in needed if not _is_given(args, place)]
+    if not missing:
+        return
+    said = [place.said for place in missing]
+    told = f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
+    raise InputError(f"{args.verb} needs {told}: for example {_example(args, needed)}")
+
+
+def _is_given(args: argparse.Namespace, place: Place) -> bool:
+    names = (place.name, *place.also)
+    return any(getattr(args, name, None) is not None for name in names)
+
+
+def _example(args: argparse.Namespace, needed: tuple[Place, ...]) -> str:
+    """The command with what was given, and suggestions for the rest."""
+    words = ["plan3d", args.verb]
+    for place in needed:
+        given = getattr(args, place.name, None)
+        value = place.suggested if given is None else str(given)
+        skipped = place is GPUS and _is_given(args, GPUS) and given is None
+        words += [] if skipped else ["--plan", value] if place is PLAN else [value]
+    return shlex.join(words)

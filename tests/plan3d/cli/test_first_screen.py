@@ -1,0 +1,222 @@
+"""The first screen, questions without flags, help on one screen, and completion."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from plan3d.cli.arguments.usual_sizes import TOKENS_A_GPU, most_of
+from plan3d.cli.catalogue.words import WORDS
+from plan3d.cli.main import main
+from plan3d.cli.screen.output import ProgressBar, Screen
+from plan3d.cli.verbs import VERBS
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.plan.fields import FIELDS
+
+LLAMA = ["llama-7b", "h100-sxm", "16"]
+SIZED = ["llama-7b", "h100-sxm", "16", "--global-batch", "64"]
+PLAN = ["--plan", "tp=2 pp=2"]
+SHOWN = {
+    "search": SIZED,
+    "estimate": [*SIZED, *PLAN],
+    "explain": [*SIZED, *PLAN, "--against", "tp=4"],
+    "timeline": [*SIZED, *PLAN],
+    "sweep": [*SIZED, *PLAN, "--over", "zero=1,3"],
+    "compare": ["gpt3-1.3b", "a100-80gb-sxm", "16", "--systems", "ddp,gpipe"],
+    "models": [],
+    "clusters": [],
+    "systems": ["gpipe"],
+    "software": [],
+}
+"""A question for every verb that prints a table."""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """Standard output of a command."""
+    assert main(list(words)) == code
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line of a refused command."""
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("verb", SHOWN)
+def test_every_header_is_explained_and_no_line_is_wide(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers: set[str] = set()
+    table_of = Screen.table
+
+    def kept(screen: Screen, table: Table) -> None:
+        headers.update(table.headers)
+        table_of(screen, table)
+
+    monkeypatch.setattr(Screen, "table", kept)
+    out = printed(capsys, verb, *SHOWN[verb])
+    assert max(map(len, out.splitlines())) <= 80
+    names = re.findall(r"^([a-z]+) {2,}\S", out, re.M) if verb in ("search", "estimate") else []
+    plain = {header.partition(" (")[0] for header in headers if header}
+    assert plain | set(names) <= {*WORDS, *FIELDS, "size", "value", "component", "field", "title",
+                                  "meaning", "unit", "layers a stage"}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_one_screen_with_three_examples(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, verb, "--help").splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("  plan3d ") for line in lines) >= 3
+    full = printed(capsys, "help", verb)
+    if verb not in ("calibrate", "completion", "help"):
+        assert "--quiet" in full
+    assert "usage: plan3d" in full
+
+
+def test_a_terminal_is_bold_unless_it_may_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    table = Table(headers=("a",), rows=(("1",),), marked=0)
+    for changes, bold in (({"TERM": "xterm"}, True), ({"NO_COLOR": "1"}, False),
+                          ({"NO_COLOR": "", "TERM": "dumb"}, False)):  # fmt: skip
+        for name, value in changes.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("sys.stdout", out := Terminal())
+        Screen().table(table)
+        assert ("\x1b" in out.getvalue()) == bold
+        assert "\u2500" in out.getvalue()
+
+
+def test_words_without_flags_are_what_flags_say(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16"]
+    for rest in (["--global-batch", "64", *PLAN], PLAN):
+        by_flag = printed(capsys, "estimate", *flags, *rest)
+        assert printed(capsys, "estimate", *LLAMA, *rest) == by_flag
+        assert printed(capsys, "estimate", *rest, *LLAMA[:1], *flags[2:]) == by_flag
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["search"], "a cluster (see 'plan3d clusters') and a number of GPUs: for example plan3d "
+         "search llama-3.1-8b h100-sxm 64"),
+        (["search", "llama-7b", "--gpus", "8"], "needs a cluster (see 'plan3d clusters'): for "
+         "example plan3d search llama-7b h100-sxm 8"),
+        (["sweep", "--over", "tp=1,2"], "sweep needs a model (see 'plan3d models', or a "
+         "config.json), a cluster (see 'plan3d clusters') and a number of GPUs: for example"),
+        (["estimate", *LLAMA], "estimate needs a plan: for example plan3d estimate llama-7b "),
+        (["search", *LLAMA, "64"], "unknown argument '64': after search comes MODEL CLUSTER GPUS"),
+        (["search", *LLAMA, "--gpus", "8"], "'16' and --gpus both say the gpus: give one"),
+        (["search", "llama-7b", "h100-sxm", "x"], "GPUS 'x' must be a whole number"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_asked_for_at_once(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(capsys, *words)
+
+
+def test_a_batch_that_nobody_states_suits_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """65,536 tokens of a GPU are 32 sequences of 2,048; the published batch of 2,048 needs 64."""
+    assert most_of(16, 2048) == 16 * 32
+    assert most_of(8, 3000) == 8 * 16
+    assert most_of(64, 131072) == 32
+    assert most_of(1, 10**6) == 1
+    for gpus, batch in (("16", 512), ("64", 2048), ("128", 2048)):
+        record = json.loads(printed(capsys, "estimate", *LLAMA[:2], gpus, *PLAN, "--json"))
+        assert record["task"]["global_batch"] == batch
+    said = printed(capsys, "estimate", *LLAMA, *PLAN)
+    assert f"assumed   batch: {TOKENS_A_GPU:,} tokens a GPU, published 2,048" in said
+    assert "assumed" not in printed(capsys, "estimate", *SIZED, *PLAN)
+
+
+def test_the_sentence_of_a_size_has_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["search", "llama-7b", "h100-sxm", "--tokens", "1T", "--days", "30", "--price", "2"]
+    few = ["--choose", "tp=1,2", "--fix", "cp=1"]
+    out = " ".join(printed(capsys, *words, *few).split())
+    found = re.match(
+        r"(\d+) H100: ([\d.]+) to ([\d.]+) days, \$([\d.]+)([kM]) to \$([\d.]+)([kM]) at 80 % "
+        r"\(expected: ([\d.]+) days, \$", out)  # fmt: skip
+    assert found
+    low, middle, high = (float(found[i]) for i in (2, 8, 3))
+    assert low < middle < high
+    scale = {"k": 1e3, "M": 1e6}
+    for days, usd, unit in ((low, found[4], found[5]), (high, found[6], found[7])):
+        assert float(usd) * scale[unit] == pytest.approx(days * 24 * int(found[1]) * 2, rel=0.01)
+
+
+def test_every_answer_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("estimate", "sweep", "timeline", "models", "clusters", "systems"):
+        assert json.loads(printed(capsys, verb, *SHOWN[verb], "--json"))["plan3d"][0].isdigit()
+
+
+def test_a_count_never_falls() -> None:
+    bar, seen = ProgressBar(quiet=True), []
+    for costed in (4, 9, 2, 5, 1):
+        bar(costed)
+        seen.append(bar.done)
+    assert seen == [4, 9, 11, 14, 15]
+
+
+def test_words_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "four of five" in printed(capsys, "help", "at 80 %")
+    assert "dense peak" in printed(capsys, "help", "mfu")
+    assert all(word in printed(capsys, "help", "words") for word in ("elasticity", "ZeRO"))
+    assert "search" in printed(capsys, "help")
+
+
+COMPLETED = {
+    "plan3d se": {"search"},
+    "plan3d search llama-3.1-8": {"llama-3.1-8b"},
+    "plan3d search llama-7b h200": {"h200-sxm"},
+    "plan3d estimate --cluster h200": {"h200-sxm"},
+    "plan3d estimate --global-batch-": {"--global-batch-tokens"},
+    "plan3d systems gpi": {"gpipe"},
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_bash_completes(line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(printed(capsys, "completion", "bash"))
+    words = line.split()
+    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _plan3d"
+    done = subprocess.run(
+        ["bash", "-c", f'source {script}; {asked}; echo "${{COMPREPLY[@]}}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == COMPLETED[line]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_every_option(
+    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = printed(capsys, "completion", shell)
+    flags = re.findall(r"--[a-z-]+", printed(capsys, "help", "search"))
+    flags = [flag for flag in flags if flag != "--help-fields"]
+    wanted = {f"-l {flag[2:]} " if shell == "fish" else f"'{flag}:" for flag in flags}
+    assert all(part in script for part in wanted)
+    assert "llama-3.1-8b" in script
+    assert "h200-sxm" in script
+    if shutil.which(shell):
+        path = tmp_path / "completion"
+        path.write_text(script)
+        assert subprocess.run([shell, "-n", str(path)], check=False).returncode == 0

@@ -1,0 +1,92 @@
+"""Public names: short reprs, an example each that runs, copies, pickles, notebook tables."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plan3d
+from plan3d import (  # fmt: skip
+    Cluster,
+    Graph,
+    Model,
+    Plan,
+    Task,
+    TimedStep,
+    evaluate,
+    explain,
+    find_plans,
+    nearest_run,
+    sweep,
+)
+from plan3d.simulator.base.full_text import full_text
+
+TASK = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
+            sequence=2048, global_batch=64)  # fmt: skip
+FEW = {"tp": [1, 2], "cp": [1]}
+OBJECTS: dict[str, Any] = {
+    "task": TASK,
+    "model": TASK.model,
+    "network": Model.preset("resnet-50"),
+    "cluster": TASK.cluster,
+    "accelerator": TASK.cluster.accelerator,
+    "software": TASK.software,
+    "plan": Plan(tp=2, pp=2, recompute="full"),
+    "plans": Plan(tp=[1, 2]),
+    "layout": Plan(pp=24, layers_per_stage=(1,) * 24),
+    "costs": evaluate(TASK, Plan(tp=2)),
+    "table": evaluate(TASK, Plan(tp=[1, 2])),
+    "result": find_plans(TASK, choose=FEW),
+    "explanation": explain(TASK, "tp=2", against="tp=4"),
+    "sweep": sweep(TASK, {"tp": [1, 2]}, plan="pp=2"),
+    "graph": Graph.parse("0 1\n1 2\n2 0"),
+    "step": TimedStep(TASK, Plan(tp=2), 4.0, "run 1"),
+    "nearest": nearest_run(TASK),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in plan3d.__all__ if n != "__version__"])
+def test_every_public_name_has_an_example_that_runs(name: str) -> None:
+    globs = {known: getattr(plan3d, known) for known in plan3d.__all__}
+    (found,) = doctest.DocTestFinder(recurse=False).find(getattr(plan3d, name), name, globs=globs)
+    assert found.examples
+    assert doctest.DocTestRunner().run(found).failed == 0
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_reprs_are_short_and_copies_say_the_same(name: str) -> None:
+    value = OBJECTS[name]
+    assert 5 < len(repr(value)) <= 400
+    assert "\n" not in repr(value)
+    for other in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+        assert type(other) is type(value)
+        assert repr(other) == repr(value)
+    if name in ("task", "cluster", "software", "plan"):
+        again = pickle.loads(pickle.dumps(value))
+        assert full_text(again) == full_text(value)
+
+
+def test_a_key_tells_tasks_apart_that_read_alike() -> None:
+    other = Cluster.profile("a100-80gb-sxm", gpus=16, network_latency=9e-6)
+    slower = Task(TASK.model, other, sequence=2048, global_batch=64)
+    assert repr(slower) == repr(TASK)
+    assert full_text(slower) != full_text(TASK)
+
+
+@pytest.mark.parametrize("name", ["costs", "table", "result", "explanation", "sweep"])
+def test_tables_in_a_notebook(name: str) -> None:
+    assert "<table" in OBJECTS[name]._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["result", "explanation"])
+def test_pictures_are_shown_and_kept(name: str, tmp_path: Path) -> None:
+    picture = OBJECTS[name].plot()
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    picture.save(str(tmp_path / "picture.svg"))
+    assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    assert repr(picture).startswith("Picture(")
