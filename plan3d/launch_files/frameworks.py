@@ -87,9 +87,14 @@ def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> S
     of `choose` and to `system`. Raises InputError for an unknown framework and where the task's
     software is another framework's.
     """
+    from plan3d.search.find_plans import UNEQUAL
     from plan3d.search.find_plans import find_plans as searched
+    from plan3d.search.whatif.climb import never_behind
 
-    return _climbed(searched, _asked(task, framework), options)
+    asked = _asked(task, framework)
+    found = _climbed(searched, asked, options)
+    unequal = options.get("backend") in UNEQUAL
+    return never_behind(found, asked, options) if unequal else found
 
 
 def _climbed(
