@@ -39,9 +39,10 @@ def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     kinds = sorted(set(p.task.model.order))
     kept = p.layers.costs[Cost.ACTIVATIONS] + (p.pp == 1) * p.layers.costs[Cost.GATHERED]
     seconds, kept = (part[:, :, kinds].min(axis=2) for part in (p.layers.costs[Cost.TOTAL], kept))
-    seconds = np.where(p.legal.any(axis=2), seconds, np.inf)[:, :, None]
-    allowed = p.legal.any(axis=1).T[:, :, None]
-    held = np.where(allowed, p.layers.held[:, :, kinds], np.inf).min(axis=(0, 2))
+    modes, zeros = np.any(p.legal, axis=2, keepdims=True), np.any(p.legal, axis=1)
+    seconds = np.where(modes, seconds[:, :, None], np.inf)
+    each = p.layers.held[:, :, kinds].min(axis=2)
+    held = np.where(zeros, each.T, np.inf).min(axis=1)
     size = held[:, None, None] + p.in_flight * kept[:, :, None]
     room = (limit - software.context_bytes) / (1 + software.allocator_slack)
     own = np.where(np.arange(p.pp) == p.pp - 1, longest - _head(p), longest)
@@ -61,7 +62,7 @@ def _relaxed(seconds: Value, size: Value, longest: Value, room: float) -> Value:
     if room <= 0:
         return np.zeros(size.shape[2])
     longest = np.minimum(longest, FOREVER)
-    out = np.minimum(longest / seconds, room / size).max(axis=(0, 1))
+    out: Value = np.minimum(longest / seconds, room / size).max(axis=(0, 1))
     for a, b in combinations(range(seconds.shape[1]), 2):
         t, u, m, n = seconds[:, a], seconds[:, b], size[:, a], size[:, b]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -69,4 +70,4 @@ def _relaxed(seconds: Value, size: Value, longest: Value, room: float) -> Value:
             y = (room * t - longest * m) / (t * n - u * m)
         both = np.where((x > 0) & (y > 0) & np.isfinite(x + y), x + y, 0.0)
         out = np.maximum(out, both.max(axis=0))
-    return np.maximum(out, 0.0)
+    return out

@@ -73,8 +73,7 @@ class _Blocks:
 
     def length(self, layers: Column | Value) -> Value:
         """Layers of every rank [block, rank], a backward pass as two forward ones."""
-        out: Value = layers[self.forward] + 2 * layers[self.backward]
-        return out
+        return np.asarray(layers[self.forward] + 2 * layers[self.backward], float)
 
 
 def _waiting(layers: Column | Value, counts: Value) -> Value:

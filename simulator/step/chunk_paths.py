@@ -43,9 +43,10 @@ def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
     out = np.zeros((len(Path), plans.rows))
     for plan in np.flatnonzero(virtual).tolist():
         there, pp = runs.chunk[:, plan] != ABSENT, int(plans.pp[plan])
-        by_chunk = np.zeros((3, int(plans.virtual_stages[plan]) * pp))
-        np.add.at(by_chunk, (slice(None), runs.chunk[there, plan]), values[:, there, plan])
-        length, *passes = by_chunk.reshape(3, -1, pp)
+        own, chunks = runs.chunk[there, plan], int(plans.virtual_stages[plan]) * pp
+        length, *passes = (
+            np.bincount(own, part, chunks).reshape(-1, pp) for part in values[:, there, plan]
+        )
         paths = critical_paths(length, np.stack(passes, axis=-1))
         # Forward seconds of what runs forward, backward seconds of what runs backward.
         out[:, plan] = paths[:, 0] + paths[:, 3]
