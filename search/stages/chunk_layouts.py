@@ -2,7 +2,8 @@
 
 A rank's seconds and bytes are those of its layers whatever chunk they are in; how long the others
 wait for it is not. So the search chooses layers by rank, and some layouts of them are costed: all
-ranks divided in one way, then rank by rank in another while that helps.
+ranks divided in one way, then rank by rank in another while that helps. The chunks of a rank differ
+by a layer at most, for which the closed form of their waiting was made.
 """
 
 from __future__ import annotations
@@ -39,17 +40,7 @@ def _late(layers: int, chunks: int) -> Column:
     return np.sort(_spread(layers, chunks))
 
 
-def _first(layers: int, chunks: int) -> Column:
-    """One layer each but for the first."""
-    return np.array([layers - chunks + 1, *[1] * (chunks - 1)])
-
-
-def _last(layers: int, chunks: int) -> Column:
-    """One layer each but for the last."""
-    return _first(layers, chunks)[::-1]
-
-
-WAYS: tuple[Callable[[int, int], Column], ...] = (_spread, _early, _late, _first, _last)
+WAYS: tuple[Callable[[int, int], Column], ...] = (_spread, _early, _late)
 """Layers of a rank and its chunks -> layers of each chunk."""
 
 

@@ -28,7 +28,7 @@ def record(result: SearchResult) -> dict[str, Any]:
     if result.bound is not None:
         out = {"bound": result.bound, "gap": result.gap}
     step = _best_step(result)
-    if result.compared is not None:
+    if result.compared is not None and result.trace is None:
         out["uncovered"] = list(result.uncovered)
     if result.compared is None or step is None:
         return out

@@ -59,8 +59,8 @@ def task(name):
 
 
 def every_plan(question, choose):
-    """Steps and bytes of every plan in chunks: any cut, any number of layers of a chunk in the
-    heavier mode, a rank's own tp and ZeRO stage."""
+    """Steps and bytes of every plan in chunks, those of a rank alike to a layer: any number of
+    layers of a chunk in the heavier mode, a rank's own tp and ZeRO stage."""
     layers, (pp,), (v,) = question.model.layers, choose["pp"], choose["virtual_stages"]
     gpus, modes = question.gpus // pp, choose["recompute"]
     own = [(tp, z) for tp, z in product(choose["tp"], choose["zero"]) if gpus % tp == 0]
@@ -68,11 +68,13 @@ def every_plan(question, choose):
     for ep, ranks in product(choose["ep"], product(own, repeat=pp)):
         rows = []
         for inner in combinations(range(1, layers), pp * v - 1):
-            cut = np.diff((0, *inner, layers)).tolist()
-            for heavy in product(*(range(n + 1) if len(modes) > 1 else [0] for n in cut)):
+            cut = np.diff((0, *inner, layers))
+            if np.ptp(cut.reshape(v, pp), axis=0).max() > 1:
+                continue
+            for heavy in product(*(range(n + 1) if len(modes) > 1 else [0] for n in cut.tolist())):
                 rows.append([
                     chunk(n, k, *ranks[c % pp], gpus, modes)
-                    for c, (n, k) in enumerate(zip(cut, heavy, strict=True))
+                    for c, (n, k) in enumerate(zip(cut.tolist(), heavy, strict=True))
                 ])  # fmt: skip
         schedule = choose.get("schedule", ["interleaved"])[0]
         row = Plan(tp=ranks[0][0], dp=gpus // ranks[0][0], pp=pp, virtual_stages=v, ep=ep)
