@@ -20,7 +20,7 @@ from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs, joined
 from plan3d.simulator.task import Task
 
-from ..find_plans import find_plans
+from ..find_plans import TOP, find_plans
 from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
 from ..result.tolerances import TOLERANCE
@@ -86,6 +86,7 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
         return replace(found, uncovered=(*found.uncovered, words))
     rest = [] if found.costs is None else [found.costs.plans]
     costs = ranked(found.task, [*plans, *rest], found.limit)
+    costs = costs.take(slice(0, options.get("top", TOP))) if costs is not None else None
     changes = replace(found.counts, changes=default.counts.changes)
     out = replace(found, costs=costs, climbed=default.climbed, counts=changes)
     return out if found.bound is None else _proven(out, found.bound)

@@ -131,10 +131,11 @@ def test_a_search_of_stages_is_never_behind_the_default_one(name, backend):
     whole = Model.preset(model)
     small = replace(whole, order=(whole.order[0],) * layers)
     question = Task(small, Cluster.profile("h100-sxm", gpus), sequence=4096, global_batch=batch)
-    options = {"choose": {"pp": [1, 2], "cp": [1]}, "headroom": 0.5}
+    options = {"choose": {"pp": [1, 2], "cp": [1]}, "headroom": 0.5, "top": 2}
     default = public_find_plans(question, **options)
     found = public_find_plans(question, backend=backend, time_limit=2.0, **options)
     step = found.best.step_seconds
+    assert len(found.plans) <= 2
     assert step <= default.best.step_seconds * (1 + 1e-12)
     assert found.bound <= step * (1 + 1e-12)
     assert evaluate(question, found.plans[0]).step_seconds == pytest.approx(step, rel=1e-12)
