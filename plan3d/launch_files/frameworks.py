@@ -97,9 +97,14 @@ def find_plans(task: Task, *, framework: str | None = None, **options: Any) -> S
     >>> find_plans(task, choose={"tp": [2]}, framework="torchtitan").plans[0].tp
     2
     """
+    from plan3d.search.find_plans import UNEQUAL
     from plan3d.search.find_plans import find_plans as searched
+    from plan3d.search.whatif.climb import never_behind
 
-    return _climbed(searched, _asked(task, framework), options)
+    asked = _asked(task, framework)
+    found = _climbed(searched, asked, options)
+    unequal = options.get("backend") in UNEQUAL
+    return never_behind(found, asked, options) if unequal else found
 
 
 def _climbed(

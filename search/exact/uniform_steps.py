@@ -22,29 +22,40 @@ class UniformPlans:
     """The uniform plans of a space."""
 
     whole: SearchResult
-    """Those with whole stages, fastest first."""
-    every: float
-    """Seconds of the fastest step of all, virtual stages included; infinity where that is not
-    known in time."""
+    """Those with whole stages, fastest first; all where whole stages are ruled out."""
+    best: Costs | None = None
+    """The fastest of all that were costed, virtual stages included; None where none fits."""
+    complete: bool = False
+    """Whether that is every one."""
 
     @classmethod
-    def of(cls, space: Space, whole: Space, options: SearchOptions) -> UniformPlans:
+    def of(cls, space: Space, whole: Space | None, options: SearchOptions) -> UniformPlans:
         """The plans of a space within the limits of `options`; `whole` are those with whole
-        stages."""
+        stages, None where these are ruled out."""
         asked = SearchOptions(
             limit=options.limit, top=EVERY, frontier=options.frontier, deadline=options.deadline
         )
-        stages = exhaustive.search(whole, asked)
+        stages = exhaustive.search(whole or space, asked)
         if stages.interrupted:
-            return cls(stages, np.inf)
-        best = exhaustive.search(space, replace(asked, top=1, frontier=False))
-        return cls(stages, fastest(best.costs) if best.complete else np.inf)
+            return cls(stages)
+        best = exhaustive.search(space, replace(asked, top=options.top, frontier=False))
+        return cls(stages, best.costs, best.complete)
 
     @classmethod
     def of_default_space(cls, space: Space, options: SearchOptions) -> UniformPlans:
         """The same where `whole` differs in virtual stages alone."""
         whole = Space(space.task, {**space.axes, "virtual_stages": (1,)})
         return cls.of(space, whole, options)
+
+    @property
+    def every(self) -> float:
+        """Seconds of the fastest step of all; infinity where that is not known in time."""
+        return fastest(self.best) if self.complete else np.inf
+
+    @property
+    def known(self) -> float:
+        """Seconds of the fastest step that was found."""
+        return min(fastest(self.whole.costs), fastest(self.best))
 
     @property
     def fastest(self) -> float:

@@ -4,20 +4,21 @@ Each number of stages and of micro-batches is a program of its own (layer_progra
 what the simulator costs. The pipeline with the least bound is solved further until no bound is
 below the incumbent: every proposal is costed by the simulator, and only that counts. The search
 starts from the whole answer of the dynamic program, so it never returns a worse one, and its plans
-are hints for the solver. Fields that all layers share (cp, ep, etp, sequence parallelism, overlaps,
-precision, optimizer) are those of that program's best plan.
+are hints for the solver. What all layers share (cp, ep, etp, sequence parallelism) is searched as
+it is there; virtual stages are that program's part, whose bound counts here too.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
 
 from plan3d.simulator.pipeline.schedules import USUAL
-from plan3d.simulator.plan.plan import Plan, concat
+from plan3d.simulator.plan.plan import concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -27,21 +28,20 @@ from ..result.objective import bound_of
 from ..result.options import SearchOptions, TimeIsUp
 from ..result.search_record import SearchRecord
 from ..result.search_result import SearchResult
-from ..result.tolerances import ROUNDING
+from ..result.tolerances import ROUNDING, TOLERANCE
 from ..space.space import Space
 from ..stage_dp import dynamic_programming
 from ..stages.pipeline import Pipeline
 from ..stages.pipelines import SHARED, pipelines
+from ..stages.shapes import Shape, has_whole_stages, shapes, uncovered
 from ..stages.stage_plans import ranked, written_out
-from ..stages.stage_space import SINGLE, stage_space
+from ..stages.stage_space import SINGLE, most_overlap, stage_space
 from . import cp_sat
 from .layer_plans import counts_of, proposals
 from .layer_program import LayerProgram
 from .layer_step import StepProgram
 
 NAME = "integer-programming"
-TOLERANCE = 1e-3
-"""Gap at which the search ends: far below the error of any prediction."""
 FIRST_EFFORT = 0.1
 """Deterministic seconds of the solver's first visit to a pipeline; each further one has twice as
 many."""
@@ -71,12 +71,16 @@ class LayerSearch:
     """Pipelines that wait, the least bound of those that are closed, and the plans costed."""
 
     def __init__(
-        self, space: Space, seen: SearchRecord, start: Costs, tolerance: float, patience: int
+        self,
+        found: Iterable[Pipeline],
+        seen: SearchRecord,
+        start: Costs,
+        tolerance: float,
+        patience: int,
     ) -> None:
         self.seen, self.tolerance, self.patience = seen, tolerance, patience
-        self.task, self.start = space.task, start.plans
-        self.scale = bound_of(seen.options.objective, space.task, 1.0) or 1.0
-        found = pipelines(space.task, _axes(space, start.plans.take(0)))
+        self.task, self.start = start.task, start.plans
+        self.scale = bound_of(seen.options.objective, self.task, 1.0) or 1.0
         self.waiting = [
             _Open(pipeline.least.step * (1 - ROUNDING), n, pipeline)
             for n, pipeline in enumerate(found)
@@ -165,11 +169,12 @@ class LayerSearch:
                 return
 
 
-def _axes(space: Space, start: Plan) -> dict[str, tuple[int, ...]]:
-    """The axes of the pipelines that share the other fields of a plan, with equal stages."""
-    axes = {**space.axes, **{name: (int(getattr(start, name)),) for name in SHARED}}
-    whole = space.task.gpus // start.cp
-    return {**axes, "pp": tuple(pp for pp in axes["pp"] if whole % pp == 0)}
+def _whole(stages: Space, found: tuple[Shape, ...]) -> Iterator[Pipeline]:
+    """The pipelines whose stages are whole and have equally many GPUs."""
+    whole = [shape for shape in found if shape.virtual_stages == 1]
+    axes = {**stages.axes, **most_overlap(stages.task, stages.axes)}
+    axes["pp"] = tuple(pp for pp in axes["pp"] if stages.task.gpus % pp == 0)
+    return pipelines(stages.task, axes, shapes=whole) if whole else iter(())
 
 
 def search(
@@ -186,18 +191,18 @@ def search(
     or an interrupt. `bound` holds in any case; complete when the gap is within `tolerance`.
     """
     stages = stage_space(space, NAME, options.objective, (USUAL,))
+    chosen = shapes(space.task, space.axes, NAME, (USUAL,))
     seen = SearchRecord(space.task, options)
-    uniform = UniformPlans.of(space, stages, options)
-    quiet = replace(options, progress=None)
-    answer = dynamic_programming.solve(_single(stages, uniform.whole), uniform, quiet)
+    uniform = UniformPlans.of(space, stages if has_whole_stages(chosen) else None, options)
+    quiet, stages = replace(options, progress=None), _single(stages, uniform.whole)
+    answer = dynamic_programming.solve(stages, uniform, quiet, chosen)
     seen.interrupted, start = answer.interrupted, _start(space.task, answer, options.limit)
     if start is None:
         seen.complete = answer.complete
         return seen.result(NAME, 0, {})
     seen.add(start.plans.take(slice(0, options.budget)))
-    layers = LayerSearch(stages, seen, start, tolerance, patience)
-    if not layers.waiting:
-        layers.closed = answer.search.bound
+    layers = LayerSearch(_whole(stages, chosen), seen, start, tolerance, patience)
+    layers.closed = answer.search.bound_of_chunks if layers.waiting else answer.search.bound
     try:
         if not seen.interrupted:
             layers.run()
@@ -206,7 +211,21 @@ def search(
     seen.complete = layers.proven
     found = seen.result(NAME, layers.pipelines, {})
     bound = bound_of(options.objective, space.task, layers.bound)
-    return replace(found, frontier=None, bound=bound, compared=uniform.steps(found.costs))
+    return replace(
+        found,
+        frontier=None,
+        bound=bound,
+        compared=uniform.steps(found.costs),
+        uncovered=_uncovered(space.task, chosen),
+    )
+
+
+def _uncovered(task: Task, chosen: tuple[Shape, ...]) -> tuple[str, ...]:
+    """What neither this program nor the dynamic one covers, in words."""
+    if all(shape.virtual_stages == 1 for shape in chosen):
+        return ()
+    mixed = "virtual stages whose layers differ in tp or ZeRO stage on a rank"
+    return (mixed, *uncovered(task, chosen))
 
 
 def _single(stages: Space, uniform: SearchResult) -> Space:

@@ -128,6 +128,8 @@ class SearchResult:
     """The system whose plans alone were searched."""
     risk: float | None = None
     """The quantile of the objective that ranks; None for its expectation."""
+    uncovered: tuple[str, ...] = ()
+    """Plans that are not uniform and that neither the search nor its bound covers, in words."""
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
 

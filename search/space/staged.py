@@ -89,6 +89,7 @@ class StagedProblem:
         return {
             "pp": self.stages,
             "tp": self.sizes,
+            "virtual_stages": [1],
             "micro_batch": [d for d in batches if d <= LARGEST_MICRO_BATCH],
             **{"cp": [1], "ep": [1], "sequence_parallel": [1]},
         }

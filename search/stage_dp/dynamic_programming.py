@@ -2,8 +2,10 @@
 
 The set: stages of N / p GPUs (or unequal ones) with at least one layer; for each stage tp, dp, a
 ZeRO stage and recompute, the first k of its layers in a heavier mode than the others; every
-number of micro-batches; 1F1B or GPipe. What all stages share is searched as well: sequence
-parallelism, cp, ep and etp. Overlaps are on where the stack has them: they never cost time.
+number of micro-batches; 1F1B or GPipe. The same in chunks (virtual stages, interleaved or breadth
+first) where all layers are of one kind; otherwise the uniform plans that have them. What all stages
+share is searched as well: sequence parallelism, cp, ep, etp and the number of virtual stages.
+Overlaps are on where the stack has them: they never cost time.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline.schedules import SCHEDULES
@@ -25,6 +29,7 @@ from ..result.search_record import Frontier
 from ..result.search_result import Counts, SearchResult
 from ..space.space import Space
 from ..stages.pipelines import pipelines
+from ..stages.shapes import Shape, has_whole_stages, shapes, uncovered
 from ..stages.stage_plans import ranked, written_out
 from ..stages.stage_space import SINGLE, most_overlap, stage_space
 from .stage_search import StageSearch
@@ -47,28 +52,34 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether it is proven that no plan of the set is better than the best one."""
-        return self.uniform.whole.complete and self.search.proven
+        known = self.uniform.whole.complete and self.uniform.complete
+        return known and not self.interrupted and self.search.proven
 
     def plans(self, top: int) -> Iterator[Plan]:
         """The plans that were found, and the first of the uniform ones, tables of one row."""
         yield from self.search.plans()
         yield from written_out(self.uniform.whole.costs, top)
+        yield from written_out(self.uniform.best, top)
 
 
 def solve(
-    stages: Space, uniform: UniformPlans, options: SearchOptions, unequal: bool = False
+    stages: Space,
+    uniform: UniformPlans,
+    options: SearchOptions,
+    shapes: tuple[Shape, ...] = (),
+    unequal: bool = False,
 ) -> Answer:
-    """Search the plans that the stages of a space (stage_space) can have, from its best uniform
-    plan on; `unequal` also tries stages with different numbers of GPUs.
+    """Search the plans that the stages of a space (stage_space) can have in some shapes, from its
+    best uniform plan on; `unequal` also tries stages with different numbers of GPUs.
 
     An interrupt or the deadline leaves the best so far.
     """
-    incumbent = uniform.fastest * (1 + AGAIN)
+    incumbent = uniform.known * (1 + AGAIN)
     search = StageSearch(options.limit, incumbent, options.deadline, options.progress)
     answer = Answer(uniform, search, uniform.whole.interrupted)
     try:
         axes = {**stages.axes, **most_overlap(stages.task, stages.axes)}
-        search.add_all(pipelines(stages.task, axes, unequal))
+        search.add_all(pipelines(stages.task, axes, unequal, shapes), uniform.complete)
         if not answer.interrupted:
             search.run()
         if answer.complete:
@@ -86,14 +97,16 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
     if options.budget is not None:
         raise InputError(f"{NAME} does not count plans: give --time-limit, not --budget")
     stages = stage_space(space, NAME, options.objective, OF_STAGES)
+    found = shapes(space.task, space.axes, NAME, OF_STAGES)
     for name in SINGLE:
         if len(stages.axes[name]) > 1:
             raise InputError(f"{NAME} takes one value of {name}, not several")
     began = time.perf_counter()
-    uniform = UniformPlans.of(space, stages, options)
-    answer = solve(stages, uniform, options, unequal)
+    uniform = UniformPlans.of(space, stages if has_whole_stages(found) else None, options)
+    answer = solve(stages, uniform, options, found, unequal)
     plans = [*answer.plans(options.top)]
     costs = ranked(space.task, plans, options.limit)
+    best = np.inf if costs is None else float(costs.step[0])
     return replace(
         answer.uniform.whole,
         backend=NAME,
@@ -104,8 +117,9 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         interrupted=answer.interrupted,
         costs=costs.take(slice(0, options.top)) if costs is not None else None,
         frontier=_frontier(answer.uniform.whole, costs) if options.frontier else None,
-        bound=bound_of(options.objective, space.task, answer.search.bound),
+        bound=bound_of(options.objective, space.task, min(answer.search.bound, best)),
         compared=answer.uniform.steps(costs),
+        uncovered=uncovered(space.task, found),
     )
 
 

@@ -19,7 +19,8 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan
 
 from ..result.options import NEVER, Deadline, Progress, TimeIsUp
-from ..result.tolerances import ROUNDING
+from ..result.tolerances import ROUNDING, TOLERANCE
+from ..stages.chunk_layouts import best_layout
 from ..stages.pipeline import Pipeline
 from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_table import StageTable
@@ -51,10 +52,12 @@ class StageSearch:
     deadline: Deadline = NEVER
     progress: Progress | None = None
     """Told the number of stages costed."""
-    found: list[tuple[float, StageTable, Found]] = field(default_factory=list)
+    found: list[tuple[float, StageTable, Found, Plan]] = field(default_factory=list)
     open: list[tuple[float, int, Pipeline | _Range]] = field(default_factory=list)
     working: float = np.inf
     """Bound of what is being looked at."""
+    closed: float = np.inf
+    """Bound of what is left as it is: chunks whose layout takes longer than their layers need."""
     pushed: int = 0
     stages: int = 0
     """Stages costed."""
@@ -63,11 +66,15 @@ class StageSearch:
     passes: int = 0
     """Values of t_max tried."""
 
-    def add_all(self, pipelines: Iterable[Pipeline]) -> None:
-        """Open all pipelines of the set; before that there is no bound."""
+    def add_all(self, pipelines: Iterable[Pipeline], costed: bool = False) -> None:
+        """Open all pipelines of the set; before that there is no bound. Those that only uniform
+        plans have are bounded, unless all of these are `costed`."""
         self.working = 0.0
         for pipeline in pipelines:
-            self._push(pipeline.least.step, pipeline)
+            if pipeline.searched:
+                self._push(pipeline.least.step, pipeline)
+            elif not costed:
+                self.closed = min(self.closed, pipeline.least.step)
         self.working = np.inf
 
     def _push(self, bound: float, part: Pipeline | _Range) -> None:
@@ -79,19 +86,34 @@ class StageSearch:
     @property
     def bound(self) -> float:
         """Seconds that no plan of the set beats."""
-        lowest = self.open[0][0] if self.open else np.inf
-        return min(lowest, self.working, self.incumbent)
+        return min(self._left, self.closed, self.incumbent)
+
+    @property
+    def bound_of_chunks(self) -> float:
+        """Seconds that no plan with virtual stages beats, if it beats what was found."""
+        own = [bound for bound, _, part in self.open if _pipeline(part).chunks > 1]
+        return min([self.working, self.closed, *own])
+
+    @property
+    def _left(self) -> float:
+        """The same of what can be looked into."""
+        return min(self.open[0][0] if self.open else np.inf, self.working)
 
     @property
     def proven(self) -> bool:
-        """Whether nothing better can be open."""
-        return self.bound >= self.incumbent * (1 - ROUNDING)
+        """Whether nothing can be better by more than a layout's share of a step."""
+        return self.ended and self.bound >= self.incumbent * (1 - TOLERANCE)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing that can be looked into is better."""
+        return self._left >= self.incumbent * (1 - ROUNDING)
 
     def run(self) -> None:
         """Search until nothing better can be open, or until the deadline; an interrupt leaves
         what is looked at open too."""
         try:
-            while not self.proven and self.open:
+            while not self.ended and self.open:
                 self._look()
         except TimeIsUp:
             return
@@ -99,13 +121,15 @@ class StageSearch:
     def _look(self) -> None:
         """Look into the most promising part."""
         self.deadline.check()
-        self.working = self.open[0][0]
-        _, _, part = heapq.heappop(self.open)
-        if isinstance(part, Pipeline):
-            self._cost(part)
-        else:
-            self._narrow(part)
-        self.working = np.inf
+        first = heapq.heappop(self.open)
+        self.working, _, part = first
+        try:
+            self._cost(part) if isinstance(part, Pipeline) else self._narrow(part)
+        except TimeIsUp:
+            heapq.heappush(self.open, first)
+            raise
+        finally:
+            self.working = np.inf
 
     def _cost(self, pipeline: Pipeline) -> None:
         """Cost a pipeline's stages, and bound what its plans take."""
@@ -122,12 +146,12 @@ class StageSearch:
         rest = StageBounds.of(table, table.entries, self.deadline).whole(table)
         times = np.unique(np.concatenate([entries.costs[0] for entries in table.entries]))
         times = times[times >= slowest]
-        self._push((pipeline.micro_batches - 1) * slowest + rest, _Range(table, times))
+        self._push(pipeline.again * slowest + rest, _Range(table, times))
 
     def _narrow(self, part: _Range) -> None:
         """Find the least rest of a range, and leave open what is faster in it."""
-        table, times, m = part.table, part.times, part.table.pipeline.micro_batches
-        budget = self.incumbent * (1 - ROUNDING) - (m - 1) * times[0]
+        table, times, again = part.table, part.times, part.table.pipeline.again
+        budget = self.incumbent * (1 - ROUNDING) - again * times[0]
         labels = LabelPass(table, times[-1], budget, self.deadline)
         self.passes, self.labels = self.passes + 1, self.labels + labels.kept
         found = labels.found()
@@ -139,12 +163,22 @@ class StageSearch:
         left = times[: np.searchsorted(times, found.slowest)]
         for half in (left[: left.size // 2], left[left.size // 2 :]):
             if half.size:
-                self._push((m - 1) * half[0] + found.rest, _Range(table, half))
+                self._push(again * half[0] + found.rest, _Range(table, half))
 
     def _keep(self, table: StageTable, found: Found) -> float:
-        """Seconds of the step of a plan that was found."""
-        step = (table.pipeline.micro_batches - 1) * found.slowest + found.rest
-        self.found.append((step, table, found))
+        """Seconds of the step of a plan that was found.
+
+        That of chunks is what the simulator says of the best of a few ways to lay them out; what
+        is above the least that such stages need stays open.
+        """
+        pipeline, stages = table.pipeline, stages_of(table, found)
+        step = pipeline.again * found.slowest + found.rest
+        if pipeline.chunks == 1:
+            plan = plan_of(pipeline, stages)
+        else:
+            self.closed = min(self.closed, step)
+            step, plan = best_layout(pipeline, stages, step, self.limit, self.deadline)
+        self.found.append((step, table, found, plan))
         return step
 
     def reorder(self) -> None:
@@ -162,15 +196,18 @@ class StageSearch:
             return
 
     def _reorder(self) -> None:
-        if not self.found:
+        whole = [one for one in self.found if one[1].pipeline.chunks == 1]
+        if not whole:
             return
-        _, table, found = min(self.found, key=lambda plan: plan[0])
+        _, table, found, _ = min(whole, key=lambda plan: plan[0])
         self._shorten(table, found.slowest)
         seen = {table.pipeline}
         for _ in range(FEW):
             if not self.open or self.open[0][0] >= self.incumbent * (1 + NEAR):
                 return
             _, _, part = heapq.heappop(self.open)
+            if _pipeline(part).chunks > 1:
+                continue
             if isinstance(part, Pipeline):
                 self._cost(part)
             elif part.table.pipeline not in seen:
@@ -179,16 +216,19 @@ class StageSearch:
 
     def _shorten(self, table: StageTable, slowest: float) -> None:
         """Add the plan with the shortest chain whose slowest stage takes that long."""
-        m = table.pipeline.micro_batches
-        budget = self.incumbent * (1 + NEAR) - (m - 1) * slowest
+        budget = self.incumbent * (1 + NEAR) - table.pipeline.again * slowest
         found = LabelPass(table, slowest, budget, self.deadline, by_chain=True).found()
         if found is not None:
             self._keep(table, found)
 
     def plans(self) -> Iterator[Plan]:
         """The plans that were found, each a table of one row."""
-        for _, table, found in self.found:
-            yield plan_of(table.pipeline, stages_of(table, found))
+        for *_, plan in self.found:
+            yield plan
+
+
+def _pipeline(part: Pipeline | _Range) -> Pipeline:
+    return part if isinstance(part, Pipeline) else part.table.pipeline
 
 
 def stages_of(table: StageTable, found: Found) -> list[list[Run]]:

@@ -7,7 +7,7 @@ Legend: arrays are [class] or [candidate].
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -160,12 +160,14 @@ class _Costing:
         plans = from_columns(pipeline.columns(strategy), (), runs)
         for zero, costs in stage_costs(pipeline.task, plans, self.start[kind], self.zeros).items():
             room = self.limit * (1 - LAST_DIGITS) - costs.held
-            flights = np.minimum(np.floor(room / costs.per_flight), pipeline.in_flight[0])
+            # In whole chunks.
+            fit = np.floor(room / costs.per_flight * pipeline.chunks) / pipeline.chunks
+            flights = np.minimum(fit, pipeline.in_flight[0])
             own = kind, strategy, np.full_like(more, zero), more, modes
-            table = Candidates(*own, flights, costs)
+            table = Candidates(*own, flights, _of_chunk(costs, pipeline.chunks))
             legal = pipeline.legal[strategy, first, zero] & pipeline.legal[strategy, second, zero]
             follows = (position > 0) & np.concatenate([[False], legal[:-1]])
-            ok = (flights >= 1) & legal & ~_superfluous(table, follows)
+            ok = (flights >= pipeline.in_flight[-1]) & legal & ~_superfluous(table, follows)
             yield zero, table.take(ok & (costs.seconds <= self.longest * (1 + ROUNDING)))
 
     def _runs(self, strategy: Column, layers: Column, modes: Column) -> Segments:
@@ -173,6 +175,15 @@ class _Costing:
         none, p = np.zeros_like(modes), self.pipeline
         tp, dp = p.tp[strategy][:, None] + none, p.dp[strategy][:, None] + none
         return Segments(none, layers, tp, dp, none, modes)
+
+
+def _of_chunk(costs: StageCosts, chunks: int) -> StageCosts:
+    """Costs with the seconds of a chunk, of which a step is made where a stage has several: the
+    others wait for one of them while the pipeline fills and drains."""
+    if chunks == 1:
+        return costs
+    passes = {name: getattr(costs, name) / chunks for name in ("seconds", "forward", "backward")}
+    return replace(costs, **passes)
 
 
 def _superfluous(table: Candidates, follows: Mask) -> Mask:

@@ -34,11 +34,12 @@ class Intervals:
     @classmethod
     def of(cls, pipeline: Pipeline, longest: float, limit: float) -> Intervals:
         """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
-        something they can do."""
+        something they can do, and a layer for each of their chunks."""
         order, p = pipeline.task.model.order, pipeline.pp
-        layers = len(order)
+        layers, v = len(order), pipeline.chunks
         start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
-        first, last = np.maximum(0, p - 1 - (layers - end)), np.minimum(p - 1, start)
+        first = np.maximum(0, p - 1 - (layers - end) // v)
+        last = np.minimum(p - 1, start // v)
         short = np.ones(start.size, bool)
         for least, most in ((pipeline.layers.fastest, longest), (pipeline.least_held, limit)):
             so_far = np.concatenate([[0.0], np.cumsum(least.min(axis=0)[list(order)])])
@@ -46,7 +47,7 @@ class Intervals:
             first = np.maximum(before[start], first)
             last = np.minimum(p - 1 - after[end], last)
             short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)
-        ok = (start < end) & (first <= last) & short
+        ok = (start + v <= end) & (first <= last) & short
         start, end, first, last = (column[ok] for column in (start, end, first, last))
         return cls(start, end, _classes(order, start, end), first, last)
 

@@ -21,6 +21,7 @@ from plan3d.simulator.task import Task
 
 from .ideal_ranks import even_cut, least_counts, whole_model
 from .layer_table import LayerTable
+from .shapes import one_kind
 
 OWN = ("tp", "dp", "micro_batch", "zero", "recompute")
 """Fields of a plan that the layers of a stage choose."""
@@ -37,17 +38,19 @@ class LeastSeconds:
     sends: float
     """Of boundary tensors in a step."""
     micro_batches: int
+    chunks: int = 1
+    """Chunks that a stage is held in: virtual stages."""
 
     @property
     def step(self) -> float:
-        """Seconds of a step: (m - 1) slowest + alone + sends."""
-        m = self.micro_batches
-        return (m - 1) * self.slowest + max(self.alone, self.slowest) + self.sends
+        """Seconds of a step: (m - 1 / v) slowest + alone / v + sends."""
+        m, v = self.micro_batches, self.chunks
+        return (m - 1 / v) * self.slowest + max(self.alone, self.slowest) / v + self.sends
 
     def longest_stage(self, step: float) -> float:
         """Seconds of a micro-batch that no stage exceeds in a plan whose step is that short."""
-        m, left = self.micro_batches, step - self.sends
-        return min((left - self.alone) / (m - 1), left / m) if m > 1 else left
+        m, v, left = self.micro_batches, self.chunks, step - self.sends
+        return min((left - self.alone / v) / (m - 1 / v), left / m) if m * v > 1 else left
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,21 @@ class Pipeline:
         return out
 
     @property
+    def chunks(self) -> int:
+        """Chunks that a rank holds: virtual stages. A stage is what a rank holds."""
+        return self.shared["virtual_stages"]
+
+    @property
+    def again(self) -> int:
+        """Chunks of the slowest stage that a step takes besides one of every stage: m v - 1."""
+        return self.micro_batches * self.chunks - 1
+
+    @property
+    def searched(self) -> bool:
+        """Whether stages of their own are known: in chunks only where all layers are alike."""
+        return self.chunks == 1 or one_kind(self.task)
+
+    @property
     def equal(self) -> bool:
         """Whether all stages have equally many GPUs."""
         return bool((self.gpus * self.pp == self.task.gpus).all())
@@ -101,7 +119,8 @@ class Pipeline:
     @property
     def sizes(self) -> Sizes[Value]:
         """Of its schedule, one row."""
-        return Sizes(*(np.array([float(n)]) for n in (self.pp, 1, self.pp, self.micro_batches)))
+        sizes = self.pp, self.chunks, self.pp, self.micro_batches
+        return Sizes(*(np.array([float(n)]) for n in sizes))
 
     @property
     def schedule(self) -> Column:
@@ -119,7 +138,8 @@ class Pipeline:
     def sends(self) -> float:
         """Sends that show in a step."""
         contention = self.task.software.contention
-        return float(schedules.sends(self.schedule, self.sizes, np.zeros(1), contention)[0])
+        hidden = np.array([float(self.shared["overlap_p2p"])])
+        return float(schedules.sends(self.schedule, self.sizes, hidden, contention)[0])
 
     @cached_property
     def least_held(self) -> Value:
@@ -141,4 +161,4 @@ class Pipeline:
         size = np.array(self.layers.boundary)
         sends = self.sends * float(hop_seconds(task, size, size))
         slowest = float(max(busy, longest, some))
-        return LeastSeconds(float(whole @ each), slowest, sends, self.micro_batches)
+        return LeastSeconds(float(whole @ each), slowest, sends, self.micro_batches, self.chunks)

@@ -5,7 +5,7 @@ Legend: N GPUs, p stages, m micro-batches, B sequences of a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Mask
 from plan3d.simulator.hardware.precision import RECIPES
-from plan3d.simulator.pipeline.schedules import needs_stages
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
@@ -26,6 +26,7 @@ from plan3d.simulator.task import Task
 from ..space.axes import DERIVED
 from .layer_table import ZEROS, LayerTable
 from .pipeline import OWN, Pipeline
+from .shapes import Shape
 
 Axes = Mapping[str, tuple[int, ...]]
 
@@ -36,23 +37,31 @@ FIXED = tuple(name for name in AXES if name not in (*VARIED, *OWN, "pp"))
 SHARED = (*FIXED, *VARIED)
 
 
-def pipelines(task: Task, axes: Axes, unequal: bool = False) -> Iterator[Pipeline]:
+def pipelines(
+    task: Task, axes: Axes, unequal: bool = False, shapes: Sequence[Shape] = ()
+) -> Iterator[Pipeline]:
     """Every pipeline of a task; `axes` are the values that a stage's fields may have.
 
-    A stage has N / p GPUs. If p does not divide N, or if they may be `unequal`, each stage has any
-    power of two within a node or any number of whole nodes.
+    A stage has N / p GPUs. If p does not divide N, or if they may be `unequal`, each whole stage
+    has any power of two within a node or any number of whole nodes. Without `shapes` stages are
+    whole, under the schedule of the axes.
     """
     meshes = list(_meshes(task, axes["pp"], unequal))
     fixed = {name: axes[name][0] for name in FIXED}
-    for values in product(*(axes[name] for name in VARIED)):
-        shared = {**fixed, **dict(zip(VARIED, values, strict=True))}
+    shapes = shapes or [Shape(*(fixed[name] for name in Shape._fields))]
+    besides = sorted({shape.overlap_ep for shape in shapes})
+    for beside, *values in product(besides, *(axes[name] for name in VARIED)):
+        shared = {**fixed, **dict(zip(VARIED, values, strict=True)), "overlap_ep": beside}
+        if beside and shared["ep"] == 1:
+            continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)
         rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
         if rows.size:
-            yield from _Shared(task, axes, shared, rows).pipelines(meshes)
+            own = [shape for shape in shapes if shape.overlap_ep == beside]
+            yield from _Shared(task, axes, shared, rows).pipelines(meshes, own)
 
 
 Mesh = tuple[int, tuple[int, ...]]
@@ -107,8 +116,8 @@ class _Shared:
     rows: Column
     """Of _strategies [s, 5]."""
 
-    def pipelines(self, meshes: list[Mesh]) -> Iterator[Pipeline]:
-        """One pipeline for every number of stages and of micro-batches."""
+    def pipelines(self, meshes: list[Mesh], shapes: Sequence[Shape]) -> Iterator[Pipeline]:
+        """One pipeline for every number of stages and of micro-batches, and every shape."""
         task, shared, modes = self.task, self.shared, tuple(sorted(self.axes["recompute"]))
         legal = self._legal(modes)
         used = legal.any(axis=(0, 2))
@@ -120,13 +129,17 @@ class _Shared:
         keys, which = np.unique(self.rows[:, :2], axis=0, return_inverse=True)
         for i, (at, m) in enumerate(keys.tolist()):
             pp, mine = meshes[at][0], (which.ravel() == i) & legal.any(axis=(1, 2))
-            if not mine.any() or (pp == 1 and needs_stages(shared["schedule"])):
+            equal = len(meshes[at][1]) == 1
+            fit = [s for s in shapes if s.fits(task, pp, m) and (equal or s.virtual_stages == 1)]
+            if not mine.any() or not fit:
                 continue
             tp, dp = self.rows[mine][:, 2:4].T
             own = _as_it_is(legal[mine], pp)
             stated = {1: 2} if pp > 1 and 1 not in self.axes["zero"] else {}
             layer_table = layers.take(mine)
-            yield Pipeline(task, pp, m, shared, tp, dp, modes, own, stated, layer_table)
+            for shape in fit:
+                fields = {**shared, **shape._asdict()}
+                yield Pipeline(task, pp, m, fields, tp, dp, modes, own, stated, layer_table)
 
     def _legal(self, modes: tuple[int, ...]) -> Mask:
         """Combinations of strategy, recompute and ZeRO stage that rules and axes allow."""
@@ -134,6 +147,8 @@ class _Shared:
         for zero in self.axes["zero"]:
             ok = legal_runs(self._plans(zero, modes), self.task)
             out[:, :, zero] = ok.reshape(-1, len(modes))
+        if self.shared["overlap_ep"]:
+            out[:, np.array(modes) == Recompute.FULL] = False
         return out
 
     def _plans(self, zero: int, modes: tuple[int, ...]) -> Plan:

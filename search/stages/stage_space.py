@@ -24,6 +24,8 @@ WHOLE = {
     **dict.fromkeys(("first_stage_layers", "last_stage_layers", "tp_grid"), 0),
 }
 """Fields that have one value where stages are whole and their layers the search's own choice."""
+OF_SHAPES = ("virtual_stages", "overlap_p2p", "overlap_ep")
+"""Those of them that stages in chunks have other values of (shapes.Shape)."""
 OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
 """Fields of which the most is taken."""
 SINGLE = tuple(n for n in FIXED if n not in (*WHOLE, *OVERLAPS, *PLAIN, "schedule"))
@@ -31,7 +33,8 @@ SINGLE = tuple(n for n in FIXED if n not in (*WHOLE, *OVERLAPS, *PLAIN, "schedul
 
 
 def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ...]) -> Space:
-    """The uniform plans of a space that stages can express, under one of the `known` schedules.
+    """The uniform plans of a space that whole stages can express, under one of the `known`
+    schedules; shapes.shapes has what they and chunks may run.
 
     Raises InputError where the user asked for something else.
     """
@@ -43,10 +46,10 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
     axes, usual = dict(space.axes), default_axes(space.task)
     for name, only in WHOLE.items():
         others = sorted({*axes[name]} - {only, AUTO})
-        if axes[name] != usual[name] and others:
+        if axes[name] != usual[name] and others and name not in OF_SHAPES:
             raise InputError(
-                f"{backend} has no {name}={spell(name, others[0])}: stages are whole and their "
-                "layers its own choice"
+                f"{backend} has no {name}={spell(name, others[0])}: the layers of stages are its "
+                "own choice"
             )
         axes[name] = (only,)
     axes["schedule"] = (_schedule(axes["schedule"], backend, known),)
@@ -54,14 +57,12 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
 
 
 def _schedule(asked: tuple[int, ...], backend: str, known: tuple[str, ...]) -> int:
-    """The schedule asked for, that of a usual stack where none is."""
-    one, *more = (schedules.usual(1) if code == AUTO else code for code in asked)
-    if more:
-        raise InputError(f"{backend} takes one value of schedule, not several")
-    name = schedules.SCHEDULES.rows[one].name
-    if name not in known:
-        raise InputError(f"{backend} knows the schedules {' and '.join(known)}, not {name}")
-    return one
+    """The schedule of whole stages that was asked for, that of a usual stack where none was."""
+    codes = [schedules.usual(1) if code == AUTO else code for code in asked]
+    whole = [code for code in codes if schedules.SCHEDULES.rows[code].name in known]
+    if len(whole) > 1:
+        raise InputError(f"{backend} takes one value of schedule for whole stages, not several")
+    return int(whole[0]) if whole else int(schedules.usual(1))
 
 
 def most_overlap(task: Task, axes: Axes) -> dict[str, tuple[int, ...]]:

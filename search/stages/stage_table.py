@@ -18,6 +18,7 @@ from ..result.options import Deadline
 from .candidates import Candidates, candidates, excess
 from .dominance import codes, ragged, undominated
 from .intervals import Intervals
+from .most_layers import can_hold_all
 from .pipeline import Pipeline
 
 
@@ -36,7 +37,7 @@ class Entries:
     """The same of what goes out."""
     tp: Column
     costs: Value
-    """Seconds T, b, f, R, G, O (simulator.step.stage_costs) [6, entry]."""
+    """Seconds T, b, f, R, G, O (simulator.step.stage_costs), T, b and f of a chunk [6, entry]."""
 
     def take(self, rows: Column) -> Entries:
         """The chosen entries."""
@@ -74,6 +75,8 @@ class StageTable:
     ) -> StageTable | None:
         """The table of a pipeline whose stages need at most `limit` bytes and `longest` seconds;
         None when none does. Raises TimeIsUp."""
+        if not can_hold_all(pipeline, longest, limit):
+            return None
         found = Intervals.of(pipeline, longest, limit)
         if not found.start.size:
             return None
@@ -100,10 +103,16 @@ class StageTable:
 
 
 def _hops(pipeline: Pipeline, sizes: Value) -> Value:
-    """StageTable.hops of boundary tensors of these sizes."""
-    each = pipeline.sends / max(pipeline.pp - 1, 1)
+    """StageTable.hops of boundary tensors of these sizes.
+
+    Chunks of two neighbours meet v times; from the last rank to the first v - 1 sends go, which
+    are of the smallest tensor at least.
+    """
+    v, between = pipeline.chunks, max(pipeline.pp - 1, 1)
+    each = pipeline.sends / max(pipeline.pp * v - 1, 1)
+    seconds = hop_seconds(pipeline.task, sizes[:, None], sizes[None])
     out = np.zeros((sizes.size + 1, sizes.size + 1))
-    out[:-1, :-1] = each * hop_seconds(pipeline.task, sizes[:, None], sizes[None])
+    out[:-1, :-1] = each * (v * seconds + (v - 1) / between * seconds.min())
     return out
 
 

@@ -1,30 +1,41 @@
 """Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
 
 A space has one value of most fields, or it would be too large. From the best plans on, the single
-change that saves most is made again and again, until none saves WORTH of a step.
+change that saves most is made again and again, until none saves WORTH of a step. A search of stages
+of their own takes over what that finds for uniform plans, so that it is not behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.framework_rules import launched
+from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.task import Task
 
+from ..find_plans import TOP, find_plans
+from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
+from ..result.tolerances import TOLERANCE
 from ..space.space import Space
+from ..stages.stage_plans import ranked, written_out
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
 from .single_field_changes import FIXED, Edits, single_edits
 
 WORTH = 0.01
 """Share of a step that a change must save to be made."""
+SHARE = 0.08
+"""Share of a time limit in which the default search is run beside another."""
+_KEPT = ("objective", "choose", "system", "headroom")
+"""What a default search beside another is asked as well."""
 STARTS = 3
 """Plans from which changes are tried, of those within TIE of the first."""
 
@@ -55,6 +66,38 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
         counts=replace(result.counts, changes=sum(top.tried for top in tops)),
         climbed=tops[first].gains if first < len(tops) else (),
     )
+
+
+def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:
+    """The answer of a search of stages of their own; where the default search of the task, its best
+    plans climbed, finds a better plan, with that first. `options` are those of find_plans."""
+    kept = {name: options[name] for name in _KEPT if name in options}
+    if options.get("time_limit") is not None:
+        kept["time_limit"] = SHARE * options["time_limit"]
+    listed = find_plans(task, families=True, top=STARTS, **kept)
+    default = climbed(listed, options.get("choose") or {}, STARTS)
+    best = np.inf if found.costs is None else float(found.costs.step[0])
+    if default.costs is None or default.costs.step[0] >= best or found.interrupted:
+        return found
+    plans = list(written_out(default.costs, 1))
+    plans = [plan for plan in plans if legal(plan, found.task).all()]
+    if not plans:
+        words = f"the default search's best plan, {default.plans[0]}: its stages are not in turn"
+        return replace(found, uncovered=(*found.uncovered, words))
+    rest = [] if found.costs is None else [found.costs.plans]
+    costs = ranked(found.task, [*plans, *rest], found.limit)
+    costs = costs.take(slice(0, options.get("top", TOP))) if costs is not None else None
+    changes = replace(found.counts, changes=default.counts.changes)
+    out = replace(found, costs=costs, climbed=default.climbed, counts=changes)
+    return out if found.bound is None else _proven(out, found.bound)
+
+
+def _proven(found: SearchResult, bound: float) -> SearchResult:
+    """The result with what its bound says of its best plan, which other searches found."""
+    assert found.costs is not None
+    best = float(score(found.costs, found.objective, found.limit)[0])
+    near = bound >= best * (1 - TOLERANCE)
+    return replace(found, bound=min(bound, best), complete=found.complete or near)
 
 
 class _Top(NamedTuple):

@@ -91,7 +91,7 @@ def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
         seconds = group.stages.forward + group.stages.backward
         rows, _ = run_rows(table, task)
         counts = layer_run_stages.plan_counts(task.model, table)[:, 0]
-        runs = np.flatnonzero(table.segments.stage[0] == seconds[:, 0].argmax())
+        runs = np.flatnonzero(table.segments.ranks(table.pp)[0] == seconds[:, 0].argmax())
         return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
     return [(table, _slowest_counts(task, table))]
 

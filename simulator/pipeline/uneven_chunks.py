@@ -41,10 +41,11 @@ class Path(IntEnum):
     """The same with the head."""
 
 
-def critical_paths(layers: Column, counts: Value) -> Value:
+def critical_paths(layers: Column | Value, counts: Value) -> Value:
     """Paths [Path, 2 kinds] of chunks with `layers` [turn, rank] and `counts` [turn, rank, kind].
 
-    A pace is zero when no rank has a larger chunk than R in any turn but the last.
+    A pace is zero when no rank has a larger chunk than R in any turn but the last. Layers that take
+    unequal time may count as more or less than one.
     """
     v, p = layers.shape
     first = counts[0, :-1].sum(axis=0) + _waiting(layers, counts)
@@ -70,13 +71,12 @@ class _Blocks:
     def __init__(self, forward: Column, backward: Column) -> None:
         self.forward, self.backward = forward, backward
 
-    def length(self, layers: Column) -> Column:
+    def length(self, layers: Column | Value) -> Value:
         """Layers of every rank [block, rank], a backward pass as two forward ones."""
-        out: Column = layers[self.forward] + 2 * layers[self.backward]
-        return out
+        return np.asarray(layers[self.forward] + 2 * layers[self.backward], float)
 
 
-def _waiting(layers: Column, counts: Value) -> Value:
+def _waiting(layers: Column | Value, counts: Value) -> Value:
     """Layers [kind] for which R waits while the pipeline fills and drains: p less the d that
     ranks between them take up, of the largest chunk in excess of R's, in all turns but the last."""
     p = layers.shape[1]
@@ -88,7 +88,7 @@ def _waiting(layers: Column, counts: Value) -> Value:
     return out
 
 
-def _late(layers: Column, counts: Value) -> Value:
+def _late(layers: Column | Value, counts: Value) -> Value:
     """Path.LATE: with s and b layers of the smallest and largest chunk without an end,
     s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward, as found in event simulations."""
     p = layers.shape[1]
@@ -98,7 +98,12 @@ def _late(layers: Column, counts: Value) -> Value:
 
 
 def _pace(
-    layers: Column, counts: Value, last: _Blocks, other: _Blocks, distance: Column, head: bool
+    layers: Column | Value,
+    counts: Value,
+    last: _Blocks,
+    other: _Blocks,
+    distance: Column,
+    head: bool,
 ) -> Value:
     """Forward and backward layers [2 kinds] of R and the rank that holds it up most.
 
@@ -110,7 +115,7 @@ def _pace(
     longer = others > own
     if head:
         longer[-1] = False
-    largest, smallest = layers[:, :-1].max(axis=0), int(layers[:, -1].min())
+    largest, smallest = layers[:, :-1].max(axis=0), layers[:, -1].min()
     room = 3 * distance * (2 * largest - smallest) / p
     held = np.where(longer, others - own, 0).sum(axis=0) - room
     rank = int(np.where(longer.any(axis=0), held, -np.inf).argmax())

@@ -3,7 +3,8 @@
     11:recompute=full+1|12:tp=4,dp=16|12*6
 
 Stages are divided by |, the runs of a stage by +. A run is a number of layers and what differs
-from the plan's own fields; *N repeats a stage. Arrays are [plan, run]; runs are in model order.
+from the plan's own fields; *N repeats a stage. With virtual stages every chunk is a stage, and
+rank r holds stages r, r + pp, ... Arrays are [plan, run]; runs are in model order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Segments:
     """Runs of layers of every plan of a table [plan, run]."""
 
     stage: Table
-    """Pipeline stage that holds the run; ABSENT where it pads the table."""
+    """Pipeline stage that holds the run, a chunk where there are virtual ones; ABSENT where it pads
+    the table."""
     layers: Table
     tp: Table
     dp: Table
@@ -49,6 +51,12 @@ class Segments:
         """Which runs are not padding."""
         out: NDArray[np.bool_] = self.stage != ABSENT
         return out
+
+    def ranks(self, pp: Any) -> Table:
+        """Pipeline rank that holds each run: stages of a pipeline of `pp` ranks are placed in turn;
+        ABSENT where it pads the table."""
+        held = self.stage % np.reshape(pp, (-1, 1))
+        return np.where(self.present, held, ABSENT)
 
     def take(self, rows: Any) -> Segments:
         """The chosen plans."""

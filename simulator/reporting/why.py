@@ -46,7 +46,8 @@ WORTH_A_SENTENCE = 0.02
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
     """Transformer layers on every pipeline rank of one plan, those of both copies."""
     if p.segments:
-        return [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
+        of_stages = [sum(run["layers"] for run in stage) for stage in p.segments.stages()]
+        return [sum(of_stages[rank :: p.pp]) for rank in range(p.pp)]
     chunks, out = chunk_sizes(task, p), [0] * p.pp
     ranks = chunk_ranks(p.pp, len(chunks), int(placement(p.schedule))).tolist()
     for layers, rank in zip(chunks, ranks, strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Mask
-from ..pipeline.schedules import model_copies
+from ..pipeline.schedules import looped
 from ..plan.fields import BY_RUN, PLAIN, POLICY
 from ..plan.layer_runs import Segments
 from ..plan.plan import Plan, from_columns
@@ -63,12 +63,24 @@ def as_run(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stage_gpus(plans: Plan, runs: Segments) -> NDArray[np.int64]:
-    """GPUs of every stage [plan, stage]; the largest where its runs differ."""
-    cp = np.reshape(plans.cp, (-1, 1))
-    out = np.zeros((runs.stage.shape[0], int(runs.stage.max()) + 2), np.int64)
-    np.maximum.at(out, (np.arange(len(out))[:, None], runs.stage), runs.tp * runs.dp * cp)
+def _most(values: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The largest value [plan, run] of the runs of every rank [plan, rank]."""
+    out = np.zeros((len(rank), int(rank.max()) + 2), np.int64)
+    np.maximum.at(out, (np.arange(len(out))[:, None], rank), values)
     return out[:, :-1]
+
+
+def _rank_gpus(plans: Plan, runs: Segments) -> NDArray[np.int64]:
+    """GPUs of every pipeline rank [plan, rank]; the largest where its runs differ."""
+    return _most(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), runs.ranks(plans.pp))
+
+
+def _alike(values: NDArray[np.int64], plans: Plan, runs: Segments) -> Mask:
+    """Plans all of whose ranks have one value [plan, run] in all their runs."""
+    rank = runs.ranks(plans.pp)
+    most = np.take_along_axis(_most(values, rank), np.maximum(rank, 0), axis=1)
+    out: Mask = ((values == most) | ~runs.present).all(axis=1)
+    return out
 
 
 def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
@@ -77,21 +89,24 @@ def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
     steps = np.diff(stage, axis=1)
     follows = (steps == 0) | (steps == 1) | ~present[:, 1:]
     layers = np.where(present, runs.layers, 0).sum(axis=1)
-    out: Mask = (stage[:, 0] == 0) & follows.all(axis=1) & (stages == plans.pp)
+    out: Mask = (stage[:, 0] == 0) & follows.all(axis=1)
+    out &= stages == plans.pp * plans.virtual_stages
     out &= layers == task.model.layers
     return out
 
 
 def _fills(plans: Plan, runs: Segments, task: Task) -> Mask:
-    out: Mask = _stage_gpus(plans, runs).sum(axis=1) == task.gpus
+    out: Mask = _rank_gpus(plans, runs).sum(axis=1) == task.gpus
     return out
 
 
 def _share_gpus(plans: Plan, runs: Segments, task: Task) -> Mask:
-    gpus = _stage_gpus(plans, runs)
-    own = runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1))
-    stage = np.take_along_axis(gpus, np.maximum(runs.stage, 0), axis=1)
-    out: Mask = ((own == stage) | ~runs.present).all(axis=1)
+    return _alike(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), plans, runs)
+
+
+def _one_of_chunks(plans: Plan, runs: Segments, task: Task) -> Mask:
+    alike = [_alike(column, plans, runs) for column in (runs.tp, runs.dp, runs.zero)]
+    out: Mask = np.all(alike, axis=0) | (plans.virtual_stages == 1)
     return out
 
 
@@ -103,28 +118,29 @@ def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
 
 def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
     ends = np.maximum(plans.first_stage_layers, plans.last_stage_layers)
-    alone = (plans.virtual_stages == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
-    alone = alone & (model_copies(plans.schedule) == 1) & (plans.mtp_stage == 0)
+    alone = (looped(plans.schedule) == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
+    alone = alone & (plans.mtp_stage == 0)
     return np.broadcast_to(alone, runs.stage.shape[0])
 
 
 def _in_order_message(plan: Plan, runs: Segments, task: Task) -> str:
-    layers = int(runs.layers[runs.present].sum())
+    layers, v = int(runs.layers[runs.present].sum()), plan.virtual_stages
+    stages = f"pp = {plan.pp}" + (f", virtual_stages = {v}" if v > 1 else "")
     return (
-        f"segments give {int(runs.stage.max()) + 1} stages with {layers} layers; pp = {plan.pp} "
-        f"and the model's {task.model.layers} layers are needed"
+        f"segments give {int(runs.stage.max()) + 1} stages with {layers} layers; {stages} and the "
+        f"model's {task.model.layers} layers are needed"
     )
 
 
 def _fills_message(plan: Plan, runs: Segments, task: Task) -> str:
-    gpus = _stage_gpus(plan, runs)[0]
+    gpus = _rank_gpus(plan, runs)[0]
     return f"stages of {'+'.join(map(str, gpus))} = {gpus.sum()} GPUs, the cluster has {task.gpus}"
 
 
 def _share_message(plan: Plan, runs: Segments, task: Task) -> str:
-    own = runs.tp * runs.dp
-    for stage in range(int(runs.stage.max()) + 1):
-        sizes = sorted({int(n) for n in own[runs.stage == stage]})
+    own, rank = runs.tp * runs.dp, runs.ranks(plan.pp)
+    for stage in range(int(rank.max()) + 1):
+        sizes = sorted({int(n) for n in own[rank == stage]})
         if len(sizes) > 1:
             return f"runs of stage {stage + 1} have tp x dp = {' and '.join(map(str, sizes))}"
     raise AssertionError("the rule holds")
@@ -148,12 +164,17 @@ SEGMENT_RULES = (
     SegmentRule("segments-add-up", _in_order, _in_order_message),
     SegmentRule("segments-share-gpus", _share_gpus, _share_message),
     SegmentRule("segments-fill-gpus", _fills, _fills_message),
+    SegmentRule(
+        "segments-of-a-rank-alike",
+        _one_of_chunks,
+        lambda p, s, t: "the virtual stages of a rank need the same tp, dp and zero",
+    ),
     SegmentRule("segments-divide-micro-batches", _divides, _divides_message),
     SegmentRule(
         "segments-stand-alone",
         _alone,
         lambda p, s, t: (
-            "segments need virtual_stages=1, one copy of the model (no dualpipe), and neither "
+            "segments need stages that are placed in turn (no zb-v, no dualpipe), and neither "
             "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
         ),
     ),

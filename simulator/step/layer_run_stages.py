@@ -26,6 +26,7 @@ from ..rules.layer_run_rules import micro_batches
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
+from . import chunk_paths
 from .ranks import OF_WEIGHTS, Ranks, Weights, weight_split
 from .stages import Stages, combine, costs_of
 
@@ -78,10 +79,12 @@ def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
     runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
     shard = runs.shards()
     size = int(shard.max()) + 1
+    ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
+    ranks = replace(ranks, paths=chunk_paths.seconds(task.model, plans, runs))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return Segmented(
-        stages=combine(task, recipe, plans, ranks_of(task, plans, runs, int(plans.pp.max()))),
+        stages=combine(task, recipe, plans, ranks),
         shards=_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
         zero=np.take_along_axis(runs.zero, first, 0),
@@ -99,7 +102,8 @@ class Runs:
         self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
         self.counts = run_counts(task.model, segments, start, plans.pp == 1)
         present = segments.present.T
-        self.stage = segments.stage.T
+        self.chunk = segments.stage.T
+        self.stage = segments.ranks(plans.pp).T
         self.zero = zero_in_pipeline(segments.zero.T, plans.pp)
         self.tp, self.dp = np.where(present, (segments.tp.T, segments.dp.T), 1)
         recompute = np.where(present, segments.recompute.T, 0)
@@ -135,7 +139,7 @@ class Runs:
         """
         none = np.zeros(self.tp.shape)
         before = np.roll(self.tp, 1, axis=0)
-        changes = (self.stage == np.roll(self.stage, 1, axis=0)) & (self.tp != before)
+        changes = (self.chunk == np.roll(self.chunk, 1, axis=0)) & (self.tp != before)
         changes[0] = False
         if not changes.any():
             return none, none
@@ -161,12 +165,14 @@ class Runs:
         return bytes_of[before, self.which], bytes_of[behind, self.which]
 
     def shards(self) -> Column:
-        """Number of the shard of each run; ABSENT where it pads."""
+        """Number of the shard of each run; ABSENT where it pads. The chunks of a rank, which have
+        one strategy, synchronise together."""
         new = np.ones(self.stage.shape, bool)
         for column in (self.stage, self.tp, self.dp, self.zero):
             new[1:] &= column[1:] == column[:-1]
         new[1:] = ~new[1:]
-        return np.where(self.stage == ABSENT, ABSENT, np.cumsum(new, axis=0) - 1)
+        numbers = np.where(self.plans.virtual_stages > 1, self.stage, np.cumsum(new, axis=0) - 1)
+        return np.where(self.stage == ABSENT, ABSENT, numbers)
 
     def of_largest(self, of_kind: Value) -> Value:
         """The largest value [kind, strategy] among the kinds that a run holds [run, plan]."""
@@ -221,11 +227,12 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     return Ranks(
         costs=stage,
         total=passes[1].sum(axis=0),
-        before=np.cumsum(passes, axis=1) - passes,
+        # Only one chunk of each earlier rank separates a rank from the first.
+        before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
         paths=None,
         working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
         boundary=largest(np.maximum(received, sent), runs.stage, size),
-        hop=_mean_hop(task, plans, runs.stage, received, sent),
+        hop=_mean_hop(task, plans, runs.chunk, received, sent),
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=weight_split(
             plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
@@ -244,11 +251,12 @@ def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
     return collectives.send(np.maximum(sent, received), crosses, task.cluster)
 
 
-def _mean_hop(task: Task, plans: Plan, stage: Column, received: Value, sent: Value) -> Value:
+def _mean_hop(task: Task, plans: Plan, chunk: Column, received: Value, sent: Value) -> Value:
     """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
-    between = (stage[1:] != stage[:-1]) & (stage[1:] != ABSENT)
+    between = (chunk[1:] != chunk[:-1]) & (chunk[1:] != ABSENT)
     seconds = hop_seconds(task, sent[:-1], received[1:])
-    out: Value = (seconds * between).sum(axis=0) / np.maximum(plans.pp - 1, 1)
+    boundaries = plans.pp * plans.virtual_stages - 1
+    out: Value = (seconds * between).sum(axis=0) / np.maximum(boundaries, 1)
     return out
 
 

@@ -98,15 +98,7 @@ def _rescored(one: Costs) -> float:
 def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     """The timeline of a plan; `costs` are those of its one row."""
     task = costs.task
-    # Every chunk as a rank of its own, one micro-batch in flight.
-    alone = replace(
-        plan,
-        schedule=schedules.code("naive"),
-        layers_per_stage=chunk_sizes(task, plan),
-        first_stage_layers=0,
-        last_stage_layers=0,
-    )
-    (group,) = simulate(task, alone.table(), _every_chunk).groups
+    (group,) = simulate(task, _chunks_alone(task, plan).table(), _every_chunk).groups
     (whole,) = costs.groups
     s, schedule = group.stages, schedules.SCHEDULES.rows[plan.schedule]
     m, times = int(s.micro_batches[0]), _times(task, plan, s)
@@ -128,6 +120,21 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         data_comm=seconds["data_comm"],
         host_comm=at_end,
         optimizer=seconds["optimizer"],
+    )
+
+
+def _chunks_alone(task: Task, plan: Plan) -> Plan:
+    """The plan with every chunk as a rank of its own, one micro-batch in flight."""
+    naive = schedules.code("naive")
+    if plan.segments:
+        chunks = plan.pp * plan.virtual_stages
+        return replace(plan, schedule=naive, pp=chunks, virtual_stages=1)
+    return replace(
+        plan,
+        schedule=naive,
+        layers_per_stage=chunk_sizes(task, plan),
+        first_stage_layers=0,
+        last_stage_layers=0,
     )
 
 

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/dynamic_program.py
 
-Prints two Markdown tables. The first: the search with its proof; seconds are CPU seconds of one
+Prints two Markdown tables. The first: the search with its bound; seconds are CPU seconds of one
 core, the exhaustive search it starts from and its baselines included. The second: simulated steps
 of the best plan with as many stages as the best uniform plan whose first and last stage may have
 any number of layers.
@@ -20,6 +20,7 @@ from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stage_dp.stage_search import StageSearch
+from plan3d.search.stages.shapes import shapes
 from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -50,6 +51,8 @@ def searches() -> list[Task]:
         task(gpt3, "a100-40gb-sxm", 512, 2048, 1536, "megatron-lm-2021"),
         task(llama, "h100-sxm", 64, 8192, 256, "megatron-core"),
         task(llama, "a100-40gb-sxm", 128, 8192, 128, "megatron-core"),
+        task(gpt3, "a100-80gb-sxm", 1024, 2048, 1536, "megatron-core"),
+        task(Model.preset("mixtral-8x7b"), "h100-sxm", 128, 4096, 512, "megatron-core"),
         task(Model.preset("llama-3.1-405b"), "h100-sxm", 16384, 8192, 2048, "megatron-core"),
         task(Model.preset("deepseek-v3"), "h800-sxm", 2048, 4096, 15360, "megatron-core"),
     ]
@@ -63,15 +66,16 @@ def proof(question: Task) -> None:
     compared = result.compared
     assert compared is not None
     about = f"{name(question)}, {question.software.name}"
-    row(about, compared.whole, result, seconds, work(question, result.limit))
+    row(about, compared.every, result, seconds, work(question, result.limit))
 
 
 def work(question: Task, limit: float, choose: dict[str, list[int]] | None = None) -> StageSearch:
     """What the search did, counted."""
     space, options = Space.of(question, choose), SearchOptions(limit=limit)
     stages = stage_space(space, "benchmark", "step-time", dynamic_programming.OF_STAGES)
+    found = shapes(question, space.axes, "benchmark", dynamic_programming.OF_STAGES)
     uniform = UniformPlans.of(space, stages, options)
-    return dynamic_programming.solve(stages, uniform, options).search
+    return dynamic_programming.solve(stages, uniform, options, found).search
 
 
 def unequal(question: Task, stages: int) -> None:
@@ -79,7 +83,7 @@ def unequal(question: Task, stages: int) -> None:
     uniform = find_plans(question, choose={"virtual_stages": [1]}, headroom=HEADROOM).best
     assert uniform is not None
     began = time.process_time()
-    choose = {"pp": [stages], "cp": [1], "sequence_parallel": [1]}
+    choose = {"pp": [stages], "cp": [1], "sequence_parallel": [1], "virtual_stages": [1]}
     result = find_plans(
         question, backend="dynamic-programming", choose=choose, headroom=HEADROOM, top=1
     )
@@ -131,7 +135,10 @@ def events(vocabulary: int, gpus: int, pp: int, batch: int) -> None:
         top=30,
     )
     result = find_plans(
-        question, backend="dynamic-programming", choose={"pp": [pp]}, headroom=HEADROOM
+        question,
+        backend="dynamic-programming",
+        choose={"pp": [pp], "virtual_stages": [1]},
+        headroom=HEADROOM,
     )
     best, other = shortest(result), shortest(uniform)
     gain = other[0] / best[0] - 1

@@ -15,6 +15,7 @@ from plan3d.search.stage_dp.labels import Labels, extended, nothing_yet, survivi
 from plan3d.search.stage_dp.stage_bounds import StageBounds, slowest_stage
 from plan3d.search.stages.candidates import excess
 from plan3d.search.stages.intervals import Intervals
+from plan3d.search.stages.pipeline import LeastSeconds
 from plan3d.search.stages.pipelines import pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.search.stages.stage_table import Entries, StageTable
@@ -198,3 +199,13 @@ def test_layers_that_a_stage_may_hold():
     assert found_intervals(longest=6) == [(0, 2, 0), (2, 4, 1)]
     assert found_intervals(limit=2 * 1800) == [(0, 2, 0), (2, 4, 1)]
     assert found_intervals(longest=4.5) == []
+
+
+def test_a_step_of_chunks_waits_for_one_of_each_stage():
+    """10 micro-batches of 2 s on the slowest of stages of 8 s in all, in 4 chunks, 1 s of sends:
+    (10 - 1/4) 2 + 8/4 + 1 = 22.5 s; whole stages take 9 x 2 + 8 + 1 = 27 s."""
+    chunks, whole = (LeastSeconds(8.0, 2.0, 1.0, 10, v) for v in (4, 1))
+    assert chunks.step == pytest.approx(22.5)
+    assert whole.step == pytest.approx(27.0)
+    assert chunks.longest_stage(22.5) == pytest.approx(2.0)
+    assert whole.longest_stage(27.0) == pytest.approx(2.0)

@@ -64,7 +64,7 @@ def ended_after(monkeypatch, search, ticks, **options):
     with monkeypatch.context() as patched:
         patched.setattr(time, "perf_counter", Ticks())
         asked = SearchOptions(limit=limit, deadline=Deadline.after(ticks))
-        return search(Space.of(small(), {"cp": [1]}), asked, **options)
+        return search(Space.of(small(), {"cp": [1], "virtual_stages": [1, 2]}), asked, **options)
 
 
 TICKS = (1, 10, 30, 60, None)

@@ -44,7 +44,8 @@ ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
-    from plan3d.search.whatif.climb import climbed
+    from plan3d.search.find_plans import UNEQUAL
+    from plan3d.search.whatif.climb import climbed, never_behind
 
     from ..screen import goodput_view, search_view, views
 
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         with ProgressBar(args.quiet, progress) as bar:
             found = _find(args, task, tokens, reliability, {**options, "progress": bar})
             result = climbed(found, choose, args.top or TOP) if options["families"] else found
+            if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
+                result = never_behind(found, task, options)
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))

@@ -28,6 +28,8 @@ def record(result: SearchResult) -> dict[str, Any]:
     if result.bound is not None:
         out = {"bound": result.bound, "gap": result.gap}
     step = _best_step(result)
+    if result.compared is not None and result.trace is None:
+        out["uncovered"] = list(result.uncovered)
     if result.compared is None or step is None:
         return out
     for name, other in _compared(result.compared).items():
@@ -39,7 +41,8 @@ def record(result: SearchResult) -> dict[str, Any]:
 
 def lines(result: SearchResult) -> list[str]:
     """The same in sentences."""
-    return [*_proof(result), *_gains(result)]
+    left = [f"not covered: {'; '.join(result.uncovered)}"] if result.uncovered else []
+    return [*_proof(result), *left, *_gains(result)]
 
 
 def _proof(result: SearchResult) -> list[str]:

@@ -12,7 +12,8 @@ from plan3d.cli.main import main
 
 TASK = ["--model", "llama-3.1-8b", "--cluster", "a100-40gb-sxm", "--gpus", "32"]
 TASK += ["--sequence", "8192", "--global-batch", "64"]
-SEARCH = ["search", *TASK, "--backend", "dynamic-programming", "--choose", "pp=4"]
+CHUNKS = ["search", *TASK, "--backend", "dynamic-programming", "--choose", "pp=4"]
+SEARCH = [*CHUNKS, "--fix", "virtual_stages=1"]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ REFUSED = [
     (["--budget", "10"], "--time-limit"),
     (["--seed", "1"], "the dynamic-programming search draws nothing at random"),
     (["--objective", "memory"], "minimises the step time"),
-    (["--fix", "virtual_stages=2"], "virtual_stages"),
+    (["--fix", "schedule=zb-h1"], "not zb-h1"),
 ]
 
 

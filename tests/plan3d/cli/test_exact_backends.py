@@ -71,14 +71,16 @@ def test_an_integer_program_prints_a_strategy_for_each_stage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     layered = [*SEARCH, "--fix", "pp=2", "--fix", "micro_batch=1"]
+    chunks, whole = (["--fix", f"virtual_stages={v}"] for v in (2, 1))
     layered += ["--backend", "integer-programming"]
     layered += ["--memory-headroom", "80%"]
-    found = answer(capsys, *layered)
+    found = answer(capsys, *layered, *whole)
     assert found["complete"] is (found["gap"] <= TOLERANCE)
     assert 0 <= found["gap"] < 0.03
     best = found["plans"][0]
     assert sum(run["layers"] for stage in best["plan"]["segments"] for run in stage) == 32
     assert best["memory_bytes"]["total"] <= found["memory_limit_bytes"]
     assert found["bound"] <= best["step_seconds"]
-    assert main([*layered, "--fix", "virtual_stages=2"]) == 2
-    assert "integer-programming has no virtual_stages=2" in capsys.readouterr().err
+    assert found["uncovered"] == []
+    assert main([*layered, *chunks]) == 0
+    assert "not covered: virtual stages whose layers differ" in capsys.readouterr().out

@@ -59,7 +59,7 @@ def test_a_value_is_kept_or_refused(backend, name):
 
 def test_the_dynamic_program_takes_one_value_of_what_it_does_not_vary():
     assert set(SINGLE) == {"precision", "optimizer"}
-    for name in (*SINGLE, "schedule"):
-        with pytest.raises(InputError, match=f"takes one value of {name}, not several"):
-            find_plans(TASK, choose={name: [0, 1]}, backend="dynamic-programming")
+    for name, values in (*((name, [0, 1]) for name in SINGLE), ("schedule", ["1f1b", "gpipe"])):
+        with pytest.raises(InputError, match=f"takes one value of {name}.*, not several"):
+            find_plans(TASK, choose={name: values}, backend="dynamic-programming")
         assert FIELDS[name].values.has(1)

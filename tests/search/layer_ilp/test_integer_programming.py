@@ -30,6 +30,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 FIXED = {
+    "virtual_stages": [1],
     "cp": [1],
     "ep": [1],
     "overlap_tp": [0],
@@ -231,7 +232,14 @@ def test_many_sums_are_merged_into_a_bound(monkeypatch):
     assert (np.diff(found) > 0).all()
 
 
-SMALL = {"pp": [1, 2, 4], "tp": [1, 2], "micro_batch": [1, 2], "zero": [1], "cp": [1]}
+SMALL = {
+    "virtual_stages": [1],
+    "pp": [1, 2, 4],
+    "tp": [1, 2],
+    "micro_batch": [1, 2],
+    "zero": [1],
+    "cp": [1],
+}
 
 
 def small():

@@ -1,6 +1,7 @@
 """Plans with segments are plans like any other, and uniform ones a special case of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware import cluster as hardware
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record, stage_records
+from plan3d.simulator.reporting.why import layers_per_rank
 from plan3d.simulator.rules.validity import legal, violated
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.step.memory import PARTS as MEMORY
 from plan3d.simulator.step.plan_groups import PARTS
 from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload import model
 
@@ -195,12 +198,52 @@ def test_reports_tell_the_layers_of_each_stage():
     assert sum(record["provenance"].values()) == pytest.approx(1)
 
 
+INTERLEAVED = [
+    (DENSE, "tp=2 pp=4 virtual_stages=4"),
+    (DENSE, "tp=2 pp=4 virtual_stages=3 recompute=full zero=0"),
+    (DENSE, "tp=4 pp=2 virtual_stages=5 zero=3 overlap_p2p=1"),
+    (DENSE, "tp=2 pp=4 virtual_stages=2 schedule=breadth-first"),
+    (SPARSE, "tp=2 ep=4 pp=4 virtual_stages=3 dp=8"),
+    (TIED, "tp=1 pp=4 virtual_stages=3"),
+]
+
+
+@pytest.mark.parametrize(("question", "text"), INTERLEAVED)
+def test_chunks_written_as_segments_cost_the_same(question, text):
+    """Equal chunks and chunks that differ by a layer; ranks, sends and events too."""
+    plan = resolve(Plan.parse(text), question.gpus)
+    chunks = chunk_sizes(question, plan)
+    written = replace(plan, segments="|".join(map(str, chunks)))
+    one, other = evaluate(question, plan), evaluate(question, written)
+    assert other.step_seconds == pytest.approx(one.step_seconds, rel=1e-12)
+    for name in PARTS:
+        assert other.seconds[name] == pytest.approx(one.seconds[name], rel=1e-9, abs=1e-12)
+    assert other.memory == pytest.approx(one.memory, rel=1e-12)
+    whole, cut_up = timeline_of(question, plan), timeline_of(question, written)
+    assert cut_up.step_seconds == pytest.approx(whole.step_seconds, rel=1e-12)
+    assert layers_per_rank(question, cut_up.plan) == layers_per_rank(question, plan)
+
+
+def test_a_chunk_of_its_own_counts_on_its_rank_only():
+    """Full recompute in both chunks of rank 2 of 4: its passes grow by a forward pass of 8 layers,
+    and only it keeps the inputs of its layers alone."""
+    text = "tp=2 pp=4 virtual_stages=2 segments=4|4:recompute={0}|4|4|4|4:recompute={0}|4|4"
+    plain, heavy = (by_stage(evaluate(DENSE, Plan.parse(text.format(m)))) for m in ("none", "full"))
+    longer = heavy["seconds"] / plain["seconds"]
+    assert longer[[0, 2, 3]] == pytest.approx(1)
+    assert 1.2 < longer[1] < 1.4
+    smaller = heavy["activations"] < 0.2 * plain["activations"]
+    assert smaller.tolist() == [False, True, False, False]
+
+
 REFUSED = [
     ("tp=2 pp=4 segments=8|8|8", "3 stages with 24 layers; pp = 4 and the model's 32"),
     ("tp=2 pp=4 segments=8|8|8|9", "4 stages with 33 layers"),
     ("tp=2 pp=4 segments=8:dp=8|8|8|8", "stages of 16+8+8+8 = 40 GPUs, the cluster has 32"),
     ("tp=2 pp=4 segments=4+4:tp=4,dp=4|8|8|8", "runs of stage 1 have tp x dp = 8 and 16"),
-    ("tp=2 pp=4 virtual_stages=2 segments=8*4", "segments need virtual_stages=1"),
+    ("tp=2 pp=4 virtual_stages=2 segments=8*4", "4 stages with 32 layers; pp = 4, virtual_stages"),
+    ("tp=2 pp=4 virtual_stages=2 schedule=zb-v segments=4*8", "placed in turn"),
+    ("tp=2 pp=2 virtual_stages=2 segments=8:tp=4,dp=4|8|8|8", "need the same tp, dp and zero"),
     ("tp=2 pp=4 first_stage_layers=8 segments=8*4", "nor first_stage_layers"),
     ("tp=4 pp=4 dp=2 micro_batch=1 segments=8:tp=1,dp=8|8*3", "cannot split 32 micro-batches of 2"),
     ("tp=8 pp=4 segments=8|8:tp=8,dp=1,zero=1|8*2", "zero=1 has nothing to shard"),
