@@ -60,7 +60,7 @@ def small():
 
 def ended_after(monkeypatch, search, ticks, **options):
     """A search of little memory that ends after so many looks at the clock."""
-    limit = 0.4 * small().cluster.accelerator.memory
+    limit = 0.37 * small().cluster.accelerator.memory
     with monkeypatch.context() as patched:
         patched.setattr(time, "perf_counter", Ticks())
         asked = SearchOptions(limit=limit, deadline=Deadline.after(ticks))

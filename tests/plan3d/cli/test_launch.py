@@ -212,11 +212,11 @@ def test_what_is_kept_is_written_again(capsys, script):
 
 def test_a_kept_setting_takes_the_place_of_one_that_follows_and_of_no_plan_field(capsys, tmp_path):
     path = tmp_path / "run.sh"
-    more = "--fp8-format e4m3 --fp8-recipe delayed --cp-comm-type p2p --tokenizer-type Mine"
+    more = "--fp8-format e4m3 --fp8-recipe tensorwise --cp-comm-type p2p --tokenizer-type Mine"
     path.write_text(SCRIPT.replace("--bf16", f"--bf16 {more} --vocab-size 32000"))
     words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron"]
     out = good(capsys, *words)
-    for flag in ("--fp8-format e4m3", "--fp8-recipe delayed"):
+    for flag in ("--fp8-format e4m3", "--fp8-recipe tensorwise"):
         assert out.count(flag.split()[0]) == 1
         assert f"  {flag}\n" in out.split("OTHER_ARGS")[0]
     others = out.split("OTHER_ARGS=(")[1]

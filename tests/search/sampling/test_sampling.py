@@ -112,7 +112,7 @@ def test_a_space_that_is_costed_whole_is_complete():
 @cache
 def regret(name):
     """Mean regret of five seeds after 500 plans, on a task that no setting was chosen on."""
-    cluster = Cluster.profile("h100-sxm", gpus=32)
+    cluster = Cluster.profile("h100-sxm", gpus=32, memory=80.5e9)
     question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
     optimum = find_plans(question).best.step_seconds
     runs = (find_plans(question, backend=name, budget=500, seed=s) for s in range(5))

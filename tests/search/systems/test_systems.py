@@ -205,7 +205,7 @@ def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
 
 def test_more_gpus_are_searched_within_the_system() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
-    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=9.6e9))
+    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=9.2e9))
     found = find_plans(replace(task, cluster=small), system="zero3", top=3)
     assert found.costs is None
     (line,) = (text for text in why_infeasible(found) if text.startswith("on "))
