@@ -141,6 +141,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"bucket_parameters": float(run["bucket_elements"])}
         out |= {"bucket_parameters_per_rank": 0.0}
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
+    if "full" in run.given("cuda_graphs", ()):
+        out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
     if run["loss"] in loss:
         out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
     return out

@@ -114,5 +114,7 @@ def _check(run: PublishedRun) -> None:
         absent.append("ep")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
+    if run["dispatcher"] in ("uccl", "nvshmem"):
+        raise InputError(f"experts exchanged over {run['dispatcher']}, not DeepEP's own kernels")
     if run["training"] == "peft":
         raise InputError(f"{run.given('peft', 'LoRA')}: most weights are frozen")
