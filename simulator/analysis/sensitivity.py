@@ -110,7 +110,9 @@ def _host(name: str) -> Any:
 
 
 def _launches(task: Task, factor: float) -> Task:
-    new = _scaled(task.software, ("layer_floor", "pipeline_floor", "step_seconds"), factor)
+    new = _scaled(
+        task.software, ("layer_floor", "pipeline_floor", "step_seconds", "expert_seconds"), factor
+    )
     return replace(task, software=new)
 
 

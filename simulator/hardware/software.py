@@ -83,6 +83,9 @@ class Software:
     step_seconds: float
     """Seconds of the host once a step, counted as the optimizer's: the norm of gradients, launches
     of the update, logging, the next batch."""
+    expert_seconds: float
+    """Seconds that the host keeps a forward pass of experts waiting: it copies the number of tokens
+    of each expert from the GPU, waits for it, and only then launches what follows."""
     slice_seconds: float
     """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
     slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
@@ -166,7 +169,7 @@ class Software:
 
 
 UNCERTAIN = (
-    *("common", "gemm", "memory_bound", "attention", "floor", "step"),
+    *("common", "gemm", "memory_bound", "attention", "floor", "step", "experts"),
     *("fast_bandwidth", "fast_latency", "network_bandwidth", "network_latency", "contention"),
 )
 """Constants of simulator/uncertainty/constants.py."""

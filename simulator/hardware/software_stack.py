@@ -56,6 +56,7 @@ QUANTITIES = {
     **dict.fromkeys(("tp_overlap_share", "contention"), _PART),
     **dict.fromkeys(("kernel_contention", "fsdp_contention"), _PART),
     **dict.fromkeys(("layer_floor", "pipeline_floor", "step_seconds", "slice_seconds"), _TIME),
+    "expert_seconds": _TIME,
     **dict.fromkeys(("score_bytes", "kept_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),

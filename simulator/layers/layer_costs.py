@@ -252,6 +252,8 @@ def _passes(
         forward[Cost.LAUNCH] = _floor_excess(in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
         backward[Cost.LAUNCH] = _floor_excess(in_order(backward), floor * ratio[1])
+        if kind.block.experts:
+            forward[Cost.LAUNCH] += software.expert_seconds
     return forward, backward
 
 

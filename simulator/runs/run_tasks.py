@@ -121,6 +121,8 @@ def _check(run: PublishedRun) -> None:
         absent.append("ep")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
+    if run["dispatcher"] in ("uccl", "nvshmem"):
+        raise InputError(f"experts exchanged over {run['dispatcher']}, not DeepEP's own kernels")
     for column in AT_LEAST_ONE:
         if run[column] is not None and not 1 <= run[column] <= LARGEST_SIZE:
             raise InputError(f"{column} is {run[column]}; it must be 1 to {LARGEST_SIZE}")

@@ -106,12 +106,13 @@ def _network_latency(software: Software, cluster: Cluster, f: float) -> tuple[So
 _GEMM = _software(sustained=-1)
 _MEMORY_BOUND = _software(memory_bound_rate=-1)
 _STEP = _software(step_seconds=1)
+_EXPERTS = _software(expert_seconds=1)
 
 
 def _everything(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
     """All seconds: kernels of attention slow down with matrix products, and what shows of
     overlapped communication is a share of it."""
-    kernels = (_GEMM, _MEMORY_BOUND, _floor, _STEP)
+    kernels = (_GEMM, _MEMORY_BOUND, _floor, _STEP, _EXPERTS)
     links = (_fast_bandwidth, _fast_latency, _network_bandwidth, _network_latency)
     for change in (*kernels, *links):
         software, cluster = change(software, cluster, f)
@@ -136,6 +137,7 @@ CONSTANTS: dict[str, Constant] = {
         ),
         Constant("floor", "launches of small layers", 0.50, _floor, 0.50),
         Constant("step", "what the host does once a step", 1.00, _STEP, 1.00),
+        Constant("experts", "waits of the host for experts", 1.00, _EXPERTS, 1.00),
         Constant(
             "fast_bandwidth",
             "bytes inside a domain",

@@ -66,11 +66,13 @@ class Unseen:
 
     @classmethod
     def of(cls, p: Prediction) -> Unseen:
-        """Every unit of a population: rows of the core where it is in it, all of its rows else."""
+        """Every unit of a population: rows of the core where it is in it, all of its rows else;
+        and facts of microbenchmarks, which teach and are in no population."""
         core, every = (units.population(p, name) for name in units.POPULATIONS)
         rows = {}
         for unit, mine in units.rows_by_unit(p).items():
             inside = [row for row in mine if core[row]] or [row for row in mine if every[row]]
+            inside = inside or units.facts(unit, p, mine)
             if inside:
                 rows[unit] = sampled(inside)
         return cls(p, rows)

@@ -66,7 +66,8 @@ CORE = tuple(
 )
 """The frozen core; hagemann24 is there only where its runs are given."""
 FACTS = ("aws_moe", "aws_pcs")
-"""Sources whose steps are facts of microbenchmarks: scored by class, not in a population."""
+"""Sources whose steps are facts of microbenchmarks: they teach as origins of their own, and are in
+no population that is scored."""
 POPULATIONS = ("core", "all")
 
 
@@ -115,6 +116,12 @@ def population(p: Prediction, name: str) -> Mask:
     enough = np.array([counts[unit] >= FEWEST_ROWS for unit in units], bool)
     whole: Mask = chosen & enough
     return whole
+
+
+def facts(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
+    """Timed rows of a unit of FACTS that is large enough to teach."""
+    timed = [row for row in rows if p.timed[row]] if unit.source in FACTS else []
+    return timed if len(timed) >= FEWEST_ROWS else []
 
 
 def sampled(rows: Sequence[int]) -> Index:

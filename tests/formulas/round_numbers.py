@@ -82,6 +82,7 @@ SOFTWARE = replace(
     backward_bytes_ratio=2.0,
     wgrad_rate=1.0,
     layer_floor=0.0,
+    expert_seconds=0.0,
     backward_floor_ratio=1.5,
     tp_overlap_share=0.5,
     contention=0.25,

@@ -117,6 +117,16 @@ def test_measured_launches_are_a_lower_bound_of_the_stacks():
     assert costs_of(question, "tp=1").seconds["launch"] == pytest.approx(4 * 4 * each)
 
 
+@pytest.mark.parametrize(("text", "passes"), [("tp=1", 1), ("recompute=full", 2)])
+def test_experts_wait_for_the_host_in_every_forward_pass(text, passes):
+    """1 ms in each of four layers and four micro-batches; dense layers wait for nobody."""
+    for model, layers in ((sparse(), 4), (task().model, 0)):
+        question = task(model=model, software=stack(expert_seconds=1e-3))
+        without = task(model=model)
+        added = costs_of(question, text).step_seconds - costs_of(without, text).step_seconds
+        assert added == pytest.approx(4 * layers * passes * 1e-3)
+
+
 @pytest.mark.parametrize(("gpus", "shown"), [(16, True), (8, False)])
 def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
     """nanotron: 2 ms a layer and further tensor rank; the last of two ranks has two blocks and the

@@ -81,6 +81,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
+    elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}
     elsewhere |= {"spreads"}  # tests/simulator/uncertainty/test_learned.py

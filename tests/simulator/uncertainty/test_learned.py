@@ -39,14 +39,16 @@ def test_the_default_stack_is_the_neutral_one_with_learned_means():
     default = software_profile("megatron-core")
     plain = neutral(default)
     assert (plain.sustained, plain.layer_floor, plain.step_seconds) == (1.0, 300e-6, 10e-3)
+    assert plain.expert_seconds == pytest.approx(250e-6)
     assert default.sustained == pytest.approx(np.exp(-mean["gemm"]), abs=6e-4)
     assert default.layer_floor == pytest.approx(300e-6 * np.exp(mean["floor"]), rel=2e-3)
     assert default.step_seconds == pytest.approx(10e-3 * np.exp(mean["step"]), rel=2e-3)
+    assert default.expert_seconds == pytest.approx(250e-6 * np.exp(mean["experts"]), rel=2e-3)
     free = {name for name, constant in CONSTANTS.items() if constant.spread_of_mean}
     assert (
         {name for name, value in mean.items() if abs(value) > 1e-3}
         <= free
-        == {"gemm", "floor", "step"}
+        == {"gemm", "floor", "step", "experts"}
     )
 
 
