@@ -24,6 +24,8 @@ from .memory import KnownPeaks, Spread
 from .prior import Posterior, Prior
 
 SECTION, PEAKS = "calibration", "peaks"
+FARTHEST = 20.0
+"""Of the logarithm of any constant: e^20 is 5 10^8 times."""
 TEXTS = ("software", "accelerator", "cluster")
 FARTHEST_PEAK = 1.5
 """Logarithm of a peak over its prediction beyond which it is of something else."""
@@ -122,6 +124,8 @@ def read_calibration(path: str | Path) -> Calibration:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)
     ok = set(known) <= set(CONSTANTS) and mean.shape == (size,) and covariance.shape == (size, size)
+    ok = ok and max(sigma, *np.abs(mean), *np.abs(covariance).ravel()) <= FARTHEST
+    ok = ok and np.allclose(covariance, covariance.T, rtol=0, atol=1e-7)
     if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
     prior = Prior(known, mean, covariance, sigma, freedom)

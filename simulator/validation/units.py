@@ -119,8 +119,9 @@ def population(p: Prediction, name: str) -> Mask:
 
 
 def facts(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
-    """Timed rows of a unit of FACTS that is large enough to teach."""
-    timed = [row for row in rows if p.timed[row]] if unit.source in FACTS else []
+    """Timed rows of a unit of FACTS that is large enough to teach, at LEAST_MFU and more."""
+    used = np.nan_to_num(p.measured_mfu) >= LEAST_MFU
+    timed = [row for row in rows if used[row]] if unit.source in FACTS else []
     return timed if len(timed) >= FEWEST_ROWS else []
 
 

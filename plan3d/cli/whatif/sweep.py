@@ -137,7 +137,7 @@ def _print(
 
 def _sentence(rows: list[Row], axes: list[Axis]) -> list[str]:
     """Which point is the fastest that fits, and how far the slowest is behind."""
-    from plan3d.search.whatif.sweep import OK
+    from plan3d.search.whatif.sweep_file import OK
 
     found = [row for row in rows if row["status"] == OK]
     if len(found) < 2:

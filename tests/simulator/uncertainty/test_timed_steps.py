@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,20 @@ def test_what_the_file_says_is_what_was_predicted(tmp_path):
     task = calibrated(TASK, read_calibration(path))
     each = [seconds(task, text) for text in TEXTS]
     assert each == pytest.approx(found.after, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "number"), [("mean", 0, "1e9"), ("covariance", 1, "0.5"), ("sigma", 0, "1e9")]
+)
+def test_a_posterior_that_cannot_be_is_refused(tmp_path, row, column, number):
+    """Constants of e^20, and a covariance that is not symmetric, end in no numbers."""
+    path = tmp_path / "mine.toml"
+    text = learn(timed()).calibration.text
+    begin = text.index(f"{row} = ")
+    found = list(re.finditer(r"-?[0-9][0-9.e-]*", text[begin:]))[column]
+    path.write_text(text[: begin + found.start()] + number + text[begin + found.end() :])
+    with pytest.raises(InputError, match="not the posterior"):
+        read_calibration(path)
 
 
 def test_a_step_that_contradicts_the_others_is_named():
