@@ -29,7 +29,7 @@ ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 
 ANSWERS = {
-    "search": (26, r"s a step \(.* at 80 %\)|days.* at 80 % \(expected|: no plan fits"),
+    "search": (28, r"s a step \(.* at 80 %\)|days.* at 80 % \(expected|: no plan fits"),
     "estimate": (24, r"s a step \(.* at 80 %\), [\d.]+ % MFU"),
     "explain": (36, r"s a step|^measured .* predicted"),
     "sweep": (42, r"tokens/s, the most of \d+ points"),

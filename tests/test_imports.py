@@ -18,7 +18,7 @@ ORDER = """
     search.result search.space search.stages search.exact search.stage_dp search.layer_ilp
     search.sampling
     search.systems search.find_plans search.whatif
-    launch_files tuning cli.arguments cli.screen cli __main__
+    launch_files tuning cli.options cli.arguments cli.screen cli __main__
 """.split()  # noqa: SIM905
 """Folders in the order in which data flows: one imports those before it."""
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}

@@ -16,10 +16,10 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
-from .arguments.options import OPTIONS
-from .arguments.parser import Parser, text, words
 from .arguments.positional import PLACES, placed
-from .arguments.task_options import ASKING
+from .options.options import OPTIONS
+from .options.parser import Parser, text, words
+from .options.task_options import ASKING
 from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
 

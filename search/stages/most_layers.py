@@ -68,6 +68,6 @@ def _relaxed(seconds: Value, size: Value, longest: Value, room: float) -> Value:
         with np.errstate(divide="ignore", invalid="ignore"):
             x = (longest * n - room * u) / (t * n - u * m)
             y = (room * t - longest * m) / (t * n - u * m)
-        both = np.where((x > 0) & (y > 0) & np.isfinite(x + y), x + y, 0.0)
+            both = np.where((x > 0) & (y > 0) & np.isfinite(x + y), x + y, 0.0)
         out = np.maximum(out, both.max(axis=0))
     return out

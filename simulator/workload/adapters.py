@@ -72,7 +72,11 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Low-rank adapters of some matrices of every layer; all other weights are frozen."""
+    """Low-rank adapters of some matrices of every layer; all other weights are frozen.
+
+    >>> Adapters(rank=8, base="nf4-dq").name
+    'qlora'
+    """
 
     rank: int = 16
     targets: tuple[str, ...] = ATTENTION

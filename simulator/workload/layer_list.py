@@ -34,8 +34,8 @@ def network_arguments(name: str, layers: Iterable[ListedLayer], source: str) -> 
     every = tuple(layers)
     if not every:
         raise InputError(f"network {name} has no layers")
-    if not any(layer.forward_flops for layer in every):
-        raise InputError(f"network {name} has no layer that computes: forward_flops are all 0")
+    if not any(layer.forward_flops or layer.activation_bytes for layer in every):
+        raise InputError(f"network {name} has no layer that works: no FLOPs and no bytes")
     distinct = tuple(dict.fromkeys(every))
     return {
         "name": name,

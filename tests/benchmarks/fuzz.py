@@ -36,6 +36,7 @@ from plan3d.cli.main import main as command_line
 from plan3d.launch_files.exporter import written
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.errors import InputError, Plan3dError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.gossip_graphs import Graph
@@ -368,6 +369,10 @@ STEPS = b"plan,seconds,gpus,global_batch\ntp=2 pp=1,1.2,8,8\ntp=4,1500ms,8,8\n"
 ORIGINS = b"source,origin\nmegatron,nvidia\nmine,me\n"
 
 
+def _timed_rows(path: Path) -> None:
+    calibrate_steps._rows(str(path), read_text(path))
+
+
 def _steps(path: Path) -> None:
     words = ["calibrate", "steps", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8"]
     _command([*words, "--sequence", "2048", "--global-batch", "8", str(path), "--json"])
@@ -430,7 +435,9 @@ READERS = {
         lambda: _data("simulator/data/*.csv", "simulator/calibration/data/**/*"),
         lambda path: read(str(path), Hints()),
     ),
-    "steps": Reader("steps.csv", lambda: [STEPS], lambda path: calibrate_steps._rows(str(path))),
+    "steps": Reader(
+        "steps.csv", lambda: [STEPS], lambda path: calibrate_steps._rows(str(path), read_text(path))
+    ),
     "calibration": Reader("c.toml", _calibration, _estimates("--calibration")),
     "tune": Reader("tune.json", _session, _resumed),
     "sweep": Reader("rows.csv", lambda: [_rows_of_a_sweep()], _continued),

@@ -66,6 +66,7 @@ def test_a_layer_of_bytes_takes_the_bandwidth(precision, wider):
     forward = 1e-6 + wider * (2 * 2 * 8e6 + 3e6 * 2) / 0.5e12
     costs = costs_of(question, f"micro_batch=2 precision={precision}")
     assert costs.compute_seconds["matmul"] == pytest.approx(4 * 3 * forward)
+    assert costs.mfu == costs.mfu_causal == 0
 
 
 def test_flops_and_bytes_are_rounded_where_they_meet():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from .parser import Option
+from ..options.parser import Option
 from .positional import PLACES
 
 WIDTH, COLUMN = 80, 25

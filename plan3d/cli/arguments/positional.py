@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plan3d.simulator.base.errors import InputError
 
-from .parser import whole
+from ..options.parser import whole
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-from .options import OPTIONS
-from .sweep_options import SWEEP
+from ..options.options import OPTIONS
+from ..options.sweep_options import SWEEP
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.sweep import Point

@@ -90,7 +90,8 @@ def task_of(args: argparse.Namespace) -> Task:
     model = with_imbalance_of(model_of(args.model), args)
     adapters, cluster = adapter_arguments.adapters_of(args), cluster_of(args)
     longest = adapter_arguments.usual_sequence(model.sequence) if adapters else None
-    sequence = usual_sizes.sequence_of(model, args.sequence or longest)
+    stated = longest if args.sequence is None else args.sequence
+    sequence = usual_sizes.sequence_of(model, stated)
     batch, stack = stated_batch(args, sequence), args.software
     if adapters:
         batch = adapter_arguments.BATCH if batch is None else batch

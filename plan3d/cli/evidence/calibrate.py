@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
 from plan3d.simulator.calibration.measure import measure as measuring
 
-from ..arguments.calibrate_options import IMAGES, options
-from ..arguments.options import OPTIONS
-from ..arguments.parser import Parser, text
+from ..options.calibrate_options import IMAGES, options
+from ..options.options import OPTIONS
+from ..options.parser import Parser, text
 from ..screen.output import Screen, check_writable, print_json, warn, write_whole
 from . import calibrate_steps
 

@@ -22,9 +22,9 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, is_whole, parse_bytes
 
-from ..arguments.options import OPTIONS
-from ..arguments.parser import Option, seconds, text, words
-from ..arguments.task_options import TASK_OPTIONS, VERBOSE
+from ..options.options import OPTIONS
+from ..options.parser import Option, seconds, text, words
+from ..options.task_options import TASK_OPTIONS, VERBOSE
 from ..screen.output import Screen, check_writable, print_json, write_whole
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import goodput_options, plan_arguments, system_arguments, task_arguments
+from ..arguments import plan_arguments, system_arguments, task_arguments
+from ..options import goodput_options
 from ..screen.output import Progress, Screen, print_json
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     screen = Screen(args.verbose)
     if not args.verbose:
         system = [("system", line) for line in system_arguments.line(args)]
+        system += goodput_view.items(costs, args, tokens)
         plan_brief.print_plan(screen, costs, tokens, args.price, args, system)
         return 0
     screen.lines([*views.header(task), *system_arguments.line(args), views.peak_line(costs)])

@@ -24,8 +24,8 @@ ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
   plan3d fits llama-3.1-70b h100-sxm 8 --sequence 4096
   plan3d fits config.json a100-80gb-sxm 2 --lora-rank 64 --json
 
-Of each way the largest micro-batch that fits with probability 0.95, the ZeRO stage
-that this needs, and the longest sequence with a micro-batch of one."""
+Of each way the largest micro-batch that fits with probability 0.95, the ZeRO
+stage that this needs, and the longest sequence with a micro-batch of one."""
 
 NAMES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 

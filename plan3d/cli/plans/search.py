@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from ..arguments import (
-    framework_arguments,
-    goal_arguments,
-    goodput_options,
-    system_arguments,
-    task_arguments,
-)
+from ..arguments import framework_arguments, goal_arguments, system_arguments, task_arguments
 from ..files import export
+from ..options import goodput_options
 from ..screen import plot_file
 from ..screen.output import (
     INTERRUPTED,
@@ -31,7 +26,6 @@ from ..screen.output import (
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
     from plan3d.simulator.analysis.goodput import Reliability
-    from plan3d.simulator.step.costs import Costs
 
 TOP = 10
 """Plans that are ranked where the user does not say how many."""
@@ -171,16 +165,6 @@ def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[
     return why_infeasible(result, choose)
 
 
-def _failure_lines(costs: Costs, args: argparse.Namespace, tokens: float) -> list[str]:
-    """What failures make of a run, where it is asked for or a cluster is sized."""
-    from ..screen import goodput_view
-
-    known = goodput_options.reliability_of(args)
-    if known is None and not task_arguments.asks_for_gpus(args):
-        return []
-    return [goodput_view.line(costs, tokens, args.price, known)]
-
-
 def _exit_code(result: SearchResult, args: argparse.Namespace) -> int:
     """Interrupted, a plan or none."""
     if result.interrupted:
@@ -195,7 +179,7 @@ def _print_search(
     tokens: float | None,
     infeasible: list[str],
 ) -> None:
-    from ..screen import search_brief, search_view, views
+    from ..screen import goodput_view, search_brief, search_view, views
     from ..screen.costs_view import print_plan, print_ranking
 
     screen = Screen(args.verbose)
@@ -222,7 +206,7 @@ def _print_search(
     screen.lines(search_view.fits_lines(result.costs))
     if tokens is not None:
         screen.lines([views.training_line(result.costs, tokens, args.price)])
-        screen.lines(_failure_lines(result.costs, args, tokens))
+        screen.lines([text for _, text in goodput_view.items(result.costs, args, tokens)])
     screen.lines(views.accuracy_lines(result.costs))
     print()
     _print_frontier(screen, result, args, tokens)

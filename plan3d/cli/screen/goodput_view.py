@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from plan3d.simulator.analysis.goodput import DAY, Reliability
@@ -9,6 +10,9 @@ from plan3d.simulator.base.units import format_seconds
 from plan3d.simulator.reporting.report import training_record
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.uncertainty.forecast import step_interval
+
+from ..arguments import task_arguments
+from ..options import goodput_options
 
 
 def line(costs: Costs, tokens: float, price: float | None, known: Reliability | None) -> str:
@@ -28,6 +32,15 @@ def line(costs: Costs, tokens: float, price: float | None, known: Reliability | 
         f"({low} to {high} in four of five such runs), {r['gpu_hours']:,.0f} GPU-hours{cost}: "
         f"goodput {100 * r['goodput']:.0f} %{often}; without {kept:.3g} days{hint}"
     )
+
+
+def items(costs: Costs, args: argparse.Namespace, tokens: float | None) -> list[tuple[str, str]]:
+    """What failures make of a run, where that is asked for or a cluster is sized."""
+    known = goodput_options.reliability_of(args)
+    sized = task_arguments.asks_for_gpus(args)
+    if tokens is None or (known is None and not sized):
+        return []
+    return [("failures", line(costs, tokens, args.price, known))]
 
 
 def record(

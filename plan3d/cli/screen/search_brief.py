@@ -15,7 +15,7 @@ from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..arguments import system_arguments
-from . import brief, proof, search_view
+from . import brief, goodput_view, proof, search_view
 from .output import Screen
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def print_best(
     screen.lines([brief.sentence(best, tokens, args.price)])
     print()
     system = [("system", line) for line in system_arguments.line(args)]
+    system += goodput_view.items(best, args, tokens)
     told = [*system, *_proven(result), *(("beware", line) for line in refused)]
     screen.items([*brief.facts(best, result.limit, args), *told])
     print()
@@ -62,6 +63,7 @@ def print_best(
 def _proven(result: SearchResult) -> brief.Items:
     """What the search has proven, or that it did not see all plans."""
     proven = [("proof", line) for line in proof.lines(result)[:1]]
+    proven += [("beware", line) for line in proof.left_out(result)]
     if result.complete:
         return proven
     sampled = result.trace is not None and not result.interrupted

@@ -33,8 +33,7 @@ ABOUT = """Ask the same question over one or two numbers: scaling, what-if, cost
   plan3d sweep llama-7b h100-sxm 64 --over tp=1,2,4 --over zero=1,3
   plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s
 
-F of --over is an option of the task (gpus, sequence, inter-node-bandwidth,
-model ...) or a plan field (tp, precision ...)."""
+F of --over: an option of the task (gpus, sequence, model ...) or a plan field."""
 UNITS = {
     "inter_node_bandwidth": ("GB/s", 1e9),
     "intra_node_bandwidth": ("GB/s", 1e9),

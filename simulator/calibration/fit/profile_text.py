@@ -97,7 +97,8 @@ def whole_tree(profile: Profile) -> dict[str, Any]:
 def _said(origin: Provenance) -> dict[str, Any]:
     """Where a leaf comes from, as its file says it."""
     said = {"source": origin.id, "measured": origin.measured, "kind": origin.kind}
-    return {**said, "origins": list(origin.origins)} if origin.origins else said
+    said |= {"origins": list(origin.origins)} if origin.origins else {}
+    return said if origin.neutral is None else {**said, "neutral": origin.neutral}
 
 
 def _put(tree: dict[str, Any], key: str, node: Any) -> None:

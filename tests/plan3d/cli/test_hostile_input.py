@@ -50,7 +50,7 @@ pipeline_parallel_first_stage_less_layers = 2147483648
 pipeline_parallel_layers_per_stage = 16
 """
 FILES["titan.toml"] = TITAN
-FILES["idle.json"] = json.dumps({"layers": [{**LAYER, "forward_flops": 0}]})
+FILES["idle.json"] = json.dumps({"layers": [{**LAYER, "forward_flops": 0, "activation_bytes": 0}]})
 CASES = (
     (["import", "titan.toml", "--gpus", "8"], "makes 134217731 chunks of 32 layers for 2 stages"),
     (["import", "m.sh"], "must be a whole number from 1 to 10000"),
@@ -74,7 +74,7 @@ CASES = (
     (["estimate", *TASK, "--plan", "tp=2", "--tokens", "1e300"], "1e-30 to"),
     (["timeline", *TASK[:-1], "9999999", "--plan", "pp=8 micro_batch=1"], "at most 125,000 of 8"),
     (["models", "layers.json"], "efficiency is 9"),
-    (["models", "idle.json"], "forward_flops are all 0"),
+    (["models", "idle.json"], "no layer that works"),
     (["models", "layers.csv"], "is not CSV"),
     (["models", "more.csv"], "line 2 has 6 cells, not 5"),
     (["validate", "--runs", "short.runs"], "cannot be read (could not convert"),

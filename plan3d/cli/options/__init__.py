@@ -1,0 +1,1 @@
+"""Options by kind of question: flag, help, and how a text is read."""
