@@ -30,7 +30,7 @@ ANSWERED = (0, 3)
 
 ANSWERS = {
     "search": (28, r"s a step \(.* at 80 %\)|days.* at 80 % \(expected|: no plan fits"),
-    "estimate": (24, r"s a step \(.* at 80 %\), [\d.]+ % MFU"),
+    "estimate": (26, r"s a step \(.* at 80 %\), [\d.]+ % MFU|days.* at 80 % \(expected"),
     "explain": (36, r"s a step|^measured .* predicted"),
     "sweep": (42, r"tokens/s, the most of \d+ points"),
     "compare": (60, r"^\S+ is the fastest of \d+ systems"),

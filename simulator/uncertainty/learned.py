@@ -23,6 +23,8 @@ from .prior import Prior
 
 FILE = "priors.json"
 KNOWN, UNKNOWN = "known", "unknown"
+ADAPTED = "adapters"
+"""Of the memory of adapters beside frozen weights."""
 MEMORY = "memory"
 """The part about peaks of memory."""
 TAUGHT = ("fitted", "measured")

@@ -21,7 +21,7 @@ from ..hardware.software import OF_PEAKS, Software
 from ..step.costs import Costs
 from ..task import Task
 from .forecast import scale_of
-from .learned import KNOWN, MEMORY, TAUGHT, UNKNOWN, records
+from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
 
 SURE, EVEN = 0.95, 0.5
 """Probabilities from which a plan is said to fit, and to be at the edge."""
@@ -91,16 +91,18 @@ def is_known(software: Software) -> bool:
     )
 
 
-def prior_spread(software: Software) -> Spread:
-    """How far off the peaks of a stack are, less where it is known."""
-    record = records()[MEMORY][KNOWN if is_known(software) else UNKNOWN]
+def prior_spread(software: Software, adapters: bool = False) -> Spread:
+    """How far off the peaks of a stack are, less where it is known, and those of adapters beside
+    frozen weights."""
+    whole = KNOWN if is_known(software) else UNKNOWN
+    record = records()[MEMORY][ADAPTED if adapters else whole]
     return Spread(dict(software.spreads).get(OF_PEAKS, record["stack"]), record["plan"])
 
 
 def spread_of(task: Task) -> Spread:
     """The same of a task, less where peaks of its own are known."""
     known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
-    return known.spread if known else prior_spread(task.software)
+    return known.spread if known else prior_spread(task.software, task.adapters is not None)
 
 
 def probability_fits(costs: Costs) -> Any:

@@ -166,7 +166,9 @@ def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks | None:
     if not runs:
         return None
     low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
-    return conditioned(Peaks(low, high, scale), prior_spread(runs[0].task.software))
+    first = runs[0].task
+    prior = prior_spread(first.software, first.adapters is not None)
+    return conditioned(Peaks(low, high, scale), prior)
 
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.arrays import Mask
-from ..uncertainty.learned import KNOWN, TAUGHT, UNKNOWN
+from ..uncertainty.learned import ADAPTED, KNOWN, TAUGHT, UNKNOWN
 from ..uncertainty.memory import EVEN, NUMBERS, SURE, Spread
 from ..uncertainty.memory_prior import Peaks, fit, log_likelihood
 from . import metrics
@@ -131,11 +131,19 @@ def without_origin(p: Prediction) -> dict[str, Spread]:
     }
 
 
+def adapted(p: Prediction) -> Mask:
+    """Rows that train adapters beside frozen weights [row]: a kind of memory of its own."""
+    return np.array([q.task.adapters is not None for q in p.asked], bool)
+
+
 def held_out(p: Prediction) -> Prediction:
-    """The same with peaks as far off as the other origins teach."""
-    spreads = without_origin(p)
-    mine = [spreads[q.run.origin] for q in p.asked]
-    stack, plan = (np.array([getattr(one, name) for one in mine]) for name in ("stack", "plan"))
+    """The same with peaks as far off as rows of their kind of the other origins teach."""
+    stack, plan = np.empty((2, len(p)))
+    for kind in (adapted(p), ~adapted(p)):
+        mine = p.take(kind)
+        spreads = without_origin(mine)
+        known = [spreads[q.run.origin] for q in mine.asked]
+        stack[kind], plan[kind] = [one.stack for one in known], [one.plan for one in known]
     return replace(p, stack=stack, plan=plan)
 
 
@@ -146,9 +154,12 @@ def is_taught(q: Question) -> bool:
 
 
 def taught_records(neutral: Prediction, fitted: Prediction) -> dict[str, Any]:
-    """What all origins teach, of stacks whose peaks were fitted to and of others, as JSON."""
+    """What all origins teach, of stacks whose peaks were fitted to, of others, and of adapters, as
+    JSON."""
     mine = fitted.take(np.array([is_taught(q) for q in fitted.asked], bool))
-    return {KNOWN: _record(mine), UNKNOWN: _record(neutral)}
+    kinds = {UNKNOWN: ~adapted(neutral), ADAPTED: adapted(neutral)}
+    others = {name: _record(neutral.take(kind)) for name, kind in kinds.items()}
+    return {KNOWN: _record(mine), **others}
 
 
 def _record(p: Prediction) -> dict[str, Any]:
