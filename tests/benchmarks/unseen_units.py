@@ -18,6 +18,7 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.uncertainty.prior import solve
 from plan3d.simulator.validation.leave_origin_out import NAMES, Unseen
+from plan3d.simulator.validation.metrics import weighted_median
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.units import Unit
 
@@ -25,20 +26,22 @@ FACTORS = np.geomspace(0.1, 20.0, 107)
 """What the seconds of one constant are multiplied by."""
 
 
-def median(errors: np.ndarray) -> float:
-    """Median |predicted / measured - 1| in percent, of log(predicted / measured)."""
-    return float(100 * np.median(np.abs(np.exp(errors) - 1)))
+def median(errors: np.ndarray, votes: np.ndarray) -> float:
+    """Median |predicted / measured - 1| in percent, of log(predicted / measured); rows with the
+    same settings share a vote."""
+    return 100 * weighted_median(np.abs(np.exp(errors) - 1), votes)
 
 
 def best_alone(unseen: Unseen, unit: Unit) -> tuple[float, str, float]:
     """Median error, name and factor of the constant that helps a unit most by itself."""
-    rows, mean = unseen.table[unit], unseen.priors[unseen.origin(unit)].mean
-    found = []
+    rows, mean = unseen.table[unit], unseen.prior_of(unit).mean
+    found, votes = [], unseen.votes(unit)
     for k, name in enumerate(NAMES):
         for factor in FACTORS:
             d = mean.copy()
             d[k] += np.log(factor)
-            found.append((median(rows.response.at(d)[0] - rows.measured), name, float(factor)))
+            error = median(rows.response.at(d)[0] - rows.measured, votes)
+            found.append((error, name, float(factor)))
     return min(found)
 
 
@@ -50,10 +53,11 @@ def main() -> None:
     unseen = Unseen.of(predict([a for a in answers if isinstance(a, Question)]))
     scored, lines = [], []
     for unit, rows in unseen.table.items():
-        prior = unseen.priors[unseen.origin(unit)]
+        prior, votes = unseen.prior_of(unit), unseen.votes(unit)
         start = rows.response.at(prior.mean)[0] - rows.measured
         end = rows.response.at(solve(prior, rows).mean)[0] - rows.measured
-        scored.append((median(start), unit, best_alone(unseen, unit), median(end)))
+        best = best_alone(unseen, unit)
+        scored.append((median(start, votes), unit, best, median(end, votes)))
         for row, error, seconds in zip(unseen.rows[unit], start, rows.measured, strict=True):
             run = unseen.prediction.asked[int(row)].run["run"]
             lines.append((unit, run, np.exp(seconds), np.exp(seconds + error), np.expm1(error)))
