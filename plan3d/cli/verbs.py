@@ -44,6 +44,7 @@ VERBS = {
         "plans.explain",
     ),
     "fits": Verb("does fine-tuning of a model fit on some GPUs, and with what", "plans.fits"),
+    "textbook": Verb("formulas of textbooks beside the simulator", "catalogue.textbook"),
     "tune": Verb("time a few plans on your own machine, and know the best", "plans.tune"),
     "sweep": Verb("the same question over one or two numbers", "whatif.sweep"),
     "compare": Verb("search backends against the optimum", "whatif.compare"),

@@ -42,6 +42,7 @@ PLACES = {
     "sweep": (MODEL, CLUSTER, GPUS),
     "explain": (MODEL, CLUSTER, GPUS),
     "fits": (MODEL, CLUSTER, GPUS),
+    "textbook": (MODEL, CLUSTER, GPUS),
 }
 """Words without a flag by verb; `explain` takes a launch file in place of a model."""
 NEEDED = {
@@ -52,6 +53,7 @@ NEEDED = {
     "tune": (MODEL, CLUSTER, GPUS),
     "explain": (MODEL, CLUSTER, GPUS, PLAN),
     "fits": (MODEL, CLUSTER),
+    "textbook": (MODEL, CLUSTER, GPUS),
 }
 """What a verb cannot do without."""
 VARIES = {"sweep": (MODEL, CLUSTER, GPUS)}

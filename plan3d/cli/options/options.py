@@ -23,6 +23,7 @@ from .task_options import (
     SEARCH,
     SPACE,
     TASK_OPTIONS,
+    TEXTBOOK,
     TRAINING,
     VALIDATE,
     VERBOSE,
@@ -176,9 +177,16 @@ OPTIONS = (
     Option(
         flag="--tokens",
         value="T",
-        verbs=TRAINING,
+        verbs=(*TRAINING, *TEXTBOOK),
         read=training_tokens,
         help="training tokens, '300B' or 'chinchilla' (20 a parameter): adds time, energy, cost",
+    ),
+    Option(
+        flag="--took",
+        value="TIME",
+        verbs=TEXTBOOK,
+        read=seconds,
+        help="what a run of these tokens took, such as 34days: adds its utilisation",
     ),
     Option(
         flag="--price",

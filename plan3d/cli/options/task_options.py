@@ -37,8 +37,11 @@ REACHING = ("search", "estimate", "compare")
 """Verbs that may ask for an accuracy."""
 VALIDATE = ("validate",)
 FITS = ("fits",)
+TEXTBOOK = ("textbook",)
+ALONE = (*FITS, *TEXTBOOK)
+"""Verbs about a model on a machine, without a plan."""
 LISTING = ("models", "clusters", "software", "systems")
-EVERY = (*ASKING, *FITS, "validate", *LISTING)
+EVERY = (*ASKING, *ALONE, "validate", *LISTING)
 
 VERBOSE = Option(
     flag="--verbose",
@@ -50,19 +53,19 @@ TASK_OPTIONS = (
     Option(
         flag="--model",
         value="M",
-        verbs=(*ASKED, *FITS),
+        verbs=(*ASKED, *ALONE),
         completes="model",
         help="preset (see 'plan3d models') or path of a Hugging Face config.json",
     ),
     Option(
         flag="--cluster",
         value="C",
-        verbs=(*ASKED, *FITS),
+        verbs=(*ASKED, *ALONE),
         completes="cluster",
         help="hardware profile (see 'plan3d clusters') or path of a TOML file",
     ),
     Option(
-        flag="--gpus", value="N", read=whole, verbs=(*ASKING, *FITS), help="GPUs of the cluster"
+        flag="--gpus", value="N", read=whole, verbs=(*ASKING, *ALONE), help="GPUs of the cluster"
     ),
     Option(flag="--nodes", value="N", read=whole, verbs=ASKING, help="nodes of the cluster"),
     Option(
@@ -83,7 +86,7 @@ TASK_OPTIONS = (
         flag="--sequence",
         value="S",
         read=whole,
-        verbs=(*ASKING, *FITS),
+        verbs=(*ASKING, *ALONE),
         help="tokens of one sequence (default: the model's)",
     ),
     Option(
@@ -97,7 +100,7 @@ TASK_OPTIONS = (
         flag="--global-batch",
         value="B",
         read=whole,
-        verbs=(*ASKING, *FITS),
+        verbs=(*ASKING, *ALONE),
         help="sequences of one step (default: the published ones, at most 65,536 tokens a GPU)",
     ),
     Option(
@@ -110,7 +113,7 @@ TASK_OPTIONS = (
     Option(
         flag="--precision",
         value="P",
-        verbs=(*TASK, "export", *FITS),
+        verbs=(*TASK, "export", *ALONE),
         help=f"recipe of number formats, default bf16: {', '.join(CODES)}",
     ),
     Option(
@@ -157,7 +160,7 @@ TASK_OPTIONS = (
     Option(
         flag="--software",
         value="PROFILE",
-        verbs=(*ASKING, *FITS),
+        verbs=(*ASKING, *ALONE),
         completes="software",
         help=f"training stack (see 'plan3d software') or path of a TOML file, default "
         f"{DEFAULT_SOFTWARE}",
