@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = (
     *("accuracy", "context_and_experts", "explain", "export", "glossary"),
-    *("offload", "systems", "tensor_grids"),
+    *("offload", "systems", "tensor_grids", "textbook"),
 )
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in DOCS))
 SESSION = re.compile(r"(<!-- session: (?P<command>[^\n]+) -->\n```\n)(?P<output>.*?)(```\n)", re.S)
