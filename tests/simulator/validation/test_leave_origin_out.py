@@ -54,10 +54,11 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
         for run in runs
     ]
     before, after = unseen(runs), unseen(slower)
-    mine, others = before.priors["hf_ultrascale"], before.priors["internevo24"]
-    assert after.priors["hf_ultrascale"].mean.tolist() == mine.mean.tolist()
-    assert after.priors["hf_ultrascale"].covariance.tolist() == mine.covariance.tolist()
-    assert after.priors["internevo24"].mean.tolist() != others.mean.tolist()
+    mine, same = (one.prior("hf_ultrascale") for one in (before, after))
+    assert same.mean.tolist() == mine.mean.tolist()
+    assert same.covariance.tolist() == mine.covariance.tolist()
+    others, moved = (one.prior("internevo24") for one in (before, after))
+    assert moved.mean.tolist() != others.mean.tolist()
 
 
 def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
