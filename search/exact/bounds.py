@@ -30,7 +30,7 @@ from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.validity import supported_precisions
+from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.stages import Stages

@@ -23,8 +23,9 @@ from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.layer_runs import ABSENT
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
+from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.rules.rule import nearest_divisors
-from plan3d.simulator.rules.validity import legal, supported_precisions
+from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors

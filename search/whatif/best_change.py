@@ -18,10 +18,8 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 
-from .single_field_changes import edited, single_edits
+from .single_field_changes import WORTH, edited, single_edits
 
-WORTH = 0.01
-"""Share of tokens/s below which a gain is none."""
 NETWORK = "inter_node_bandwidth"
 
 

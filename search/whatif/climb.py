@@ -28,10 +28,8 @@ from ..space.space import Space
 from ..stages.stage_plans import ranked, written_out
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
-from .single_field_changes import FIXED, Edits, single_edits
+from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
-WORTH = 0.01
-"""Share of a step that a change must save to be made."""
 SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
 _KEPT = ("objective", "choose", "system", "headroom")

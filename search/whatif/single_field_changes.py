@@ -41,6 +41,8 @@ FOLLOWING = those(lambda field: field.default == AUTO and not field.plain and fi
 """Fields that resolve() chooses where a plan leaves them open, besides dp."""
 FIXED = ("dp", *TRAINED)
 """Fields that are no edit: dp follows from the GPUs, the others change what is trained."""
+WORTH = 0.01
+"""Share of a step below which a change is not worth making, or naming."""
 EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
 SPELLED = tuple(name for name in CATEGORICAL if name not in TRAINED)

@@ -96,7 +96,7 @@ def _memory(task: Task) -> list[Row]:
             closed_forms.model_parallel_bytes(n, task.gpus),
             of_states,
             "bytes",
-            f"states alone; activations and buffers are {_more(every, of_states)} times as much",
+            f"states alone, divided by ZeRO 3; the rest is {_more(every, of_states)} times as much",
         ),
     ]
 

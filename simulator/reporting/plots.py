@@ -47,6 +47,12 @@ COMMUNICATION = ("tensor_comm", "context_comm", "expert_comm", "pipeline_comm", 
 MARKERS = "osD^vP*Xh<>d"
 
 
+def job_title(costs: Costs) -> str:
+    """A title's model, GPUs and accelerator."""
+    task = costs.task
+    return without_math(f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}")
+
+
 def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
     """From the ideal step to the predicted one; every bar starts where the one above ends."""
     drawn = [b for b in bars if b.name == "ideal" or abs(b.mfu_points) >= 100 * SHARE_DRAWN]
@@ -193,6 +199,5 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     memory_bars(upper[1], stage_records(costs), costs.capacity, sure_share(costs))
     tornado(lower[0], found, costs.step_seconds)
     roofline(lower[1], costs)
-    where = f"{costs.task.model.name} on {costs.task.gpus} x {costs.task.cluster.accelerator.name}"
-    page.suptitle(f"{without_math(where)}\n{summary(costs)}", fontsize=11)
+    page.suptitle(f"{job_title(costs)}\n{summary(costs)}", fontsize=11)
     return page

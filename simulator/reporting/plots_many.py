@@ -22,6 +22,7 @@ from .palette import (
     plain_logarithms,
     written,
 )
+from .plots import job_title
 
 MARKERS = "osD^vP*Xh<>d"
 WIDE_RANGE = 8.0
@@ -47,7 +48,7 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
         axes.plot([], [], linestyle="", label=f"{number}: {frontier.plans.take(i)}")
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     plain_logarithms(axes.yaxis)
-    axes.set_title("Time against memory", loc="left")
+    axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=8)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)

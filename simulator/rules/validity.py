@@ -9,24 +9,18 @@ Source: argument checks of Megatron-LM and torchtitan.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import gcd
 from typing import Any
 
 import numpy as np
 
 from ..base.arrays import Mask
 from ..base.errors import InputError
-from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Optimizer
-from ..hardware.precision.number_formats import FP8
-from ..operators.collectives import inside_domain
 from ..pipeline.schedules import model_copies
 from ..plan.codes import ContextComm, Recompute
 from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
-from ..workload.model import Network
 from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
@@ -34,11 +28,10 @@ from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
+from .precision_rules import PRECISION_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
-
-_KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
-"""Recipes whose weights may be in 8 bits."""
+from .tp_overlap_rules import TP_OVERLAP_RULES
 
 
 def _heads(task: Task) -> tuple[int, ...]:
@@ -80,28 +73,6 @@ def _undivided(p: Plan, values: Iterable[int], what: str) -> str:
 def _same_weights(p: Any) -> Any:
     """Ranks that hold the same weights."""
     return p.dp * p.cp * model_copies(p.schedule)
-
-
-def _computes(p: Any, task: Task) -> Any:
-    out: Any = False
-    for code in supported_precisions(task):
-        out = out | (p.precision == code)
-    return out
-
-
-def supported_precisions(task: Task) -> list[int]:
-    """Precision recipes whose formats the accelerator computes in."""
-    peaks = task.cluster.accelerator.peak
-    return [
-        code
-        for code, recipe in RECIPES.items()
-        if all(form.peak in peaks for form in recipe.formats)
-    ]
-
-
-def _whole_layers(task: Task) -> bool:
-    """Whether matrices of transformer layers are trained whole."""
-    return not isinstance(task.model, Network) and task.adapters is None
 
 
 RULES: tuple[Rule, ...] = (
@@ -205,44 +176,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: (p.sequence_parallel == 0) | (t.sequence % (p.cp * p.tp) == 0),
         lambda p, t: f"sequence {t.sequence} is not a multiple of cp x tp = {p.cp * p.tp}",
     ),
-    Rule(
-        "tp-overlap-needs-sequence-parallel",
-        ("overlap_tp", "sequence_parallel", "tp_grid"),
-        lambda p, t: (p.overlap_tp == 0) | (p.sequence_parallel == 1) | (p.tp_grid != 0),
-        lambda p, t: "overlap_tp needs sequence_parallel or a tp_grid",
-    ),
-    Rule(
-        "software-overlaps-tp",
-        ("overlap_tp", "tp_grid"),
-        lambda p, t: (p.overlap_tp == 0) | (t.software.tp_overlap_share > 0) | (p.tp_grid != 0),
-        lambda p, t: f"{t.software.name} cannot overlap tensor-parallel communication",
-    ),
-    Rule(
-        "tp-overlap-in-peer-memory",
-        ("overlap_tp", "tp", "tp_grid"),
-        lambda p, t: (
-            (p.overlap_tp == 0) | (p.tp == 1) | (p.tp_grid != 0) | t.cluster.fast.peer_memory
-        ),
-        lambda p, t: (
-            f"overlap_tp: ranks on {t.cluster.fast.name} do not write into each other's memory; "
-            "nearest: overlap_tp=0"
-        ),
-    ),
-    Rule(
-        "tp-overlap-inside-domain",
-        ("overlap_tp", "tp", "tp_grid"),
-        lambda p, t: (
-            (p.overlap_tp == 0)
-            | (p.tp_grid != 0)
-            | t.software.tp_overlap_across_domains
-            | inside_domain(p.tp, t.cluster)
-        ),
-        lambda p, t: (
-            f"overlap_tp: {t.software.name} overlaps tensor-parallel communication inside a fast "
-            f"domain of {t.cluster.fast.gpus} GPUs only, and tp={p.tp} spans several; nearest: "
-            f"overlap_tp=0, or tp={gcd(int(p.tp), t.cluster.fast.gpus)}"
-        ),
-    ),
+    *TP_OVERLAP_RULES,
     Rule(
         "context-exchange-needs-cp",
         ("cp_comm", "cp"),
@@ -279,49 +213,12 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: (p.overlap_param_gather == 0) | ((p.zero > 0) & (p.overlap_grad_reduce == 1)),
         lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
     ),
-    Rule(
-        "precision-on-accelerator",
-        ("precision",),
-        _computes,
-        lambda p, t: _no_format(p, t),
-    ),
-    Rule(
-        "scaled-parameters",
-        ("fp8_params", "precision", "zero"),
-        lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
-        lambda p, t: (
-            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
-            f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
-            f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
-        ),
-    ),
-    Rule(
-        "muon-whole-matrices",
-        ("optimizer", "zero", "offload_optimizer"),
-        lambda p, t: (
-            (p.optimizer != Optimizer.MUON)
-            | ((p.zero < 2) & (p.offload_optimizer == 0) & _whole_layers(t))
-        ),
-        lambda p, t: (
-            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in "
-            f"shards (zero={p.zero}), on the host, of a layer list or of adapters are not "
-            "modelled; nearest: zero=1"
-        ),
-    ),
+    *PRECISION_RULES,
     *SYNC_RULES,
     *OFFLOAD_RULES,
     *ADAPTER_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
-
-
-def _no_format(p: Plan, task: Task) -> str:
-    for form in RECIPES[int(p.precision)].formats:
-        try:
-            peak_flops(task.cluster.accelerator, form.peak)
-        except InputError as error:
-            return f"{error} (precision)"
-    raise AssertionError("the rule holds")
 
 
 def _nearest_world(p: Plan, task: Task) -> str:

@@ -21,7 +21,7 @@ from .memory_tables import percent
 
 if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import Calibration
-    from plan3d.simulator.validation.predict_runs import Validation
+    from plan3d.simulator.validation.source_scores import Validation
 
 
 ERRORS = ("median_abs", "mean_abs", "p90_abs", "bias")
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.csv is not None:
         check_writable(args.csv, "--csv")
     form = plot_file.form_of(args.plot)
-    from plan3d.simulator.validation.predict_runs import validate as score
+    from plan3d.simulator.validation.source_scores import validate as score
 
     from ..screen import views
 

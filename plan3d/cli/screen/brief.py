@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import math
 
-from plan3d.search.whatif.best_change import WORTH, best_change
+from plan3d.search.whatif.best_change import best_change
+from plan3d.search.whatif.single_field_changes import WORTH
 from plan3d.simulator.base.units import GIB, format_bytes, format_count, format_flops
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.reporting import report, why

@@ -3,8 +3,8 @@
 import pytest
 
 from plan3d.search.find_plans import find_plans
-from plan3d.search.whatif.climb import WORTH, climbed
-from plan3d.search.whatif.single_field_changes import single_edits
+from plan3d.search.whatif.climb import climbed
+from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model

@@ -24,7 +24,8 @@ from plan3d.simulator.hardware.precision.number_formats import BF16, FORMATS, FP
 from plan3d.simulator.layers.layer_costs import Cost, LayerCosts, layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import check, supported_precisions
+from plan3d.simulator.rules.precision_rules import supported_precisions
+from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.stages import strategy
 from plan3d.simulator.task import Task

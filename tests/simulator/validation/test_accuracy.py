@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plan3d.simulator.runs.published_runs import read_runs
-from plan3d.simulator.validation.predict_runs import validate
+from plan3d.simulator.validation.source_scores import validate
 
 MEDIAN_STEP = {
     "bigscience_gpt2_v100": 0.16,

@@ -21,14 +21,12 @@ from plan3d.simulator.validation.predict_runs import (
     FEWEST_LAYOUTS,
     Prediction,
     half_widths,
-    overall,
     predict,
     rank_memory,
     ranking_groups,
-    score,
-    validate,
     widened,
 )
+from plan3d.simulator.validation.source_scores import overall, score, validate
 
 FEW = ("megatron_sc21", "vtrain24_multi", "zerobubble24", "bloom_prequel22")
 Array = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -1,0 +1,83 @@
+"""Rules of number formats, of what is kept in them, and of optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import InputError
+from ..hardware.accelerator import peak_flops
+from ..hardware.precision import RECIPES, Optimizer
+from ..hardware.precision.number_formats import FP8
+from ..plan.plan import Plan
+from ..task import Task
+from ..workload.model import Network
+from .rule import Rule
+
+_KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
+"""Recipes whose weights may be in 8 bits."""
+
+
+def _computes(p: Any, task: Task) -> Any:
+    out: Any = False
+    for code in supported_precisions(task):
+        out = out | (p.precision == code)
+    return out
+
+
+def supported_precisions(task: Task) -> list[int]:
+    """Precision recipes whose formats the accelerator computes in."""
+    peaks = task.cluster.accelerator.peak
+    return [
+        code
+        for code, recipe in RECIPES.items()
+        if all(form.peak in peaks for form in recipe.formats)
+    ]
+
+
+def _whole_layers(task: Task) -> bool:
+    """Whether matrices of transformer layers are trained whole."""
+    return not isinstance(task.model, Network) and task.adapters is None
+
+
+def _no_format(p: Plan, task: Task) -> str:
+    for form in RECIPES[int(p.precision)].formats:
+        try:
+            peak_flops(task.cluster.accelerator, form.peak)
+        except InputError as error:
+            return f"{error} (precision)"
+    raise AssertionError("the rule holds")
+
+
+PRECISION_RULES: tuple[Rule, ...] = (
+    Rule(
+        "precision-on-accelerator",
+        ("precision",),
+        _computes,
+        lambda p, t: _no_format(p, t),
+    ),
+    Rule(
+        "scaled-parameters",
+        ("fp8_params", "precision", "zero"),
+        lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
+        lambda p, t: (
+            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
+            f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
+            f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
+        ),
+    ),
+    Rule(
+        "muon-whole-matrices",
+        ("optimizer", "zero", "offload_optimizer"),
+        lambda p, t: (
+            (p.optimizer != Optimizer.MUON)
+            | ((p.zero < 2) & (p.offload_optimizer == 0) & _whole_layers(t))
+        ),
+        lambda p, t: (
+            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in "
+            f"shards (zero={p.zero}), on the host, of a layer list or of adapters are not "
+            "modelled; nearest: zero=1"
+        ),
+    ),
+)
