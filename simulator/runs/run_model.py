@@ -116,7 +116,7 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
             gated=gated,
             bias=run["expert_biases"],
             shared_ffn=run["shared_expert_ffn"],
-            imbalance=max(run.given("capacity_factor", 1.0), 1.0),
+            imbalance=_imbalance(run),
         )
     elif run["ffn_hidden"] is None:
         raise InputError("ffn_hidden of the layers without experts is not stated")
@@ -127,6 +127,16 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
         norms=1 if run["parallel_block"] else 2,
         parallel=run["parallel_block"],
     )
+
+
+def _imbalance(run: PublishedRun) -> float:
+    """Tokens of the busiest rank's experts over an even load: inputs are padded to their capacity.
+
+    HybridEP's is the size of a buffer, of which kernels read what is filled (Megatron-Core, guide
+    of paged stash: factors are multipliers on buffer size).
+    """
+    padded: float = 1.0 if run["dispatcher"] == "hybridep" else run.given("capacity_factor", 1.0)
+    return max(padded, 1.0)
 
 
 def _attention(run: PublishedRun, look: ModelFamily, window: int) -> Attention:

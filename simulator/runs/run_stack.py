@@ -21,6 +21,8 @@ class StackRule:
     """Software profile; '{dtype}' stands for the number format of the row."""
     overlap: Mapping[str, int] = field(default_factory=dict)
     """Overlaps of its scripts where a row does not state them."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Software in which its code differs from the profile's."""
 
 
 _NONE = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
@@ -35,6 +37,13 @@ _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
 # Loops of fine-tuning without torch.compile.
 _EAGER = StackRule(software="hf-trainer", overlap=_ALL)
+# InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
+# backward pass; the updated weights are broadcast after the step (configs: overlap_sync_param off).
+_INTERNEVO = StackRule(
+    software="megatron-core",
+    overlap={"overlap_grad_reduce": 1, "overlap_param_gather": 0},
+    changes={"gradient_memory": 2.0, "reduce_bytes": 2.0},
+)
 _ZERO_BUBBLE = StackRule(
     software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}
 )
@@ -48,7 +57,8 @@ STACKS: dict[str, StackRule] = {
     "zero-bubble": _ZERO_BUBBLE,
     "pipe-offload": _ZERO_BUBBLE,
     **dict.fromkeys(("nemo", "megatron-bridge"), _NEMO),
-    **dict.fromkeys(("megatron-core", "flagscale", "megascale", "internevo", "paddle"), _CORE),
+    **dict.fromkeys(("megatron-core", "flagscale", "megascale", "paddle"), _CORE),
+    "internevo": _INTERNEVO,
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,
     **dict.fromkeys(
@@ -104,7 +114,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
         name = "vtrain"
     software = software_profile(name)
     software = software if learned else neutral(software)
-    changes = {**_kernels(run, software), **_formats(run, software), **_recompute(run)}
+    changes = {**STACKS[stack].changes, **_kernels(run, software)}
+    changes |= {**_formats(run, software), **_recompute(run)}
     if learned:
         fitted = OF_SOURCE.get(run.source, {})
         told = Provenance(

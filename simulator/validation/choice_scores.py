@@ -82,13 +82,26 @@ class Group:
 
 
 def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
-    """Scores of choices, in the form of the JSON contract; None of nothing."""
+    """Scores of choices, together and by unit, as in the JSON contract; None of nothing."""
     if not groups:
         return None
-    orders = [group.suggested for group in groups]
+    ordered = [(group, group.suggested) for group in groups]
+    by_unit: dict[str, list[tuple[Group, list[int]]]] = {}
+    for group, order in ordered:
+        by_unit.setdefault(group.unit, []).append((group, order))
+    return {
+        **_scores(ordered),
+        "probabilities": probabilities(groups),
+        "units": {unit: _scores(its) for unit, its in by_unit.items()},
+    }
+
+
+def _scores(ordered: Sequence[tuple[Group, list[int]]]) -> dict[str, Any]:
+    """What choosing costs in groups whose plans are timed in the order suggested."""
+    groups = [group for group, _ in ordered]
     after = [
         [group.regret(int(group.choice.mean.argmin())), *_reached(group, order)]
-        for group, order in zip(groups, orders, strict=True)
+        for group, order in ordered
     ]
     return {
         "groups": len(groups),
@@ -96,8 +109,7 @@ def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
             np.mean([g.choice.regret[g.choice.mean.argmin()] for g in groups])
         ),
         "regret_after": {str(k): float(np.mean([r[k] for r in after])) for k in range(TIMED + 1)},
-        "probabilities": probabilities(groups),
-        "runs_to_good": _runs(groups, orders),
+        "runs_to_good": _runs(groups, [order for _, order in ordered]),
         "runs_to_good_in_order": _runs(groups, [np.argsort(g.choice.mean) for g in groups]),
     }
 

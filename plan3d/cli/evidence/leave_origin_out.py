@@ -110,22 +110,27 @@ def _few_shot(scores: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _choices(r: Mapping[str, Any]) -> Table:
-    """What choosing among measured layouts costs, and how many runs a good one takes."""
-    suggested, in_order = r["runs_to_good"], r["runs_to_good_in_order"]
+    """What choosing among measured layouts costs, and how many runs a good one takes: by unit,
+    the worst first, then together."""
 
     def runs(of: Mapping[str, Any]) -> str:
         return "-" if of["mean"] is None else f"{of['mean']:.1f} ({of['p90']:.0f})"
 
-    row = (
-        str(r["groups"]),
-        percent(r["expected_regret"]),
-        *(percent(value) for value in r["regret_after"].values()),
-        runs(suggested),
-        runs(in_order),
+    worst = sorted(r["units"].items(), key=lambda item: -item[1]["regret_after"]["0"])
+    rows = tuple(
+        (
+            name,
+            str(one["groups"]),
+            percent(one["expected_regret"]),
+            *(percent(value) for value in one["regret_after"].values()),
+            runs(one["runs_to_good"]),
+            runs(one["runs_to_good_in_order"]),
+        )
+        for name, one in (*worst, ("together", r))
     )
     after = (f"after {k} %" for k in r["regret_after"])
-    headers = ("groups", "expected regret %", *after, "runs to 1 %", "in order")
-    return Table(title="regret after timing suggested plans", headers=headers, rows=(row,))
+    headers = ("unit", "groups", "expected regret %", *after, "runs to 1 %", "in order")
+    return Table(title="regret after timing suggested plans", headers=headers, rows=rows)
 
 
 def _probabilities(classes: Sequence[Mapping[str, Any]]) -> Table:

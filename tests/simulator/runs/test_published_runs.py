@@ -235,6 +235,12 @@ def test_what_a_row_leaves_out_comes_from_its_stack() -> None:
     assert ask(**GPT | {"stack": "nemo", "zero_stage": 1}).plan.overlap_param_gather
 
 
+def test_internevo_reduces_gradients_in_16_bits_beside_the_backward_pass() -> None:
+    q = ask(**LLAMA | {"stack": "internevo"})
+    assert (q.task.software.reduce_bytes, q.task.software.gradient_memory) == (2.0, 2.0)
+    assert (q.plan.overlap_grad_reduce, q.plan.overlap_param_gather) == (1, 0)
+
+
 def test_networks_that_rows_name_replace_those_of_the_profile() -> None:
     efa = ask(**LLAMA).task.cluster.network
     assert efa.bandwidth == pytest.approx(50e9)
@@ -302,6 +308,13 @@ def test_a_mixture_of_experts_is_built_from_its_columns() -> None:
     assert experts is not None
     assert (experts.count, experts.top_k, experts.ffn) == (8, 2, 8192)
     assert (q.plan.ep, q.plan.etp) == (4, 1)
+
+
+def test_a_capacity_pads_experts_but_is_a_buffer_in_hybridep() -> None:
+    moe = LLAMA | {"family": "moe", "experts": 8, "experts_per_token": 2, "ep": 4, "etp": 1}
+    moe |= {"stack": "megatron-core", "pp": 1, "dp": 8, "capacity_factor": 1.5}
+    padded, buffer = (ask(**moe | {"dispatcher": d}) for d in ("alltoall", "hybridep"))
+    assert [q.task.model.kinds[0].experts.imbalance for q in (padded, buffer)] == [1.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,14 @@ def test_regret_falls_with_every_suggested_plan():
     assert found["runs_to_good"]["groups"] == 0
 
 
+def test_every_unit_is_scored_alone():
+    """Unit a chooses the best plan, unit b one that is 50 % slower."""
+    found = scores([group([1.0, 2.0], [1.0, 2.0]), group([1.0, 2.0], [1.5, 1.0], "b")])
+    each = {unit: one["regret_after"]["0"] for unit, one in found["units"].items()}
+    assert each == pytest.approx({"a": 0.0, "b": 0.5})
+    assert found["regret_after"]["0"] == pytest.approx(0.25)
+
+
 def test_runs_are_counted_until_a_good_plan_is_timed():
     """Eight plans, the fourth in order within one percent of the best, the best itself last."""
     predicted = np.arange(1.0, 1.8, 0.1)
