@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
+from plan3d.simulator.plan.values import code
+from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.task import Task
 
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
@@ -47,7 +49,7 @@ SPACES = ("uniform", "staged")
 TOP = 10
 """Plans to rank."""
 DEFAULT_HEADROOM = 0.10
-"""Share of a GPU's memory left free: the error of a memory prediction and fragmentation."""
+"""Share of a GPU's memory left free where no plan is sure to fit, and where plans are compared."""
 
 
 def find_plans(
@@ -58,7 +60,7 @@ def find_plans(
     objective: str = "step-time",
     choose: Mapping[str, Sequence[Any]] | None = None,
     system: str | None = None,
-    headroom: float = DEFAULT_HEADROOM,
+    headroom: float | None = None,
     risk: float | None = None,
     top: int = TOP,
     families: bool = False,
@@ -73,10 +75,12 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free. With `families` the simplest plan of each family is ranked, however many there are
-    (result.families), which needs every plan costed; `frontier` also keeps the plans that no other
-    beats in both time and memory. `risk` ranks the at_risk.SHORT_LIST best by that quantile of
-    their forecast step instead of its expectation: 0.9 is what nine of ten such runs stay below.
+    free; without it plans are searched that fit with probability uncertainty.memory.SURE, and where
+    there is none those that leave DEFAULT_HEADROOM. With `families` the simplest plan of each
+    family is ranked, however many there are (result.families), which needs every plan costed;
+    `frontier` also keeps the plans that no other beats in both time and memory. `risk` ranks the
+    at_risk.SHORT_LIST best by that quantile of their forecast step instead of its expectation: 0.9
+    is what nine of ten such runs stay below.
     The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
     is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
@@ -99,11 +103,10 @@ def find_plans(
     if risk is not None:
         check_risk(risk, objective, backend, backend not in PROVING)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
-    limit = task.cluster.accelerator.memory * (1 - headroom)
     values = constraints(system_named(system), task, choose or {}) if system else choose
     options = SearchOptions(
         objective=objective,
-        limit=limit,
+        limit=_limit(task, headroom, values or {}),
         top=top if risk is None else max(top, SHORT_LIST),
         families=families,
         frontier=frontier,
@@ -117,8 +120,25 @@ def find_plans(
         # What was asked for by name has an answer, if none that can be launched.
         wanted = unrestricted(wanted)
         found = search(_subject(wanted, space, backend, values), options, **drawn)
+    edge = _limit(task, DEFAULT_HEADROOM)
+    smallest = found.smallest
+    if headroom is None and smallest is not None and options.limit < smallest.memory_bytes <= edge:
+        options = replace(options, limit=edge)
+        found = search(_subject(wanted, space, backend, values), options, **drawn)
     found = replace(found, task=task, system=system)
     return found if risk is None else ranked_at_risk(found, risk, top)
+
+
+def _limit(
+    task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any]] | None = None
+) -> float:
+    """Bytes a plan may use on a GPU; without a headroom as many as plans are sure to fit in."""
+    if headroom is not None:
+        return task.cluster.accelerator.memory * (1 - headroom)
+    from plan3d.simulator.uncertainty.memory import sure_bytes
+
+    asked = [code("precision", value) for value in (choose or {}).get("precision", ())]
+    return sure_bytes(task, asked or [min(supported_precisions(task))])
 
 
 def lists_families(
@@ -181,10 +201,10 @@ def _search(name: str) -> Callable[..., SearchResult]:
     raise InputError(f"unknown backend {name!r}{did_you_mean(name, (*BACKENDS, *SAMPLERS))}")
 
 
-def _check_numbers(top: int, headroom: float, budget: int | None) -> None:
+def _check_numbers(top: int, headroom: float | None, budget: int | None) -> None:
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
-    if not 0 <= headroom < 1:
+    if headroom is not None and not 0 <= headroom < 1:
         raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
     if budget is not None and not budget > 0:
         raise InputError(f"budget must be above 0, not {budget}")

@@ -32,7 +32,7 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits, verdict
 
-from ..find_plans import DEFAULT_HEADROOM, find_plans, lists_families
+from ..find_plans import find_plans, lists_families
 from ..result.search_result import SearchResult
 from .climb import climbed
 from .cluster_size import obstacle
@@ -65,7 +65,7 @@ class Point:
     """The plan to evaluate; None asks for the best one."""
     choose: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Constraints of the search."""
-    headroom: float = DEFAULT_HEADROOM
+    headroom: float | None = None
     objective: str = "step-time"
     tokens: float | None = None
     """Training tokens; adds time, GPU-hours and energy."""

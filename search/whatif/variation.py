@@ -15,7 +15,6 @@ from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-from ..find_plans import DEFAULT_HEADROOM
 from .cluster_size import with_gpus
 from .single_field_changes import edited
 from .sweep import Point, Sweep, run_points, with_scaling
@@ -56,7 +55,7 @@ def sweep(
     *,
     plan: Plan | str | None = None,
     choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float = DEFAULT_HEADROOM,
+    headroom: float | None = None,
     objective: str = "step-time",
     tokens: float | None = None,
     price: float | None = None,

@@ -9,6 +9,7 @@ z, q quantiles of the normal distribution and of Student's t, A the covariance o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,7 +39,12 @@ def narrow(recipe: Recipe) -> bool:
 
 def scale_of(task: Task, plans: Plan) -> Value:
     """How much wider than usual the error of a step is [row]."""
-    low = np.array([narrow(RECIPES[code]) for code in plans.precision.tolist()], bool)
+    return scale_in(task, plans.precision.tolist())
+
+
+def scale_in(task: Task, precisions: Sequence[int]) -> Value:
+    """The same of plans in these precisions."""
+    low = np.array([narrow(RECIPES[code]) for code in precisions], bool)
     experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
     out: Value = np.where(low, LOW_PRECISION, 1.0) * (MANY_EXPERTS if experts >= FINE else 1.0)
     return out

@@ -11,6 +11,7 @@ context included: a run that needs its slack back to go on stalls, and does not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..base.arrays import Value
 from ..hardware.software import OF_PEAKS, Software
 from ..step.costs import Costs
 from ..task import Task
-from .forecast import scale_of
+from .forecast import scale_in, scale_of
 from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
 
 SURE, EVEN = 0.95, 0.5
@@ -124,6 +125,12 @@ def sure_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
     (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
     return share_for(SURE, spread_of(costs.task), scale)
+
+
+def sure_bytes(task: Task, precisions: Sequence[int]) -> float:
+    """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
+    scale = float(scale_in(task, precisions).max())
+    return task.cluster.accelerator.memory * share_for(SURE, spread_of(task), scale)
 
 
 def verdict(costs: Costs) -> Any:

@@ -26,6 +26,7 @@ from ..screen.output import (
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
     from plan3d.simulator.analysis.goodput import Reliability
+    from plan3d.simulator.step.costs import Costs
 
 TOP = 10
 """Plans that are ranked where the user does not say how many."""
@@ -68,7 +69,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     infeasible = _why_infeasible(result, own)
     record: dict[str, Any] = {}
     if args.json or args.csv is not None:
-        record = search_view.search_record(result, tokens, args.price, args.pareto)
+        record = search_view.search_record(
+            result,
+            tokens,
+            args.price,
+            args.pareto,
+            lambda row: export.launch_words(result, args, row),
+        )
         goodput_view.with_failures(record["plans"], result.costs, tokens, args.price, reliability)
         record |= {"infeasible": infeasible} if infeasible else {}
         record |= system_arguments.record(args)
@@ -78,7 +85,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record)
     else:
-        _print_search(result, args, tokens, infeasible)
+        edge = None if args.verbose else _at_the_edge(result, options)
+        _print_search(result, args, tokens, infeasible, edge)
     return _exit_code(result, args)
 
 
@@ -155,6 +163,15 @@ def _find(
     return smallest_cluster(task, tokens=tokens, **limits, **options)
 
 
+def _at_the_edge(result: SearchResult, options: dict[str, Any]) -> Costs | None:
+    """A faster plan that is not sure to fit, where all plans were ranked by their steps."""
+    if not options["families"] or options.get("objective", "step-time") != "step-time":
+        return None
+    from plan3d.search.whatif.at_the_edge import at_the_edge
+
+    return at_the_edge(result, options)
+
+
 def _why_infeasible(result: SearchResult, choose: dict[str, list[str]]) -> list[str]:
     if result.plans:
         return []
@@ -178,6 +195,7 @@ def _print_search(
     args: argparse.Namespace,
     tokens: float | None,
     infeasible: list[str],
+    edge: Costs | None,
 ) -> None:
     from ..screen import goodput_view, search_brief, search_view, views
     from ..screen.costs_view import print_plan, print_ranking
@@ -189,7 +207,7 @@ def _print_search(
         else:
             listed = _first(result, args.top or search_brief.LISTED)
             launch, refused = export.launch_words(result, args), export.refusal_line(listed)
-            search_brief.print_best(screen, listed, args, tokens, launch, refused)
+            search_brief.print_best(screen, listed, args, tokens, edge, launch, refused)
             _print_frontier(screen, result, args, tokens)
         return
     screen.lines([*views.header(result.task, result.limit), *system_arguments.line(args)])

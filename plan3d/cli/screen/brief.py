@@ -6,7 +6,6 @@ Lines are (name, text) pairs for Screen.items(); everything else is in the table
 from __future__ import annotations
 
 import argparse
-import math
 
 from plan3d.search.whatif.best_change import best_change
 from plan3d.search.whatif.single_field_changes import WORTH
@@ -115,8 +114,7 @@ def fits(costs: Costs, limit: float | None = None) -> str:
     )
     if word(likely) == "fits":
         return f"fits {held}"
-    leave = math.ceil(100 * (1 - sure_share(one)))
-    return f"at the edge {held}; --memory-headroom {leave}% searches plans that fit"
+    return f"at the edge {held}; sure up to {sure_share(one) * one.capacity / GIB:.1f} GiB"
 
 
 def measured(costs: Costs) -> Items:

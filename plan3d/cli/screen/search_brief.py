@@ -12,7 +12,7 @@ from plan3d.simulator.base.units import GIB, whole_percent
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
-from plan3d.simulator.uncertainty.memory import probability_fits
+from plan3d.simulator.uncertainty.memory import probability_fits, spelled
 
 from ..arguments import system_arguments
 from . import brief, goodput_view, proof, search_view
@@ -37,11 +37,13 @@ def print_best(
     result: SearchResult,
     args: argparse.Namespace,
     tokens: float | None,
+    edge: Costs | None,
     launch: list[str],
     refused: list[str],
 ) -> None:
-    """What to do, how sure that is, what else could be done and why not; `launch` are the words of
-    the command that writes the plan, `refused` says which listed plans cannot be launched."""
+    """What to do, how sure that is, what else could be done and why not; `edge` is a faster plan
+    that is not sure to fit, `launch` are the words of the command that writes the plan, `refused`
+    says which listed plans cannot be launched."""
     costs = result.costs
     assert costs is not None
     best = costs.take(slice(0, 1))
@@ -49,7 +51,8 @@ def print_best(
     print()
     system = [("system", line) for line in system_arguments.line(args)]
     system += goodput_view.items(best, args, tokens)
-    told = [*system, *_proven(result), *(("beware", line) for line in refused)]
+    told = [*_fuller(best, edge), *system, *_proven(result)]
+    told += [("beware", line) for line in refused]
     screen.items([*brief.facts(best, result.limit, args), *told])
     print()
     if len(costs) > 1:
@@ -58,6 +61,17 @@ def print_best(
     if launch:
         screen.command(launch, "launch")
     screen.items([("more", brief.MORE)])
+
+
+def _fuller(best: Costs, edge: Costs | None) -> brief.Items:
+    """What a plan that is not sure to fit would bring."""
+    if edge is None:
+        return []
+    less = 100 * (1 - edge.step_seconds / float(best.step[0]))
+    likely = spelled(float(probability_fits(edge)))
+    change = told(edge.plans.take(0), best.plans.take(0))
+    line = f"{less:.1f} % faster with {change}, which fits with probability {likely}"
+    return [("or", f"{line}: --memory-headroom 10%")]
 
 
 def _proven(result: SearchResult) -> brief.Items:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plan3d.simulator.base.units import GIB
 from plan3d.simulator.plan import families
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
@@ -111,11 +114,12 @@ def fits_lines(costs: Costs) -> list[str]:
     if fits[0] >= SURE:
         return []
     sure = np.flatnonzero(fits >= SURE)
-    leave = 100 * (1 - sure_share(costs.take(slice(0, 1))))
+    first = costs.one(0)
+    room = sure_share(first) * first.capacity / GIB
     other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
     return [
         f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
-        f"--memory-headroom {np.ceil(leave):.0f}% asks for plans that do"
+        f"plans are sure to fit up to {room:.1f} GiB"
     ]
 
 
@@ -145,9 +149,13 @@ def family_records(result: SearchResult) -> list[dict[str, Any]]:
 
 
 def search_record(
-    result: SearchResult, tokens: float | None, price: float | None, pareto: bool
+    result: SearchResult,
+    tokens: float | None,
+    price: float | None,
+    pareto: bool,
+    launch: Callable[[int], list[str]],
 ) -> dict[str, Any]:
-    """The JSON object of a search."""
+    """The JSON object of a search; `launch` gives the words of the command that writes a plan."""
     counts = result.counts
     plans: list[dict[str, Any]] = []
     time_next: list[dict[str, Any]] = []
@@ -161,7 +169,12 @@ def search_record(
         for plan, share, regret in known:
             plan |= {"probability_fastest": share, "expected_regret": regret}
         time_next = [
-            {"rank": one.row + 1, "expected_regret": one.regret}
+            {
+                "rank": one.row + 1,
+                "plan": str(result.plans[one.row]),
+                "expected_regret": one.regret,
+                "launch_line": shlex.join(launch(one.row)) or None,
+            }
             for one in choice.time_next(TO_TIME)
         ]
         if result.risk is not None:
