@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
-from plan3d.simulator.plan.values import code
 from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.task import Task
 
@@ -104,9 +103,11 @@ def find_plans(
         check_risk(risk, objective, backend, backend not in PROVING)
     drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
     values = constraints(system_named(system), task, choose or {}) if system else choose
+    wanted = _launchable(task, space, backend, system, values or {})
+    subject = _subject(wanted, space, backend, values)
     options = SearchOptions(
         objective=objective,
-        limit=_limit(task, headroom, values or {}),
+        limit=_limit(subject, headroom),
         top=top if risk is None else max(top, SHORT_LIST),
         families=families,
         frontier=frontier,
@@ -114,31 +115,27 @@ def find_plans(
         deadline=deadline,
         progress=progress,
     )
-    wanted = _launchable(task, space, backend, system, values or {})
-    found = search(_subject(wanted, space, backend, values), options, **drawn)
+    found = search(subject, options, **drawn)
     if choose and not found.counts.evaluated and is_usual(wanted):
         # What was asked for by name has an answer, if none that can be launched.
-        wanted = unrestricted(wanted)
-        found = search(_subject(wanted, space, backend, values), options, **drawn)
-    edge = _limit(task, DEFAULT_HEADROOM)
-    smallest = found.smallest
+        subject = _subject(unrestricted(wanted), space, backend, values)
+        found = search(subject, options, **drawn)
+    edge, smallest = _limit(subject, DEFAULT_HEADROOM), found.smallest
     if headroom is None and smallest is not None and options.limit < smallest.memory_bytes <= edge:
-        options = replace(options, limit=edge)
-        found = search(_subject(wanted, space, backend, values), options, **drawn)
+        found = search(subject, replace(options, limit=edge), **drawn)
     found = replace(found, task=task, system=system)
     return found if risk is None else ranked_at_risk(found, risk, top)
 
 
-def _limit(
-    task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any]] | None = None
-) -> float:
+def _limit(subject: Space | StagedProblem, headroom: float | None) -> float:
     """Bytes a plan may use on a GPU; without a headroom as many as plans are sure to fit in."""
+    task = subject.task
     if headroom is not None:
         return task.cluster.accelerator.memory * (1 - headroom)
     from plan3d.simulator.uncertainty.memory import sure_bytes
 
-    asked = [code("precision", value) for value in (choose or {}).get("precision", ())]
-    return sure_bytes(task, asked or [min(supported_precisions(task))])
+    usual = (min(supported_precisions(task)),)
+    return sure_bytes(task, subject.axes["precision"] if isinstance(subject, Space) else usual)
 
 
 def lists_families(

@@ -12,7 +12,7 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.task import Task
 
-from ..find_plans import DEFAULT_HEADROOM, check_backend, check_space, find_plans
+from ..find_plans import check_backend, check_space, find_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
@@ -87,7 +87,7 @@ def compare(
     *,
     space: str = "uniform",
     choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float = DEFAULT_HEADROOM,
+    headroom: float | None = None,
     budget: int = BUDGET,
     seeds: int = SEEDS,
     progress: Progress | None = None,
@@ -118,7 +118,7 @@ def compare(
 
 
 def _certified(
-    task: Task, space: str, choose: Mapping[str, Sequence[Any]] | None, headroom: float
+    task: Task, space: str, choose: Mapping[str, Sequence[Any]] | None, headroom: float | None
 ) -> SearchResult:
     """The best plan of a space, or of a set around it, with its proof."""
     if space == "uniform":
