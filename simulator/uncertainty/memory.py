@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ NUMBERS = (
 NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
-ROOMS = np.linspace(0.0, 3.0, 3001)
+ROOMS = np.linspace(0.0, 3.0, 601)
 """Logs of capacity over prediction among which `share_for` looks."""
 
 
@@ -80,6 +81,7 @@ def probability(room: Value, spread: Spread, scale: Value | float = 1.0) -> Valu
     return out
 
 
+@cache
 def share_for(wanted: float, spread: Spread, scale: float = 1.0) -> float:
     """The share of the capacity up to which a plan fits with a probability of at least EVEN."""
     return float(np.exp(-np.interp(wanted, probability(ROOMS, spread, scale), ROOMS)))
