@@ -260,7 +260,10 @@ def _routing(task: Task) -> str:
 
 
 def _about_the_model(task: Task, plan: Plan) -> list[str]:
-    out = []
+    out = [
+        f"{part} of the model is left out: its weights, memory and time"
+        for part in task.model.left_out
+    ]
     if any(kind.experts for kind in task.model.kinds):
         out.append(_routing(task))
     padded = padded_vocabulary(task.model.vocabulary, task.software.vocabulary_multiple * plan.tp)

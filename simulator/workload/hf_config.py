@@ -58,9 +58,7 @@ def config_arguments(config: object, name: str) -> dict[str, Any]:
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)
     arguments = _arguments(text, _family(text))
-    towers = [key for key in TOWERS if outer.has(key)]
-    left_out = "".join(f"; its {key} is left out" for key in towers)
-    return arguments | {"source": arguments["source"] + left_out}
+    return arguments | {"left_out": tuple(key for key in TOWERS if outer.has(key))}
 
 
 def _refuse_encoders(config: JsonObject) -> None:

@@ -72,6 +72,8 @@ class Model:
     train_tokens: int = 0
     """Tokens of the published run; 0 when not stated."""
     source: str = ""
+    left_out: tuple[str, ...] = ()
+    """Parts of its file that are not modelled: towers of other senses, by their keys."""
     unit: ClassVar[str] = "tokens"
     """What a sequence is counted in."""
 

@@ -40,6 +40,7 @@ def model_record(model: Model) -> dict[str, Any]:
         "train_tokens": model.train_tokens or None,
         "hub_id": hub_id_of(model.name) or None,
         "source": model.source,
+        "left_out": list(model.left_out),
     }
 
 

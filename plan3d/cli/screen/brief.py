@@ -98,7 +98,11 @@ def asked(task: Task, precision: str) -> Items:
             "asked",
             f"{size}, batch {task.global_batch:,} x {task.sequence:,} {model.unit}, "
             f"{precision}{', ' * bool(precision)}{task.software.name}{stack}",
-        )
+        ),
+        *(
+            ("beware", f"{part} of the model is left out: its weights, memory and time")
+            for part in model.left_out
+        ),
     ]
 
 

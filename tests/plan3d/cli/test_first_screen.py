@@ -220,3 +220,17 @@ def test_other_shells_get_every_option(
         path = tmp_path / "completion"
         path.write_text(script)
         assert subprocess.run([shell, "-n", str(path)], check=False).returncode == 0
+
+
+def test_a_tower_that_is_left_out_is_said_on_the_first_screen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008}
+    sizes |= {"num_attention_heads": 32, "vocab_size": 32000}
+    config = {"model_type": "qwen2_5_vl", "num_key_value_heads": 32, "vision_config": {}, **sizes}
+    file = tmp_path / "eyes.json"
+    file.write_text(json.dumps(config))
+    asked = ["estimate", str(file), *SIZED[1:], "--sequence", "2048", *PLAN]
+    said = "vision_config of the model is left out"
+    for details in ([], ["-v"]):
+        assert said in " ".join(printed(capsys, *asked, *details).split())

@@ -91,4 +91,4 @@ def test_a_tower_beside_the_text_is_named() -> None:
     config = {"model_type": "mistral3", "text_config": text, "vision_config": {"hidden_size": 1024}}
     found = Model.from_config_values(config, "mine")
     assert found.parameters == CASES["ministral3"]["total"]
-    assert found.source.endswith("; its vision_config is left out")
+    assert found.left_out == ("vision_config",)
