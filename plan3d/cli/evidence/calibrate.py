@@ -56,7 +56,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, short in SUBVERBS.items():
         usage = f"plan3d calibrate {name} [options] ..."
         sub = subs.add_parser(
-            name, help=short, description=short, usage=usage, formatter_class=layout
+            name,
+            help=short,
+            description=short,
+            usage=usage,
+            formatter_class=layout,
+            add_help=name != "steps",
         )
         if name == "measure":
             measuring.declare(sub)

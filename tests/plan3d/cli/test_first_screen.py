@@ -13,6 +13,7 @@ import pytest
 
 from plan3d.cli.arguments.usual_sizes import TOKENS_A_GPU, most_of
 from plan3d.cli.catalogue.words import WORDS
+from plan3d.cli.evidence.calibrate import SUBVERBS
 from plan3d.cli.main import main
 from plan3d.cli.screen.output import ProgressBar, Screen
 from plan3d.cli.verbs import VERBS
@@ -84,6 +85,17 @@ def test_help_is_one_screen_with_three_examples(
     if verb not in ("calibrate", "completion", "help"):
         assert "--quiet" in full
     assert "usage: plan3d" in full
+
+
+@pytest.mark.parametrize(
+    "words", [*(("calibrate", name, "--help") for name in SUBVERBS), ("search", "--help-fields")]
+)
+def test_no_line_of_other_help_is_wide(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, *words).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 60 or words[-1] == "--help-fields"
 
 
 def test_a_terminal_is_bold_unless_it_may_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
