@@ -1,8 +1,7 @@
 """Fills pages of the site with what plan3d prints: a hook of mkdocs (mkdocs.yml names it).
 
-A line `<!-- printed: COMMAND -->` is followed by what `plan3d COMMAND` prints, the line
-`<!-- every verb -->` by the help of each verb with all its options, when the site is built; the pages
-in the repository need not be written again.
+When the site is built, a line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, and
+the line `<!-- every verb -->` the help of each verb with all its options.
 """
 
 from __future__ import annotations

@@ -10,10 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plan3d import plots
     from plan3d.launch_files.frameworks import find_plans, for_framework, smallest_cluster, sweep
     from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.backend_benchmark import compare_backends
+    from plan3d.search.whatif.compare_systems import compare_systems
     from plan3d.search.whatif.explanation import Explanation, explain
     from plan3d.search.whatif.sweep import Sweep
+    from plan3d.simulator.analysis import closed_forms
     from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
     from plan3d.simulator.hardware.cluster import Accelerator, Cluster, profile_names
     from plan3d.simulator.hardware.software_stack import Software, software_profile
@@ -60,6 +64,8 @@ _HOME = {
     "TimedStep": "simulator.uncertainty.timed_steps",
     "by_stage": "simulator.step.evaluate",
     "calibrated": "simulator.uncertainty.calibration",
+    "compare_backends": "search.whatif.backend_benchmark",
+    "compare_systems": "search.whatif.compare_systems",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
@@ -76,6 +82,8 @@ _HOME = {
     "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""
+_MODULES = {"closed_forms": "simulator.analysis.closed_forms", "plots": "plots"}
+"""Public names that are modules: the textbook's formulas, and pictures."""
 
 __all__ = [
     "Accelerator",
@@ -98,11 +106,15 @@ __all__ = [
     "__version__",
     "by_stage",
     "calibrated",
+    "closed_forms",
+    "compare_backends",
+    "compare_systems",
     "evaluate",
     "explain",
     "find_plans",
     "for_framework",
     "nearest_run",
+    "plots",
     "preset_names",
     "probability_fits",
     "profile_names",
@@ -121,6 +133,8 @@ if not TYPE_CHECKING:
             from importlib.metadata import version
 
             return version("plan3d")
+        if name in _MODULES:
+            return import_module(f".{_MODULES[name]}", __name__)
         if name not in _HOME:
             raise AttributeError(f"module 'plan3d' has no attribute {name!r}")
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)

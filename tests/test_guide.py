@@ -66,7 +66,11 @@ TWELVE = {
     "How right": r"^predicted steps of 22 published runs are off by",
 }
 """Words of a question on the first page, and the sentence that answers it."""
-ALSO = {"failures": r"^failures ", "script slow": r"^check ", "my one node": r"^memory +(fits|at the edge) "}
+ALSO = {
+    "failures": r"^failures ",
+    "script slow": r"^check ",
+    "my one node": r"^memory +(fits|at the edge) ",
+}
 """What the first screen of a question says besides."""
 
 

@@ -52,7 +52,8 @@ def help_page(
         return "\n".join([*out, *(["", f"{OTHERS}:", *rest] if rest else [])])
     names = ", ".join(known)
     said = textwrap.wrap(names, WIDTH - 4, break_on_hyphens=False)
-    return "\n".join([*out, "", f"{OTHERS} (plan3d help {others or verb}):", *(f"  {line}" for line in said)])
+    where = f"{OTHERS} (plan3d help {others or verb}):"
+    return "\n".join([*out, "", where, *(f"  {line}" for line in said)])
 
 
 def usage(verb: str, word: str = "") -> str:

@@ -34,11 +34,11 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     task = framework_arguments.usual(args, task_arguments.task_of(args))
     goal_arguments.check_graph(args, choose.get("topology", []))
     systems = _systems(args.systems)
-    from plan3d.search.whatif import compare_systems
+    from plan3d.search.whatif.compare_systems import compare_systems
 
     headroom = {} if args.memory_headroom is None else {"headroom": args.memory_headroom}
     with ProgressBar(args.quiet, progress) as bar:
-        found = compare_systems.compare(task, systems, choose=choose, progress=bar, **headroom)
+        found = compare_systems(task, systems, choose=choose, progress=bar, **headroom)
     if args.json:
         print_json(record(found))
     else:
