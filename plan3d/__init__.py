@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
     from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -70,6 +70,7 @@ _HOME = {
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
+    "learn": "simulator.uncertainty.timed_steps",
     "nearest_run": "simulator.runs.nearest_run",
     "preset_names": "simulator.workload.presets",
     "probability_fits": "simulator.uncertainty.memory",
@@ -113,6 +114,7 @@ __all__ = [
     "explain",
     "find_plans",
     "for_framework",
+    "learn",
     "nearest_run",
     "plots",
     "preset_names",

@@ -3,7 +3,7 @@
     python -P tests/readme_session.py
 
 and compared with what it prints now by tests/test_readme.py. Seconds of searching vary and are
-left out of the comparison. Commands of the tutorial run one after another in a folder of its reader.
+left out of the comparison. Commands of the tutorial run in turn in a folder of its reader.
 """
 
 from __future__ import annotations

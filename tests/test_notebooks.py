@@ -47,8 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return execute
 
 
-def test_there_are_four() -> None:
-    names = ["calibration", "search_backends", "tune", "what_if"]
+def test_there_are_six() -> None:
+    names = ["calibration", "search_backends", "systems", "textbook", "tune", "what_if"]
     assert [path.stem for path in NOTEBOOKS] == names
 
 

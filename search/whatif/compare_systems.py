@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
@@ -108,7 +109,7 @@ class BySystem:
         return Picture(page(self))
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False, na_rep="-"))
+        return frame_html(self.to_frame())
 
     def __repr__(self) -> str:
         first = f", fastest {self.first.system.name}" if self.first else ""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.full_text import full_text
+from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import bounds, training_record
 from plan3d.simulator.step.costs import Costs
@@ -116,7 +117,7 @@ class Sweep:
         frame = self.to_frame()
         varied = list(frame)[: list(frame).index("status")] if self.rows else []
         names = [name for name in (*varied, *SHOWN) if name in frame]
-        return str(frame.to_html(columns=names, index=False))
+        return frame_html(frame[names])
 
     def __repr__(self) -> str:
         done = sum(row["status"] == OK for row in self.rows)

@@ -23,7 +23,7 @@ def varied(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def page(rows: Sequence[dict[str, Any]]) -> Any:
-    """Points with a plan over the first field that was varied, a curve for each value of the others.
+    """Points with a plan over the first varied field, a curve for each value of the others.
 
     InputError where no point has a plan.
     """

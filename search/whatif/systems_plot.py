@@ -19,8 +19,10 @@ def _said(part: str) -> str:
 
 
 def page(found: BySystem) -> Any:
-    """A bar for each system that fits, the fastest at the top; InputError where none fits."""
-    best = {entry.system.name: entry.best for entry in found.entries if entry.best}
+    """A bar for each system that fits on all GPUs, the fastest at the top; InputError where none
+    does. What one device takes would hide the others."""
+    every = [entry for entry in found.entries if entry.system.gpus is None]
+    best = {entry.system.name: entry.best for entry in every if entry.best}
     if not best:
         raise InputError("there is no system to draw: none fits")
     order = sorted(best, key=lambda name: -best[name].step_seconds)

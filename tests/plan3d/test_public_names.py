@@ -24,6 +24,7 @@ from plan3d import (  # fmt: skip
     evaluate,
     explain,
     find_plans,
+    learn,
     nearest_run,
     plots,
     sweep,
@@ -51,6 +52,7 @@ OBJECTS: dict[str, Any] = {
     "graph": Graph.parse("0 1\n1 2\n2 0"),
     "step": TimedStep(TASK, Plan(tp=2), 4.0, "run 1"),
     "nearest": nearest_run(TASK),
+    "learned": learn([TimedStep(TASK, evaluate(TASK, Plan(tp=2)).plans, 4.0, "run 1")]),
     "systems": compare_systems(TASK, ["ddp", "gpipe", "sequential"]),
     "backends": compare_backends(TASK, ["random"], choose=FEW, budget=20, seeds=1),
 }
