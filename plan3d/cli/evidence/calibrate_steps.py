@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        print_json(record(learned))
+        print_versioned(record(learned))
         return 0
     screen = Screen(args.verbose)
     if learned.steps:
@@ -248,6 +248,13 @@ def _task(args: argparse.Namespace) -> Task:
 
     known = {option.name: None for option in OPTIONS}
     return task_arguments.task_of(argparse.Namespace(**{**known, **vars(args)}))
+
+
+def print_versioned(record: dict[str, Any]) -> None:
+    """One JSON object that names the version which wrote it."""
+    from ... import __version__
+
+    print_json({"plan3d": __version__, **record})
 
 
 def record(learned: Learned) -> dict[str, Any]:
