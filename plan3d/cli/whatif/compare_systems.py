@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
-BRIEF = ("system", "step s", "speed-up", "mem GiB", "iterations", "to accuracy", "plan")
-"""Columns of the first screen."""
+BRIEF = ("system", "step s", "speed-up", "mem GiB", "plan")
+"""Columns of the first screen; with a goal, those of BY_ACCURACY."""
+BY_ACCURACY = ("system", "step s", "iterations", "to accuracy", "plan")
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
@@ -105,7 +106,8 @@ def _print_brief(screen: Screen, found: BySystem) -> None:
         print()
         screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
         print()
-        screen.table(only(_table(found, shown), BRIEF))
+        columns = BY_ACCURACY if found.task.goal else BRIEF
+        screen.table(only(_table(found, shown), columns))
     large = [
         f"{entry.system.name} {entry.found.smallest.memory_bytes / GIB:.1f}"
         for entry in found.entries
