@@ -10,10 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plan3d import plots
     from plan3d.launch_files.frameworks import find_plans, for_framework, smallest_cluster, sweep
     from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.backend_benchmark import compare_backends
+    from plan3d.search.whatif.compare_systems import compare_systems
     from plan3d.search.whatif.explanation import Explanation, explain
     from plan3d.search.whatif.sweep import Sweep
+    from plan3d.simulator.analysis import closed_forms
     from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
     from plan3d.simulator.hardware.cluster import Accelerator, Cluster, profile_names
     from plan3d.simulator.hardware.software_stack import Software, software_profile
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
     from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -60,10 +64,13 @@ _HOME = {
     "TimedStep": "simulator.uncertainty.timed_steps",
     "by_stage": "simulator.step.evaluate",
     "calibrated": "simulator.uncertainty.calibration",
+    "compare_backends": "search.whatif.backend_benchmark",
+    "compare_systems": "search.whatif.compare_systems",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
     "find_plans": "launch_files.frameworks",
     "for_framework": "launch_files.frameworks",
+    "learn": "simulator.uncertainty.timed_steps",
     "nearest_run": "simulator.runs.nearest_run",
     "preset_names": "simulator.workload.presets",
     "probability_fits": "simulator.uncertainty.memory",
@@ -76,6 +83,8 @@ _HOME = {
     "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""
+_MODULES = {"closed_forms": "simulator.analysis.closed_forms", "plots": "plots"}
+"""Public names that are modules: the textbook's formulas, and pictures."""
 
 __all__ = [
     "Accelerator",
@@ -98,11 +107,16 @@ __all__ = [
     "__version__",
     "by_stage",
     "calibrated",
+    "closed_forms",
+    "compare_backends",
+    "compare_systems",
     "evaluate",
     "explain",
     "find_plans",
     "for_framework",
+    "learn",
     "nearest_run",
+    "plots",
     "preset_names",
     "probability_fits",
     "profile_names",
@@ -121,6 +135,8 @@ if not TYPE_CHECKING:
             from importlib.metadata import version
 
             return version("plan3d")
+        if name in _MODULES:
+            return import_module(f".{_MODULES[name]}", __name__)
         if name not in _HOME:
             raise AttributeError(f"module 'plan3d' has no attribute {name!r}")
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,7 +1,9 @@
-"""Every command and every line of Python that the user guide shows works."""
+"""Every command and every line of Python that the how-to pages show works, and answers."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
@@ -28,19 +30,52 @@ FEW = ("flagperf_paddle", "internevo24")
 ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 
-ANSWERS = {
-    "search": (28, r"s a step \(.* at 80 %\)|days.* at 80 % \(expected|: no plan fits"),
-    "estimate": (26, r"s a step \(.* at 80 %\), [\d.]+ % MFU|days.* at 80 % \(expected"),
-    "explain": (36, r"s a step|^measured .* predicted"),
-    "sweep": (42, r"tokens/s, the most of \d+ points"),
-    "compare": (60, r"^\S+ is the fastest of \d+ systems"),
-    "import": (40, r"read as megatron"),
-    "validate": (18, r"off by [\d.]+ % in the median"),
-    "systems": (26, r"^system +meaning"),
-    "clusters": (90, r"^h200-sxm: "),
-    "tune": (20, r"^llama-7b .* on 64 x H100"),
+PAGES = ("guide", "which_plan", "does_it_fit", "why_slow", "how_many_gpus", "own_steps")
+"""Pages of questions, in the order in which their commands are run."""
+LINES, COLUMNS = 27, 80
+"""Of a first screen at most."""
+CATALOGUES = ("clusters",)
+"""Verbs that list what is known, and answer no question."""
+SENTENCES = {
+    "search": r"s a step \(.* at 80 %\)|(days|hours).* at 80 % \(expected|: no plan fits",
+    "estimate": r"s a step \(.* at 80 %\), [\d.]+ % MFU|days.* at 80 % \(expected",
+    "explain": r"s a step|^measured .* predicted",
+    "sweep": r"tokens/s, the most of \d+ points",
+    "compare": r"^\S+ is the fastest of \d+ systems",
+    "import": r"read as megatron",
+    "validate": r"off by [\d.]+ % in the median",
+    "systems": r"^system +meaning",
+    "clusters": r"^h200-sxm: ",
+    "fits": r"^llama-3.1-8b, 8.03 B parameters, on 1 x ",
+    "tune": r"^llama-7b .* on 64 x H100",
 }
-"""Lines of the first screen of a verb at most, and the sentence that it begins with."""
+"""The sentence that a first screen begins with, by verb."""
+TWELVE = {
+    "How many GPUs": r"^384 H100: .* days, \$.* at 80 % \(expected",
+    "torchtitan": r"^llama-3.1-8b on 64 H100: .* s a step",
+    "script slow": r"^measured 6.8 s, predicted",
+    "my one node": r"^llama-3.1-8b on 8 A100: .* s a step",
+    "half as fast": r"^inter_node_bandwidth=50 GB/s: .* tokens/s, the most .* times "
+    r"inter_node_bandwidth=25 GB/s",
+    "fp8 bring": r"^with precision=fp8 .* faster",
+    "fine-tune it": r"^llama-3.1-8b, 8.03 B parameters, on 1 x RTX-4090",
+    "more GPUs": r"^gpus=128: .* times gpus=32",
+    "training system": r"^megatron is the fastest of 18 systems",
+    "failures": r"^512 H100: .* days, \$",
+    "time on my own": r"^llama-7b .* on 64 x H100",
+    "How right": r"^predicted steps of 22 published runs are off by",
+}
+"""Words of a question on the first page, and the sentence that answers it."""
+ALSO = {
+    "failures": r"^failures ",
+    "script slow": r"^check ",
+    "my one node": r"^memory +(fits|at the edge) ",
+}
+"""What the first screen of a question says besides."""
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def commands(page: str) -> list[list[str]]:
@@ -51,8 +86,8 @@ def commands(page: str) -> list[list[str]]:
 
 
 def test_python_of_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (DOCS / "guide.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    text = "".join(map(page, PAGES))
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     assert blocks
     for block in blocks:
         names: dict[str, object] = {}
@@ -69,39 +104,56 @@ def some_runs(folder: Path) -> str:
     return str(path)
 
 
-def test_commands_of_the_guide_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def screens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Lines of the first screen of every command of the pages, each run once, in their order."""
+    folder = tmp_path_factory.mktemp("reader")
     for name, source in BROUGHT.items():
-        shutil.copy(source, tmp_path / name)
-    shown = commands((DOCS / "guide.md").read_text(encoding="utf-8"))
-    assert len(shown) >= 24
-    seen: list[str] = []
-    for program, *words in shown:
-        assert program == "plan3d"
-        if SLOW in words:
-            words += ["--runs", some_runs(tmp_path)]
-        asked, target = (words[:-2], words[-1]) if ">" in words else (words, None)
-        code = main(asked)
-        printed = capsys.readouterr()
-        assert code in ANSWERED, f"plan3d {shlex.join(asked)}: {printed.err}"
-        assert printed.out
-        if target:
-            Path(target).write_text(printed.out, encoding="utf-8")
-        elif asked[0] in ANSWERS and SLOW not in asked:
-            lines = printed.out.splitlines()
-            assert max(map(len, lines)) <= 80, shlex.join(asked)
-            assert len(lines) <= ANSWERS[asked[0]][0], shlex.join(asked)
-            assert re.search(ANSWERS[asked[0]][1], " ".join(lines[:2])), lines[0]
-            seen.append(asked[0])
-    assert len(seen) >= 36
-    assert set(seen) == set(ANSWERS)
+        shutil.copy(source, folder / name)
+    few = some_runs(folder)
+    found: dict[str, list[str]] = {}
+    with contextlib.chdir(folder):
+        for program, *words in (line for name in PAGES for line in commands(page(name))):
+            assert program == "plan3d"
+            asked, target = (words[:-2], words[-1]) if ">" in words else (words, None)
+            if shlex.join(asked) not in found:
+                more = ["--runs", few] if SLOW in asked else []
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    code = main([*asked, *more])
+                assert code in ANSWERED, shlex.join(asked)
+                found[shlex.join(asked)] = out.getvalue().splitlines()
+                if target:
+                    Path(target).write_text(out.getvalue(), encoding="utf-8")
+    return found
 
 
-def profile_of(page: str, folder: Path) -> Path:
+def test_first_screens_answer(screens: dict[str, list[str]]) -> None:
+    for asked, lines in screens.items():
+        verb, *words = shlex.split(asked)
+        assert lines, asked
+        if SLOW in words or "--json" in words or verb == "export":
+            continue
+        assert max(map(len, lines)) <= COLUMNS, asked
+        assert len(lines) <= LINES or verb in CATALOGUES, asked
+        assert re.search(SENTENCES[verb], " ".join(lines[:2])), lines[0]
+    assert {asked.partition(" ")[0] for asked in screens} == {*SENTENCES, "export"}
+    assert len(screens) >= 50
+
+
+def test_each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> None:
+    asked = re.findall(r"^([A-Z][^\n]*\?)\n\n(```sh\n.*?```)$", page("guide"), re.M | re.S)
+    assert len(asked) == len(TWELVE)
+    for (question, block), (words, sentence) in zip(asked, TWELVE.items(), strict=True):
+        assert words in question
+        ((_, *command),) = commands(f"{block}\n")
+        lines = screens[shlex.join(command)]
+        assert re.search(sentence, " ".join(lines[:2])), lines[0]
+        assert any(re.search(ALSO.get(words, ""), line) for line in lines), words
+
+
+def profile_of(name: str, folder: Path) -> Path:
     """The only profile that a page shows, in a file."""
-    shown = re.findall(r"^```toml\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
+    shown = re.findall(r"^```toml\n(.*?)^```$", page(name), re.M | re.S)
     (block,) = (text for text in shown if re.search("^base = ", text, re.M))
     path = folder / "mine.toml"
     path.write_text(block)
@@ -109,9 +161,9 @@ def profile_of(page: str, folder: Path) -> Path:
 
 
 def test_the_stack_and_the_machine_that_pages_show_are_read(tmp_path: Path) -> None:
-    stack = software_profile(profile_of("software_profiles.md", tmp_path))
+    stack = software_profile(profile_of("software_profiles", tmp_path))
     assert (stack.sustained, stack.layer_floor, stack.dropout) == (0.9, 0.2e-3, True)
-    machine = Cluster.profile(profile_of("extending.md", tmp_path), gpus=16)
+    machine = Cluster.profile(profile_of("extending", tmp_path), gpus=16)
     assert machine.accelerator.memory_bandwidth == 2e12
     assert machine.network.bandwidth == 25e9
     assert machine.fast.switch_all_reduce is None

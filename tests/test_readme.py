@@ -19,12 +19,12 @@ _SPEC.loader.exec_module(session)
 
 @pytest.mark.parametrize("page", session.PAGES, ids=lambda page: page.name)
 def test_sessions_are_what_plan3d_prints(page: Path) -> None:
-    found = list(session.SESSION.finditer(page.read_text(encoding="utf-8")))
+    found = list(session.sessions(page))
     assert found
-    for match in found:
-        assert session.timeless(match["output"]) == session.timeless(
-            session.printed(match["command"])
-        ), "run: python -P tests/readme_session.py"
+    for match, printed in found:
+        assert session.timeless(match["output"]) == session.timeless(printed), (
+            "run: python -P tests/readme_session.py"
+        )
 
 
 def test_the_two_commands_stand_alone() -> None:

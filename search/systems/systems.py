@@ -45,14 +45,24 @@ ALONE: Mapping[str, Values] = {
     "compression": ("none",),
 }
 """What a system holds unless it says otherwise: whole models, gradients all-reduced in full."""
-SEVERAL = Those("2 or more", lambda value: value > 1, 2)
-_MESH = Those(
-    "1d, or a 3d grid of depth 1 such as 3d:4x2x1",
-    lambda grid: grid == "1d" or (grid.startswith("3d:") and grid.endswith("x1")),
-    "1d",
-)
+
+
+def _several(value: Any) -> bool:
+    return bool(value > 1)
+
+
+def _solid(grid: Any) -> bool:
+    return str(grid).startswith("3d:")
+
+
+def _mesh(grid: Any) -> bool:
+    return grid == "1d" or (_solid(grid) and grid.endswith("x1"))
+
+
+SEVERAL = Those("2 or more", _several, 2)
+_MESH = Those("1d, or a 3d grid of depth 1 such as 3d:4x2x1", _mesh, "1d")
 """The same dimension of all tensors over the same axis; the batch is data parallelism."""
-_3D = Those("a 3d grid such as 3d:4x2x2", lambda grid: grid.startswith("3d:"), "auto")
+_3D = Those("a 3d grid such as 3d:4x2x2", _solid, "auto")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.full_text import shortened
 from plan3d.simulator.task import Task
 
 from ..find_plans import check_backend, check_space, find_plans
@@ -18,6 +19,9 @@ from ..result.search_result import SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
 from ..sampling.samplers import SAMPLERS
 from ..space.staged import StagedProblem
+
+if TYPE_CHECKING:
+    from plan3d.simulator.reporting.palette import Picture
 
 NEAR = 0.01
 """Regret that counts as having found the optimum: far below what a prediction can resolve."""
@@ -46,7 +50,7 @@ class BackendEntry:
         return np.array(rows) / optimum - 1
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class BackendBenchmark:
     """The certified optimum of a space, and what each backend made of it."""
 
@@ -65,6 +69,32 @@ class BackendBenchmark:
         assert self.optimum.best is not None
         return float(self.optimum.best.step_seconds)
 
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row a backend: medians over the seeds."""
+        import pandas
+
+        columns = ("best", "regret", "evaluations", "to_near", "seconds")
+        rows = [[np.median(getattr(entry, name)) for name in columns] for entry in self.entries]
+        names = [entry.backend for entry in self.entries]
+        return pandas.DataFrame(rows, columns=list(columns), index=names)
+
+    def plot(self) -> Picture:
+        """Regret against plans costed: in a notebook a picture, elsewhere
+        plot().save("backends.png")."""
+        from plan3d.simulator.reporting.palette import Picture
+
+        from .backend_plot import page
+
+        return Picture(page(self))
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html())
+
+    def __repr__(self) -> str:
+        where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
+        names = ", ".join(entry.backend for entry in self.entries)
+        return shortened(f"BackendBenchmark({where}, {self.space} plans, {names})", 400)
+
 
 def _entry(backend: str, results: list[SearchResult], optimum: float) -> BackendEntry:
     bests = [r.best for r in results]
@@ -81,7 +111,7 @@ def _entry(backend: str, results: list[SearchResult], optimum: float) -> Backend
     )
 
 
-def compare(
+def compare_backends(
     task: Task,
     backends: Sequence[str] = tuple(SAMPLERS),
     *,
@@ -97,6 +127,12 @@ def compare(
 
     `progress` hears of the plans costed by all. Raises InputError for an unknown backend, space or
     number and for a backend that does not search the space, NoFeasiblePlanError when no plan fits.
+
+    >>> task = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
+    ...             sequence=2048, global_batch=64)
+    >>> race = compare_backends(task, ["random"], budget=50, seeds=2)
+    >>> race.entries[0].evaluations
+    array([50., 50.])
     """
     _check(backends, space, budget, seeds)
     optimum = _certified(task, space, choose, headroom)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
+
+from plan3d.simulator.reporting.palette import figure, written
 
 from .backend_benchmark import NEAR, BackendBenchmark, BackendEntry
 
@@ -23,11 +24,14 @@ POINTS = 200
 
 
 def picture(race: BackendBenchmark, form: str = "png") -> bytes:
-    """Median regret over the seeds and the band of its quartiles, in a format of matplotlib."""
-    from matplotlib.figure import Figure
+    """The page in a format of matplotlib."""
+    return written(page(race), form)
 
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
-    axes = figure.add_subplot()
+
+def page(race: BackendBenchmark) -> Any:
+    """Median regret over the seeds and the band of its quartiles."""
+    drawn = figure(7, 4.6)
+    axes = drawn.add_subplot()
     counts = np.unique(np.geomspace(min(FIRST, race.budget), race.budget, POINTS).astype(int))
     for number, entry in enumerate(race.entries):
         _line(axes, entry, counts, race.best, number)
@@ -45,9 +49,7 @@ def picture(race: BackendBenchmark, form: str = "png") -> bytes:
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
     axes.xaxis.set_major_formatter(lambda count, at: f"{count:,.0f}")
     axes.legend(loc="lower left", title="median and quartiles", fontsize="small")
-    out = io.BytesIO()
-    figure.savefig(out, format=form, dpi=150)
-    return out.getvalue()
+    return drawn
 
 
 def _line(axes: Any, entry: BackendEntry, counts: Any, optimum: float, number: int) -> None:

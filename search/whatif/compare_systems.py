@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
@@ -20,7 +22,11 @@ from ..result.search_result import SearchResult
 from ..space.space import Space
 from ..systems.system_plans import completed, constraints
 from ..systems.systems import SYSTEMS, System
+from ..systems.systems import system as system_named
 from .cluster_size import obstacle, with_gpus
+
+if TYPE_CHECKING:
+    from plan3d.simulator.reporting.palette import Picture
 
 BASELINE = SYSTEMS["sequential"]
 """What the others are compared with."""
@@ -60,7 +66,7 @@ class SystemEntry:
         return next(iter(broken), "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BySystem:
     """Systems on one task, in the order asked."""
 
@@ -73,6 +79,42 @@ class BySystem:
     """One device's fastest plan that fits, or else its fastest; None where none is legal."""
     complete: bool
     """False when interrupted: systems are missing."""
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row a system: its best plan, or why it has none."""
+        import pandas
+
+        return pandas.DataFrame([self._row(entry) for entry in self.entries])
+
+    def _row(self, entry: SystemEntry) -> dict[str, Any]:
+        best = entry.best
+        if best is None:
+            return {"system": entry.system.name, "plan": entry.obstacle}
+        return {
+            "system": entry.system.name,
+            "step_seconds": best.step_seconds,
+            "speed_up": self.speed_up(best),
+            "mfu": best.mfu,
+            "memory_bytes": best.memory_bytes,
+            "plan": str(best.plans),
+        }
+
+    def plot(self) -> Picture:
+        """The step of every system that fits, by where its time goes: in a notebook a picture,
+        elsewhere plot().save("systems.png"). InputError where none fits."""
+        from plan3d.simulator.reporting.palette import Picture
+
+        from .systems_plot import page
+
+        return Picture(page(self))
+
+    def _repr_html_(self) -> str:
+        return frame_html(self.to_frame())
+
+    def __repr__(self) -> str:
+        first = f", fastest {self.first.system.name}" if self.first else ""
+        where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
+        return shortened(f"BySystem({where}, {len(self.entries)} systems{first})", 400)
 
     def speed_up(self, costs: Costs) -> float | None:
         """Step of one device over that of a plan; None without the first."""
@@ -92,25 +134,31 @@ class BySystem:
         return float(costs.accuracy_seconds if self.task.goal else costs.step_seconds)
 
 
-def compare(
+def compare_systems(
     task: Task,
-    systems: Sequence[System],
+    systems: Sequence[System | str] | None = None,
     *,
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float = DEFAULT_HEADROOM,
     progress: Progress | None = None,
 ) -> BySystem:
-    """Search the plans of every system: by step time, by time to accuracy where the task has a
-    goal. `choose` narrows all of them.
+    """Search the plans of every system, or of those named: by step time, by time to accuracy where
+    the task has a goal. `choose` narrows all of them.
 
-    Raises InputError where `choose` contradicts one of the systems.
+    Raises InputError for an unknown name, and where `choose` contradicts one of the systems.
+
+    >>> task = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
+    ...             sequence=2048, global_batch=64)
+    >>> compare_systems(task, ["ddp", "gpipe", "megatron"]).first.system.name
+    'megatron'
     """
+    asked = SYSTEMS.values() if systems is None else systems
     objective = "time-to-accuracy" if task.goal else "step-time"
     options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
     options["progress"] = progress
     entries: list[SystemEntry] = []
     complete = True
-    for system in systems:
+    for system in (system_named(s) if isinstance(s, str) else s for s in asked):
         own = task if system.gpus is None else with_gpus(task, system.gpus)
         found = find_plans(own, choose=choose, system=system.name, **options)
         complete = not found.interrupted

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import get_context, parent_process
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.full_text import full_text
+from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import bounds, training_record
 from plan3d.simulator.step.costs import Costs
@@ -37,6 +38,9 @@ from ..result.search_result import SearchResult
 from .climb import climbed
 from .cluster_size import obstacle
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
+
+if TYPE_CHECKING:
+    from plan3d.simulator.reporting.palette import Picture
 
 SHOWN = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
 """Columns of a notebook's table besides what was varied."""
@@ -100,11 +104,20 @@ class Sweep:
 
         return pandas.DataFrame(self.rows)
 
+    def plot(self) -> Picture:
+        """Speed and MFU over what was varied: in a notebook a picture, elsewhere
+        plot().save("sweep.png"). InputError where no point has a plan."""
+        from plan3d.simulator.reporting.palette import Picture
+
+        from .sweep_plot import page
+
+        return Picture(page(self.rows))
+
     def _repr_html_(self) -> str:
         frame = self.to_frame()
         varied = list(frame)[: list(frame).index("status")] if self.rows else []
         names = [name for name in (*varied, *SHOWN) if name in frame]
-        return str(frame.to_html(columns=names, index=False))
+        return frame_html(frame[names])
 
     def __repr__(self) -> str:
         done = sum(row["status"] == OK for row in self.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from .printable import visible
 
@@ -25,6 +26,14 @@ class Table:
 def html(tables: Sequence[Table]) -> str:
     """Tables without scripts or styles of their own, for a notebook."""
     return "<div>" + "".join(_html_table(table) for table in tables) + "</div>"
+
+
+def frame_html(frame: Any) -> str:
+    """A pandas DataFrame with whole plans, where pandas would cut them."""
+    import pandas
+
+    with pandas.option_context("display.max_colwidth", None):
+        return str(frame.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
 
 
 def html_text(text: str) -> str:

@@ -68,7 +68,7 @@ class TimedStep:
         return f"TimedStep({self.plan!r}, {said}, {self.where!r})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Learned:
     """What some steps teach."""
 
@@ -90,6 +90,11 @@ class Learned:
         prior = self.calibration.prior
         return np.array([_without(self.steps, prior, row) for row in range(len(self.steps))])
 
+    def __repr__(self) -> str:
+        off = [np.median(np.abs(s / self.measured - 1)) for s in (self.before, self.after)]
+        told = f", {off[0]:.1%} off in the median before, {off[1]:.1%} after" if self.steps else ""
+        return f"Learned({len(self.steps)} timed steps{told})"
+
     @property
     def measured(self) -> Value:
         return _seconds(self.steps)
@@ -109,7 +114,15 @@ class Learned:
 
 def learn(runs: Sequence[TimedStep]) -> Learned:
     """The calibration of a stack on a machine from runs of it. InputError for none, for several
-    stacks or machines, and for a step or a peak that is not of what it says."""
+    stacks or machines, and for a step or a peak that is not of what it says.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> plan = evaluate(task, Plan(tp=2)).plans
+    >>> learned = learn([TimedStep(task, plan, 1.9, "run 1")])
+    >>> calibrated(task, learned.calibration) == task
+    False
+    """
     if not runs:
         raise InputError("no timed step: give --plan with --seconds, or a CSV")
     first = runs[0].task

@@ -62,7 +62,7 @@ HEADER = """# Known runs
 Trainings of 2021 to 2026, predicted with their published layout and searched. Written by
 `python tests/benchmarks/known_runs.py`; `--check` compares.
 
-* *quoted*: a step from a paper ([quoted_runs.csv](../tests/benchmarks/data/quoted_runs.csv)), shown
+* *quoted*: a step from a paper (`tests/benchmarks/data/quoted_runs.csv`), shown
   and never fitted; the column `assumed` there names what the paper does not state. The others are
   shipped ([published_runs.md](published_runs.md)), and software profiles have seen many of them:
   how far off a prediction is of a stack that nobody has timed stands in [accuracy.md](accuracy.md).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from plan3d import (  # fmt: skip
     Plan,
     Task,
     TimedStep,
+    compare_backends,
+    compare_systems,
     evaluate,
     explain,
     find_plans,
+    learn,
     nearest_run,
+    plots,
     sweep,
 )
 from plan3d.simulator.base.full_text import full_text
@@ -47,10 +52,14 @@ OBJECTS: dict[str, Any] = {
     "graph": Graph.parse("0 1\n1 2\n2 0"),
     "step": TimedStep(TASK, Plan(tp=2), 4.0, "run 1"),
     "nearest": nearest_run(TASK),
+    "learned": learn([TimedStep(TASK, evaluate(TASK, Plan(tp=2)).plans, 4.0, "run 1")]),
+    "systems": compare_systems(TASK, ["ddp", "gpipe", "sequential"]),
+    "backends": compare_backends(TASK, ["random"], choose=FEW, budget=20, seeds=1),
 }
+NAMES = [name for name in plan3d.__all__ if not isinstance(getattr(plan3d, name), str)]
 
 
-@pytest.mark.parametrize("name", [n for n in plan3d.__all__ if n != "__version__"])
+@pytest.mark.parametrize("name", [n for n in NAMES if not inspect.ismodule(getattr(plan3d, n))])
 def test_every_public_name_has_an_example_that_runs(name: str) -> None:
     globs = {known: getattr(plan3d, known) for known in plan3d.__all__}
     (found,) = doctest.DocTestFinder(recurse=False).find(getattr(plan3d, name), name, globs=globs)
@@ -78,14 +87,18 @@ def test_a_key_tells_tasks_apart_that_read_alike() -> None:
     assert full_text(slower) != full_text(TASK)
 
 
-@pytest.mark.parametrize("name", ["costs", "table", "result", "explanation", "sweep"])
+DRAWN = ("result", "explanation", "sweep", "systems", "backends")
+
+
+@pytest.mark.parametrize("name", ["costs", "table", *DRAWN])
 def test_tables_in_a_notebook(name: str) -> None:
     assert "<table" in OBJECTS[name]._repr_html_()
 
 
-@pytest.mark.parametrize("name", ["result", "explanation"])
+@pytest.mark.parametrize("name", [*DRAWN, "waterfall", "memory"])
 def test_pictures_are_shown_and_kept(name: str, tmp_path: Path) -> None:
-    picture = OBJECTS[name].plot()
+    of_costs = {"waterfall": plots.waterfall, "memory": plots.memory}
+    picture = of_costs[name](OBJECTS["costs"]) if name in of_costs else OBJECTS[name].plot()
     assert picture._repr_png_().startswith(b"\x89PNG")
     picture.save(str(tmp_path / "picture.svg"))
     assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")

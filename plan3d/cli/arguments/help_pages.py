@@ -18,7 +18,10 @@ GROUPS = {
         *("--model", "--cluster", "--gpus", "--sequence", "--global-batch", "--precision"),
         *("--framework", "--calibration", "--over", "--to", "--runs", "--leave-origin-out"),
     ),
-    "One plan": ("--plan", "--against", "--measured-step", "--with", "--vocabulary"),
+    "One plan": (
+        *("--plan", "--against", "--measured-step", "--with", "--vocabulary"),
+        *("--seconds", "--peak"),
+    ),
     "Which plans": (
         *("--fix", "--choose", "--system", "--systems", "--objective"),
         *("--backends", "--seeds", "--logs", "--next", "--launch"),
@@ -26,15 +29,18 @@ GROUPS = {
     "Training": ("--tokens", "--days", "--price"),
     "The answer": (
         *("--top", "--csv", "--plot", "--report", "--trace", "--gantt", "--output"),
-        *("--estimate", "--verbose", "--json"),
+        *("--out", "--estimate", "--verbose", "--json"),
     ),
 }
 """Options that a short help explains, by group; the others are named."""
 OTHERS = "Other options"
 
 
-def help_page(verb: str, about: str, options: Sequence[Option], full: bool = False) -> str:
-    """The help of a verb: every option in full, or those of GROUPS and the names of the others."""
+def help_page(
+    verb: str, about: str, options: Sequence[Option], full: bool = False, others: str = ""
+) -> str:
+    """The help of a verb: every option in full, or those of GROUPS and the names of the others,
+    which the help of the verb `others` explains."""
     known = {option.flag: option for option in options}
     out = [usage(verb), "", about.strip()]
     for title, flags in GROUPS.items():
@@ -46,7 +52,8 @@ def help_page(verb: str, about: str, options: Sequence[Option], full: bool = Fal
         return "\n".join([*out, *(["", f"{OTHERS}:", *rest] if rest else [])])
     names = ", ".join(known)
     said = textwrap.wrap(names, WIDTH - 4, break_on_hyphens=False)
-    return "\n".join([*out, "", f"{OTHERS} (plan3d help {verb}):", *(f"  {line}" for line in said)])
+    where = f"{OTHERS} (plan3d help {others or verb}):"
+    return "\n".join([*out, "", where, *(f"  {line}" for line in said)])
 
 
 def usage(verb: str, word: str = "") -> str:

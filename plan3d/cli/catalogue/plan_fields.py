@@ -9,7 +9,7 @@ from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.plan.field_record import Field
 from plan3d.simulator.plan.fields import FIELDS
 
-WIDTH = 78
+WIDTH = 56
 """Columns of the text beside a field's name."""
 
 

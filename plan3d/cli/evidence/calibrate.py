@@ -17,7 +17,7 @@ from plan3d.simulator.calibration.measure import measure as measuring
 from ..options.calibrate_options import IMAGES, options
 from ..options.options import OPTIONS
 from ..options.parser import Parser, text
-from ..screen.output import Screen, check_writable, print_json, warn, write_whole
+from ..screen.output import Screen, check_writable, warn, write_whole
 from . import calibrate_steps
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, short in SUBVERBS.items():
         usage = f"plan3d calibrate {name} [options] ..."
         sub = subs.add_parser(
-            name, help=short, description=short, usage=usage, formatter_class=layout
+            name,
+            help=short,
+            description=short,
+            usage=usage,
+            formatter_class=layout,
+            add_help=name != "steps",
         )
         if name == "measure":
             measuring.declare(sub)
@@ -147,7 +152,7 @@ def _import(args: argparse.Namespace) -> int:
         write_whole(args.out, "--out", text)
     if args.json:
         rows = [{k: v for k, v in row.items() if v not in ("", None)} for row in table.rows]
-        print_json({"rows": rows})
+        calibrate_steps.print_versioned({"rows": rows})
     elif args.out is None:
         print(text, end="")
     else:
@@ -184,7 +189,7 @@ def _fit(args: argparse.Namespace) -> int:
         write_whole(args.out, "--out", result.profile)
     _tell(args, calibration, result, step is None and len(table.where(suite="step")) > 0)
     if args.json:
-        print_json(fit_record(args.base, args.out, calibration, result))
+        calibrate_steps.print_versioned(fit_record(args.base, args.out, calibration, result))
         return 0
     screen = Screen(args.verbose)
     for shown in fit_tables(calibration, result):
@@ -259,7 +264,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.csv is not None:
         write_whole(args.csv, "--csv", beside_csv(args.profile, table, fits))
     if args.json:
-        print_json(show_record(args.profile, fits))
+        calibrate_steps.print_versioned(show_record(args.profile, fits))
     else:
         Screen(args.verbose).table(show_table(args.profile, fits))
     return 0

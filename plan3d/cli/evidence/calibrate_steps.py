@@ -22,6 +22,7 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, is_whole, parse_bytes
 
+from ..arguments.help_pages import help_page
 from ..options.options import OPTIONS
 from ..options.parser import Option, seconds, text, words
 from ..options.task_options import TASK_OPTIONS, VERBOSE
@@ -80,8 +81,35 @@ OWN = (
 )
 
 
+ABOUT = """Learn from timed steps of your stack: a calibration for --calibration FILE.
+
+  plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 \\
+      --plan "tp=2 pp=2" --seconds 1.7 --plan "tp=4" --seconds 1.9 --out c.toml
+  plan3d calibrate steps runs.csv --model llama-7b --cluster h100-sxm --gpus 64
+  plan3d calibrate steps run.log --plan "tp=2 pp=2" --model llama-7b \\
+      --cluster h100-sxm --gpus 64
+
+A CSV has the columns plan and seconds, and may have peak, gpus, global_batch
+and sequence. A log gives the step of one --plan."""
+
+
+class _Help(argparse.Action):
+    """Prints the options in short and exits."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        print(help_page("calibrate steps", ABOUT, _options(), others="estimate"))
+        parser.exit()
+
+
+def _options() -> list[Option]:
+    """Those of an estimate's task, and its own."""
+    asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
+    return [*asked, *OWN]
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the sub-verb: those of an estimate's task, and its own."""
+    """Add the options of the sub-verb."""
+    parser.add_argument("-h", "--help", nargs=0, action=_Help, help="the options in short")
     files = parser.add_argument(
         "files",
         nargs="*",
@@ -90,8 +118,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="CSV of steps, or logs",
     )
     setattr(files, "completes", "file")  # noqa: B010
-    asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
-    for option in (*asked, *OWN):
+    for option in _options():
         needed = option.flag in ("--model", "--cluster")
         replace(option, required=needed).add_to(parser)
 
@@ -108,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        print_json(record(learned))
+        print_versioned(record(learned))
         return 0
     screen = Screen(args.verbose)
     if learned.steps:
@@ -118,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         screen.table(_peak_table(learned))
     screen.section("Notes", _notes(learned))
     if args.out is not None:
-        print(f"calibration in {args.out}; use it as --calibration {args.out}")
+        print(f"written to {args.out}; use it as --calibration {args.out}")
     return 0
 
 
@@ -221,6 +248,13 @@ def _task(args: argparse.Namespace) -> Task:
 
     known = {option.name: None for option in OPTIONS}
     return task_arguments.task_of(argparse.Namespace(**{**known, **vars(args)}))
+
+
+def print_versioned(record: dict[str, Any]) -> None:
+    """One JSON object that names the version which wrote it."""
+    from ... import __version__
+
+    print_json({"plan3d": __version__, **record})
 
 
 def record(learned: Learned) -> dict[str, Any]:

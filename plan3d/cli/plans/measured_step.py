@@ -24,19 +24,21 @@ WORTH_SAYING = 0.01
 """Share of the step that a constant's move must be to be named."""
 DISAGREES = 0.05
 """Relative difference of measured and predicted from which there is something to check."""
-CHECKED = 3
+NAMED = 3
+"""Constants that are named, the largest moves first; the JSON object has all."""
+CHECKED = 2
 """Causes that are to be checked besides the run itself."""
-THE_RUN = "GPUs, batch, sequence and plan are the run's; a median of 10 steps after warm-up"
-WHOLE = "the timed step is a whole one: every micro-batch, synchronisation and the optimizer"
+THE_RUN = "GPUs, batch, sequence and plan are the run's; median of 10 warm steps"
+WHOLE = "the step is whole: all micro-batches, synchronisation, the optimizer"
 CAUSES = {
-    "gemm": "clocks and power of the GPUs under load; that matrix products run in this precision",
+    "gemm": "clocks and power under load; matrix products run in this precision",
     "memory_bound": "fused kernels of norms, rotary embedding and loss are on",
     "attention": "a flash attention kernel runs, and which",
     "floor": "the host keeps up with launches: CPU threads, pinning, CUDA graphs",
     "step": "data loading, logging and checkpoints inside the timed step",
     "fast_bandwidth": "nccl-tests inside a node beside 'plan3d clusters NAME'",
     "fast_latency": "nccl-tests of small messages inside a node",
-    "network_bandwidth": "nccl-tests across nodes; all NICs in use; other jobs on the network",
+    "network_bandwidth": "nccl-tests across nodes, all NICs in use, no other jobs on them",
     "network_latency": "nccl-tests of small messages across nodes",
     "contention": "overlap is on, and how many SMs NCCL takes",
 }
@@ -82,12 +84,10 @@ class Measured:
     def lines(self) -> list[str]:
         """Sentences."""
         low, high = self.interval
-        where = "inside" if low <= self.seconds <= high else "outside"
         out = [
-            f"measured {self.seconds:.4g} s, predicted {self.predicted:.4g} s: "
-            f"{self.seconds / self.predicted:.3g} times, {where} the {low:.4g} to {high:.4g} s of "
-            "80 % of such runs",
-            f"with the step known {self.conditioned:.4g} s, which is explained below; "
+            f"measured {self.seconds:.4g} s, predicted {self.predicted:.4g} s "
+            f"({low:.4g} to {high:.4g} at 80 %): {self.seconds / self.predicted:.3g} times",
+            f"{self.conditioned:.4g} s as explained below; "
             f"{100 * (self.seconds / self.conditioned - 1):+.1f} % are left to this run alone",
         ]
         told = [
@@ -95,7 +95,7 @@ class Measured:
             for name, move in self.moves.items()
             if abs(move) >= WORTH_SAYING
         ]
-        return out + ([f"likeliest share of the step: {', '.join(told)}"] if told else [])
+        return out + ([f"likeliest: {', '.join(told[:NAMED])}"] if told else [])
 
     @property
     def checks(self) -> list[str]:

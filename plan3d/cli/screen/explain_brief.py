@@ -13,11 +13,16 @@ from .output import Screen
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
+    from plan3d.simulator.step.costs import Costs
 
 Told = tuple[list[str], list[str]]
 """What a measured step says, and what to check where it disagrees."""
 EDITS = 5
 """Edits that are shown, of a step that was measured all ten."""
+KNOWN = ("memory", "measured")
+"""Facts that a measured step leaves without interest."""
+LOSSES = 2
+"""Lines about losses beside ten edits."""
 
 
 def print_answer(
@@ -31,15 +36,23 @@ def print_answer(
     screen.lines([_sentence(found, args.against, measured)])
     print()
     asked = None if args.file else args
-    screen.items([*brief.facts(costs, args=asked), *_measured(measured), *_against(found)])
+    screen.items([*_facts(costs, asked, measured), *_measured(measured), *_against(found)])
     print()
     edits = found.best_edits if measured is not None else found.best_edits[:EDITS]
     if edits and found.against is None:
         screen.table(edit_table("The best single edits that fit", edits))
-    screen.items(brief.reasons(costs))
+    reasons = brief.reasons(costs)
+    screen.items(reasons if measured is None else reasons[:LOSSES])
     if measured is None:
-        screen.items([("binding", found.binding), ("machine", found.matters[0])])
+        screen.items([("binding", found.binding)])
+        screen.items([("machine", found.matters[0])] if found.against is None else [])
     screen.items([("more", brief.MORE)])
+
+
+def _facts(costs: Costs, args: argparse.Namespace | None, measured: Told | None) -> brief.Items:
+    """What every first screen says of a plan; of one that was timed nobody asks whether it fits."""
+    facts = brief.facts(costs, args=args)
+    return facts if measured is None else [item for item in facts if item[0] not in KNOWN]
 
 
 def _sentence(found: Explanation, asked: str | None, measured: Told | None) -> str:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     goal_arguments.check_graph(args, choose.get("topology", []))
     form = plot_file.form_of(args.plot)
     options = _options(args)
-    from plan3d.search.whatif.backend_benchmark import compare as run
+    from plan3d.search.whatif.backend_benchmark import compare_backends as run
 
     with ProgressBar(args.quiet, progress) as bar:
         race = run(task, choose=choose, progress=bar, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
-BRIEF = ("system", "step s", "speed-up", "MFU %", "mem GiB", "iterations", "to accuracy", "plan")
-"""Columns of the first screen."""
+BRIEF = ("system", "step s", "speed-up", "mem GiB", "plan")
+"""Columns of the first screen; with a goal, those of BY_ACCURACY."""
+BY_ACCURACY = ("system", "step s", "iterations", "to accuracy", "plan")
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
@@ -33,15 +35,15 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     task = framework_arguments.usual(args, task_arguments.task_of(args))
     goal_arguments.check_graph(args, choose.get("topology", []))
     systems = _systems(args.systems)
-    from plan3d.search.whatif import compare_systems
+    from plan3d.search.whatif.compare_systems import compare_systems
 
     headroom = {} if args.memory_headroom is None else {"headroom": args.memory_headroom}
     with ProgressBar(args.quiet, progress) as bar:
-        found = compare_systems.compare(task, systems, choose=choose, progress=bar, **headroom)
+        found = compare_systems(task, systems, choose=choose, progress=bar, **headroom)
     if args.json:
         print_json(record(found))
     else:
-        _print(Screen(args.verbose), found)
+        (_print if args.verbose else _print_brief)(Screen(args.verbose), found)
     if not found.complete:
         warn("interrupted: the systems that came to their end", args.quiet)
         return INTERRUPTED
@@ -92,6 +94,33 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     }
 
 
+def _print_brief(screen: Screen, found: BySystem) -> None:
+    """The first screen: the systems that fit, and what the others would need."""
+    from plan3d.simulator.step.costs_tables import number_format
+
+    from ..screen import brief
+
+    screen.lines(_sentence(found))
+    shown = [entry for entry in found.entries if entry.best]
+    if found.first and found.first.best:
+        print()
+        screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
+        print()
+        columns = BY_ACCURACY if found.task.goal else BRIEF
+        screen.table(only(_table(found, shown), columns))
+    large = [
+        f"{entry.system.name} {entry.found.smallest.memory_bytes / GIB:.1f}"
+        for entry in found.entries
+        if not entry.best and entry.found.smallest
+    ]
+    if large:
+        limit = f"{found.limit / GIB:.1f} GiB"
+        screen.lines([f"no plan fits in {limit} of (GiB that it needs): {', '.join(large)}"])
+    screen.lines(_notes(found, shown)[1:])
+    screen.section("No legal plan", _illegal(found))
+    screen.items([("more", brief.MORE)])
+
+
 def _print(screen: Screen, found: BySystem) -> None:
     from ..screen import views
 
@@ -100,9 +129,8 @@ def _print(screen: Screen, found: BySystem) -> None:
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
     print()
-    table = _table(found)
-    screen.table(table if screen.details else only(table, BRIEF))
-    screen.lines(_notes(found))
+    screen.table(_table(found, found.entries))
+    screen.lines(_notes(found, found.entries))
     print()
     screen.section("No legal plan", _illegal(found))
     screen.section("Iterations, to compare systems, from published rates", _rates(found))
@@ -120,12 +148,12 @@ def _sentence(found: BySystem) -> list[str]:
     ]
 
 
-def _table(found: BySystem) -> Table:
+def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
     goal = found.task.goal is not None
     extra = ("iterations", "to accuracy") if goal else ()
     headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", *extra)
-    rows = [(*_cells(found, entry, goal), _plan(entry)) for entry in found.entries]
-    first = found.entries.index(found.first) if found.first else -1
+    rows = [(*_cells(found, entry, goal), _plan(entry)) for entry in entries]
+    first = entries.index(found.first) if found.first else -1
     return Table(
         headers=(*headers, "plan"),
         rows=tuple(rows),
@@ -176,8 +204,8 @@ def open_fields(system: System, plan: Plan) -> str:
     return " ".join(words) or f"micro_batch={plan.micro_batch}"
 
 
-def _notes(found: BySystem) -> list[str]:
-    """What the columns mean."""
+def _notes(found: BySystem, entries: Sequence[SystemEntry]) -> list[str]:
+    """What the columns mean, and whose steps are worth less."""
     goal, alone = found.task.goal, found.alone
     worth = "" if goal else " of the systems whose steps are worth the same"
     base = "" if alone is None else f", {alone.step_seconds:.4g} s"
@@ -188,7 +216,7 @@ def _notes(found: BySystem) -> list[str]:
         f"device over the step{base}; mem: GiB = 2^30 bytes of the fullest rank, the least that a "
         "plan needs where none fits"
     ]
-    changed = [e.system.name for e in found.entries if not e.system.exact]
+    changed = [entry.system.name for entry in entries if not entry.system.exact]
     if changed and not goal:
         out.append(
             f"{', '.join(changed)}: a step is worth less than one of the others; --accuracy with "

@@ -36,6 +36,7 @@ training,step,4096,14336,32,8,128,4,32000,1,2048,2,1,0.07,21.4e9,
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["calibrate", *arguments, "--json"]) == 0
     record: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert record.pop("plan3d")[0].isdigit()
     return record
 
 

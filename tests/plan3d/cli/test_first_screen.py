@@ -13,6 +13,7 @@ import pytest
 
 from plan3d.cli.arguments.usual_sizes import TOKENS_A_GPU, most_of
 from plan3d.cli.catalogue.words import WORDS
+from plan3d.cli.evidence.calibrate import SUBVERBS
 from plan3d.cli.main import main
 from plan3d.cli.screen.output import ProgressBar, Screen
 from plan3d.cli.verbs import VERBS
@@ -84,6 +85,24 @@ def test_help_is_one_screen_with_three_examples(
     if verb not in ("calibrate", "completion", "help"):
         assert "--quiet" in full
     assert "usage: plan3d" in full
+
+
+OTHERS = (
+    "search --help-fields",
+    "help words",
+    "models deepseek-v3",
+    "software megatron-core",
+    "fits llama-3.1-8b rtx-4090",
+    "textbook gpt3-1.3b a100-80gb-sxm 16",
+)
+"""Questions whose answers are no tables of SHOWN."""
+
+
+@pytest.mark.parametrize("line", [*(f"calibrate {name} --help" for name in SUBVERBS), *OTHERS])
+def test_no_line_of_others_is_wide(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, *line.split()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 60 or not line.endswith("--help")
 
 
 def test_a_terminal_is_bold_unless_it_may_not_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,9 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
     assert "GiB over the limit" in ddp["infeasible"]
     assert found["fastest"] == "zero3"
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3")
+    least = ddp["least_memory_bytes"] / 2**30
+    assert f"no plan fits in 71.3 GiB of (GiB that it needs): sequential {least - 0.4:.1f}" in words
+    words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3", "-v")
     assert "does not fit in 71.3 GiB: 74.4 GiB are optimizer" in words
     assert "were its memory enough" in words
     assert main(["compare", *LARGE, "--systems", "ddp,horovod"]) == 3
@@ -200,7 +203,7 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
 def test_rules_that_leave_no_plan_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compare", *TASK[:4], "--gpus", "1", "--global-batch", "8"]
     words = printed(capsys, *asked, "--systems", "sequential,ddp")
-    assert "no legal plan" in words
+    assert "No legal plan" in words
     assert "ddp: overlap_grad_reduce has nothing to reduce when dp x cp = 1" in words
     found = answer(capsys, "compare", *TASK[:-1], "100", "--systems", "ddp,zero1", code=3)
     for entry in found["systems"]:

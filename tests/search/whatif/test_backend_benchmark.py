@@ -8,7 +8,7 @@ import pytest
 from plan3d.search.find_plans import find_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged import StagedProblem
-from plan3d.search.whatif.backend_benchmark import NEAR, compare
+from plan3d.search.whatif.backend_benchmark import NEAR, compare_backends
 from plan3d.search.whatif.backend_plot import picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -26,7 +26,8 @@ FEW = {"tp": [1, 2, 4], "cp": [1], "micro_batch": [1, 2]}
 
 @cache
 def race():
-    return compare(TASK, ["random", "annealing", "exhaustive"], choose=FEW, budget=200, seeds=3)
+    backends = ["random", "annealing", "exhaustive"]
+    return compare_backends(TASK, backends, choose=FEW, budget=200, seeds=3)
 
 
 def test_entries_are_the_runs():
@@ -62,7 +63,7 @@ def test_regrets_fall():
 
 
 def test_all_backends_run_unless_told():
-    found = compare(TASK, choose=FEW, budget=20, seeds=1)
+    found = compare_backends(TASK, choose=FEW, budget=20, seeds=1)
     assert [entry.backend for entry in found.entries] == list(SAMPLERS)
 
 
@@ -70,7 +71,7 @@ STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2
 
 
 def test_staged_plans_are_held_against_the_dynamic_program():
-    found = compare(TASK, ["random", "annealing"], **STAGED)
+    found = compare_backends(TASK, ["random", "annealing"], **STAGED)
     around = StagedProblem.of(TASK, STAGED["choose"]).constraints
     proof = find_plans(TASK, backend="dynamic-programming", choose=around)
     assert found.optimum.backend == "dynamic-programming"
@@ -89,7 +90,7 @@ def test_an_interrupted_proof_is_no_race():
     def stop(costed):
         raise KeyboardInterrupt
 
-    found = compare(TASK, ["random"], progress=stop, **STAGED)
+    found = compare_backends(TASK, ["random"], progress=stop, **STAGED)
     assert not found.complete
     assert found.entries == []
 
@@ -102,7 +103,7 @@ def test_an_interrupt_keeps_what_came_to_its_end():
             raise KeyboardInterrupt
 
     options = {"choose": FEW, "budget": 200, "seeds": 3, "progress": stop}
-    found = compare(TASK, ["random", "annealing"], **options)
+    found = compare_backends(TASK, ["random", "annealing"], **options)
     assert not found.complete
     assert [entry.backend for entry in found.entries] == ["random"]
 
@@ -125,7 +126,7 @@ def test_an_interrupt_keeps_what_came_to_its_end():
 )
 def test_what_cannot_be_compared(options, error, message):
     with pytest.raises(error, match=message):
-        compare(TASK, choose=FEW, **options)
+        compare_backends(TASK, choose=FEW, **options)
 
 
 @pytest.mark.parametrize(("form", "starts"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
@@ -137,6 +138,7 @@ def test_the_picture_is_a_file_of_its_form(form, starts):
 
 
 def test_medians_ignore_runs_that_found_nothing():
-    found = compare(TASK, ["random"], choose={**FEW, "pp": [1]}, headroom=0.85, budget=2, seeds=4)
+    few = {**FEW, "pp": [1]}
+    found = compare_backends(TASK, ["random"], choose=few, headroom=0.85, budget=2, seeds=4)
     assert np.isinf(found.entries[0].to_near).any()
     assert picture(found).startswith(b"\x89PNG")
