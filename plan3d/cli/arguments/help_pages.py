@@ -25,7 +25,7 @@ GROUPS = {
     ),
     "Training": ("--tokens", "--days", "--price"),
     "The answer": (
-        *("--top", "--csv", "--plot", "--report", "--trace", "--gantt", "--output"),
+        *("--top", "--csv", "--plot", "--ranks", "--report", "--trace", "--gantt", "--output"),
         *("--estimate", "--verbose", "--json"),
     ),
 }
