@@ -42,7 +42,7 @@ SLOWEST = 3.0
 
 
 @dataclass(frozen=True)
-class PlansAround:
+class BatchPlans:
     """The plans of one batch, those of the answer itself first."""
 
     task: Task
@@ -50,34 +50,48 @@ class PlansAround:
     simple: Index
     """Place of each plan among them, the simplest 0: of plans that are alike the simplest counts.
     """
+    listed: int
+    """How many of the first are the answer."""
+
+
+@dataclass(frozen=True)
+class PlansAround:
+    """The plans of every batch that has any, the smallest batch first."""
+
+    batches: list[BatchPlans]
+    searched: bool
+    """Whether they come of searches at each batch and bandwidth, not of the answer alone."""
 
 
 def plans_around(
     result: SearchResult, options: Mapping[str, Any], chosen: Collection[str]
-) -> list[PlansAround]:
-    """The plans of every batch of BATCHES that has any, the smallest batch first.
+) -> PlansAround:
+    """The plans at BATCHES and at every bandwidth of the network that the page has.
 
     `options` are those of find_plans that led to the result, `chosen` the fields that the user
-    chose. Where the search is not complete or not of families, its own plans are all there is.
+    chose. Where the search is limited, not complete or not of families, its own plans are all
+    there is.
     """
+    limited = options.get("time_limit") is not None or options.get("budget") is not None
     if result.costs is None:
-        return []
-    if result.families is None or not result.complete:
-        return [_around(result.task, [result.costs.plans])]
+        return PlansAround([], False)
+    if result.families is None or not result.complete or limited:
+        return PlansAround([_around(result.task, [], result.costs.plans)], False)
     out = []
     for factor in BATCHES:
         batch = int(result.task.global_batch * factor)
         if batch != result.task.global_batch * factor:
             continue
         task = replace(result.task, global_batch=batch)
-        tables = [result.costs.plans] if factor == 1 else []
+        tables: list[Plan] = []
         for network in networks(task):
             asked = KNOBS["inter_node_bandwidth"].turned(_with_memory(task), network)
             answer = result if factor == network == 1 else None
             tables += _searched(asked, options, chosen, result.limit, answer)
-        if tables:
-            out.append(_around(task, tables))
-    return out
+        answer_here = result.costs.plans if factor == 1 else None
+        if tables or answer_here is not None:
+            out.append(_around(task, tables, answer_here))
+    return PlansAround(out, True)
 
 
 def _with_memory(task: Task) -> Task:
@@ -142,14 +156,15 @@ def _spaced(costs: Costs, slowest: float) -> Costs:
     return costs.take(np.array(kept, np.intp))
 
 
-def _around(task: Task, tables: list[Plan]) -> PlansAround:
-    plans = concat(tables)
+def _around(task: Task, tables: list[Plan], answer: Plan | None) -> BatchPlans:
+    listed = 0 if answer is None else answer.rows
+    plans = concat([*([answer] if answer else []), *tables])
     plans = plans.take(_distinct(plans))
-    plans = plans.take(_worth_keeping(task, plans, tables[0].rows))
+    plans = plans.take(_worth_keeping(task, plans, listed))
     order = simplest_first(simulate(task, plans))
     simple = np.empty(plans.rows, np.intp)
     simple[order] = np.arange(plans.rows)
-    return PlansAround(task, plans, simple)
+    return BatchPlans(task, plans, simple, listed)
 
 
 def _distinct(plans: Plan) -> Index:
@@ -161,10 +176,10 @@ def _distinct(plans: Plan) -> Index:
     return np.sort(first)
 
 
-def _worth_keeping(task: Task, plans: Plan, answer: int) -> Index:
+def _worth_keeping(task: Task, plans: Plan, listed: int) -> Index:
     """The first rows, which are the answer, and those that no other of their family beats in both
     time and memory, at one bandwidth of the network at least."""
-    keep = np.arange(plans.rows) < answer
+    keep = np.arange(plans.rows) < listed
     of = families(plans)
     for factor in networks(task):
         costs = simulate(KNOBS["inter_node_bandwidth"].turned(task, factor), plans)

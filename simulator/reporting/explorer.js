@@ -25,8 +25,18 @@ function rowsOf({ batch, network, link, memory }) {
     const bytes = plan.memory.reduce((sum, part) => sum + part, 0);
     return { ...plan, parts, step, bytes, speed: tokens / step, mfu: parts[0] / step };
   });
-  const fitting = rows.filter((row) => row.bytes <= memory * data.limit);
-  return data.alike === null ? fitting : simplestOfFamilies(fitting);
+  return rows.filter((row) => row.bytes <= memory * data.limit);
+}
+
+// As asked, what the search listed; elsewhere the simplest plan of each family.
+function listed(position) {
+  const fitting = rowsOf(position);
+  if (!moved(position)) return fitting.filter((row) => row.listed).sort(byStep);
+  return (data.alike === null ? fitting : simplestOfFamilies(fitting)).sort(byStep);
+}
+
+function moved(position) {
+  return ["batch", "network", "link", "memory"].some((name) => position[name] !== asked[name]);
 }
 
 function simplestOfFamilies(rows) {
@@ -84,7 +94,7 @@ function made(tag, text = "", attributes = {}) {
 // ---- what is shown
 
 function show() {
-  const rows = rowsOf(state).sort(byStep);
+  const rows = listed(state);
   const chosen = rows.find((row) => row.plan === state.chosen) ?? rows[0];
   showPositions();
   showAnswer(rows);
@@ -118,23 +128,28 @@ function showPositions() {
 }
 
 function showAnswer(rows) {
-  const moved = ["batch", "network", "link", "memory"].some((name) => state[name] !== asked[name]);
-  const before = rowsOf(asked).sort(byStep)[0];
+  const [before] = listed(asked);
   let said = "No embedded plan fits in that memory";
   if (rows.length) {
     const [best] = rows;
-    const change = 100 * (best.speed / before.speed - 1);
-    const faster = `${Math.abs(change).toFixed(1)} % ${change < 0 ? "fewer" : "more"} tokens/s than`;
-    const same = best.plan === before.plan ? "the same plan" : "another plan";
     said = `Best: ${best.plan}, ${seconds(best.step)} a step`;
-    if (moved) said += `; ${faster} as asked, ${same}`;
-    else if (best.step < data.asked.step / (1 + (data.alike ?? 0.01))) {
-      said += `; ${percent(1 - best.step / data.asked.step)} % faster than the answer above, found `
-        + "beside it";
-    }
+    said += moved(state) ? compared(best, before) : besides(best);
   }
   element("best").textContent = `${said}.`;
-  element("reset").disabled = !moved && state.price === asked.price;
+  element("reset").disabled = !moved(state) && state.price === asked.price;
+}
+
+function compared(best, before) {
+  const change = best.speed / before.speed - 1;
+  const more = `${percent(Math.abs(change))} % ${change < 0 ? "fewer" : "more"} tokens/s`;
+  return `; ${more} than as asked, ${best.plan === before.plan ? "the same" : "another"} plan`;
+}
+
+// What was found at other positions and would be better as asked, too.
+function besides(best) {
+  const [first] = rowsOf(asked).sort(byStep);
+  if (data.alike === null || first.step * (1 + data.alike) >= best.step) return "";
+  return `; found nearby: ${first.plan}, ${percent(1 - first.step / best.step)} % faster`;
 }
 
 function showTable(rows, chosen) {

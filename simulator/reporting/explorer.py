@@ -56,11 +56,14 @@ GROUPS = {
 
 
 def explorer_record(
-    batches: Sequence[tuple[Task, Plan, Index, Sequence[str]]], limit: float, alike: float | None
+    batches: Sequence[tuple[Task, Plan, Index, int, Sequence[str]]],
+    limit: float,
+    alike: float | None,
 ) -> dict[str, Any]:
     """All that the page ranks with, plain numbers in SI units.
 
-    `batches` are (task, plans, how simple each is, its launch line); `limit` the bytes a plan may
+    `batches` are (task, plans, how simple each is, how many of the first are the answer, their
+    launch lines); `limit` the bytes a plan may
     use, `alike` the relative difference of steps under which plans of a family are one answer, None
     where plans are ranked on their own.
     """
@@ -122,7 +125,9 @@ def _positions(link: InterNodeNetwork | FastDomain, factors: Sequence[float]) ->
     return {"name": visible(link.name), "positions": rates}
 
 
-def _batch(task: Task, plans: Plan, simple: Index, launch: Sequence[str]) -> dict[str, Any]:
+def _batch(
+    task: Task, plans: Plan, simple: Index, listed: int, launch: Sequence[str]
+) -> dict[str, Any]:
     """The plans of one batch: bytes, and the parts of a step [network, link, plan, part]."""
     costs = simulate(task, plans)
     ideal = costs.mfu * costs.step
@@ -139,6 +144,7 @@ def _batch(task: Task, plans: Plan, simple: Index, launch: Sequence[str]) -> dic
                 "plan": visible(str(plan)),
                 "family": spelled(int(of[row])),
                 "simple": int(simple[row]),
+                "listed": row < listed,
                 "launch": launch[row],
                 "memory": _rounded(held[row]),
             }

@@ -109,7 +109,7 @@ def _write_report(
     args: argparse.Namespace,
     tokens: float | None,
     infeasible: list[str],
-    around: list[PlansAround],
+    around: PlansAround,
 ) -> None:
     """The page of --report, with the plans of other batches and networks to choose among."""
     from ..screen.report_page import page

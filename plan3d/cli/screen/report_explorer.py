@@ -49,7 +49,7 @@ _PLANS = """<p id="best" aria-live="polite"></p>
 <pre id="launch"></pre><button type="button" id="copy">Copy</button></div>"""
 
 
-def section(result: SearchResult, around: list[PlansAround]) -> list[str]:
+def section(result: SearchResult, around: PlansAround) -> list[str]:
     """The sliders, their table and the chosen plan; hidden until the script runs."""
     cluster = result.task.cluster
     sliders = _SLIDERS.format(
@@ -61,22 +61,22 @@ def section(result: SearchResult, around: list[PlansAround]) -> list[str]:
         '<section id="explorer" hidden><h2>What if?</h2>',
         sliders,
         _PLANS,
-        f'<p class="note">{html_text(_said(result, around))}</p></section>',
+        f'<p class="note">{html_text(_said(around))}</p></section>',
     ]
 
 
-def _said(result: SearchResult, around: list[PlansAround]) -> str:
+def _said(around: PlansAround) -> str:
     """What the sliders do, and what they do not."""
     from plan3d.search.result.families import NEAR
     from plan3d.search.whatif.plans_around import MEMORY
 
-    count = sum(plans.plans.rows for plans in around)
+    count = sum(plans.plans.rows for plans in around.batches)
     out = (
         f"Each position of bandwidth and batch holds plan3d's own steps of {count} plans, none "
         "interpolated; all collectives of a link follow its bandwidth, its latencies stay. "
         "The price does not change the order, because every plan uses all GPUs. "
     )
-    if result.families is None or not result.complete:
+    if not around.searched:
         return out + "The plans are those of this search, ranked here by their step."
     return (
         out + "Each position of batch and network was searched, with "
@@ -89,7 +89,7 @@ def _said(result: SearchResult, around: list[PlansAround]) -> str:
 
 def record(
     result: SearchResult,
-    around: list[PlansAround],
+    around: PlansAround,
     launch: Launch,
     tokens: float | None,
     price: float | None,
@@ -99,13 +99,14 @@ def record(
     from plan3d.search.whatif.plans_around import MEMORY
 
     assert result.costs is not None
-    whole = result.families is not None and result.complete
-    lines = [[launch(a.task, plan) for plan in a.plans] for a in around]
-    batches = [(a.task, a.plans, a.simple, own) for a, own in zip(around, lines, strict=True)]
+    batches = [
+        (a.task, a.plans, a.simple, a.listed, [launch(a.task, plan) for plan in a.plans])
+        for a in around.batches
+    ]
     of = TOKENS if tokens is None else tokens
     return {
-        **explorer_record(batches, result.limit, NEAR if whole else None),
-        "most_memory": MEMORY if whole else 1.0,
+        **explorer_record(batches, result.limit, NEAR if around.searched else None),
+        "most_memory": MEMORY if around.searched else 1.0,
         "asked": {
             "global_batch": result.task.global_batch,
             "step": float(result.costs.step[0]),

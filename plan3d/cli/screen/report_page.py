@@ -43,7 +43,7 @@ def page(
     tokens: float | None,
     price: float | None,
     infeasible: list[str],
-    around: list[PlansAround],
+    around: PlansAround,
     launch: Launch,
 ) -> str:
     """The page: the answer, plans to rank anew, the ranking, where time and memory go, why, and
