@@ -40,7 +40,7 @@ def _ranks(axes: Any, task: Task, grid: Grid, name: str) -> None:
             for column in range(columns):
                 rank = column + grid.columns * (row + grid.rows * depth)
                 colour = ORANGE if rank == 0 else PALE if rank // node % 2 == 0 else "#DCEBF5"
-                cell = {"facecolor": colour, "edgecolor": "white", "linewidth": 1.5}
+                cell: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 1.5}
                 axes.add_patch(Rectangle((left + column, row), 1, 1, **cell))
                 axes.text(
                     left + column + 0.5, row + 0.5, rank, ha="center", va="center", fontsize=8

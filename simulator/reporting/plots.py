@@ -202,7 +202,8 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     first, *rest = page.subfigures(2, 1, height_ratios=(2.1, 1)) if plan.tp_grid else [page]
     upper, lower = first.subplots(2, 2)
     for below in rest:
-        grid_panels(*below.subplots(1, 2, width_ratios=(1, 1.6)), costs.task, plan)
+        left, right = below.subplots(1, 2, width_ratios=(1, 1.6))
+        grid_panels(left, right, costs.task, plan)
     waterfall(upper[0], bars, costs.mfu)
     memory_bars(upper[1], stage_records(costs), costs.capacity, sure_share(costs))
     tornado(lower[0], found, costs.step_seconds)

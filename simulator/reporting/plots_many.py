@@ -87,7 +87,10 @@ def curve(
     names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
     for i, (name, (xs, ys)) in enumerate(series.items()):
         at = list(xs) if numbers else [names.index(str(x)) for x in xs]
-        style = {"color": CYCLE[i % len(CYCLE)], "marker": MARKERS[i % len(MARKERS)]}
+        style: dict[str, Any] = {
+            "color": CYCLE[i % len(CYCLE)],
+            "marker": MARKERS[i % len(MARKERS)],
+        }
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)

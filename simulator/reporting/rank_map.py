@@ -97,7 +97,7 @@ class _Page:
         if not gpus:
             return
         left, width = LEFT + self.unit.left(column) * self.cell, self.unit.node * self.cell
-        box = {"fill": False, "linewidth": 1.2}
+        box: dict[str, Any] = {"fill": False, "linewidth": 1.2}
         self.axes.add_patch(Rectangle((left - 0.04, top - 0.04), width + 0.08, TALL + 0.08, **box))
         name = f"node {gpus[0] // self.unit.node:,}"
         self.axes.text(left + 0.12, top - 0.07, name, fontsize=7, va="bottom", color="#555555")
@@ -109,7 +109,7 @@ class _Page:
 
         of = indices(self.task, self.plan, gpu)
         colour = SHADES[of["dp"] % len(SHADES)] if self.plan.dp > 1 else PALE
-        style = {"facecolor": colour, "edgecolor": "white", "linewidth": 1}
+        style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 1}
         self.axes.add_patch(Rectangle((left, top), self.cell, TALL, **style))
         if self.cell < READABLE:
             return

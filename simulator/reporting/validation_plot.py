@@ -22,7 +22,12 @@ WIDEST, BINS = 60.0, 60
 
 
 def picture(p: Prediction, form: str = "png") -> bytes:
-    """All timed rows, and the errors of each source, in a format that matplotlib writes."""
+    """The figure of `page` in a format that matplotlib writes."""
+    return written(page(p), form)
+
+
+def page(p: Prediction) -> Any:
+    """The figure: all timed rows, and the errors of each source."""
     drawn = figure(15, 7)
     left, right = drawn.subplots(1, 2)
     timed = p.timed
@@ -37,7 +42,7 @@ def picture(p: Prediction, form: str = "png") -> bytes:
         title=f"{int(timed.sum()):,} published training runs",
     )
     left.grid(which="major", linewidth=0.5, alpha=0.4)
-    return written(drawn, form)
+    return drawn
 
 
 def _errors(axes: Any, p: Prediction) -> None:
