@@ -61,6 +61,8 @@ class PlansAround:
     batches: list[BatchPlans]
     searched: bool
     """Whether they come of searches at each batch and bandwidth, not of the answer alone."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended those searches."""
 
 
 def plans_around(
@@ -76,7 +78,22 @@ def plans_around(
     if result.costs is None:
         return PlansAround([], False)
     if result.families is None or not result.complete or limited:
-        return PlansAround([_around(result.task, [], result.costs.plans)], False)
+        return _alone(result.task, result.costs.plans)
+    try:
+        return PlansAround(_searches(result, result.costs.plans, options, chosen), True)
+    except KeyboardInterrupt:
+        return replace(_alone(result.task, result.costs.plans), interrupted=True)
+
+
+def _alone(task: Task, answer: Plan) -> PlansAround:
+    """The plans of an answer."""
+    return PlansAround([_around(task, [], answer)], False)
+
+
+def _searches(
+    result: SearchResult, own: Plan, options: Mapping[str, Any], chosen: Collection[str]
+) -> list[BatchPlans]:
+    """The plans of every batch, of searches at each bandwidth of the network."""
     out = []
     for factor in BATCHES:
         batch = int(result.task.global_batch * factor)
@@ -88,10 +105,9 @@ def plans_around(
             asked = KNOBS["inter_node_bandwidth"].turned(_with_memory(task), network)
             answer = result if factor == network == 1 else None
             tables += _searched(asked, options, chosen, result.limit, answer)
-        answer_here = result.costs.plans if factor == 1 else None
-        if tables or answer_here is not None:
-            out.append(_around(task, tables, answer_here))
-    return PlansAround(out, True)
+        if tables or factor == 1:
+            out.append(_around(task, tables, own if factor == 1 else None))
+    return out
 
 
 def _with_memory(task: Task) -> Task:
@@ -110,11 +126,13 @@ def _searched(
     """The plans of one search: the frontier of each family, and the best within the limit, climbed
     (those of the answer where it is known), with what climbing changed also made to the frontiers.
     Nothing where no plan is legal or fits."""
-    asked = {n: v for n, v in options.items() if n not in ("progress", "families", "frontier")}
+    asked = {n: v for n, v in options.items() if n not in ("families", "frontier")}
     try:
         found = find_plans(task, **asked, families=True, frontier=True)
     except Plan3dError:
         return []
+    if found.interrupted:
+        raise KeyboardInterrupt
     if found.costs is None or found.of_families is None:
         return []
     best = answer or _best_within(found, found.of_families, limit, chosen)

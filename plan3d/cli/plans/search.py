@@ -64,6 +64,9 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             result = climbed(found, choose, args.top or TOP) if options["families"] else found
             if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
                 result = never_behind(found, task, options)
+            around = _around(result, args, {**options, "progress": bar}, choose)
+            if around is not None and around.interrupted:
+                result = replace(result, interrupted=True)
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))
@@ -78,16 +81,24 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.csv is not None:
         write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
     _write_picture(result, args)
-    if args.report is not None:
-        from plan3d.search.whatif.plans_around import plans_around
-
-        around = plans_around(result, options, choose)
+    if around is not None:
         _write_report(result, args, tokens, infeasible, around)
     if args.json:
         print_json(record)
     else:
         _print_search(result, args, tokens, infeasible)
     return _exit_code(result, args)
+
+
+def _around(
+    result: SearchResult, args: argparse.Namespace, options: dict[str, Any], choose: dict[str, Any]
+) -> PlansAround | None:
+    """The plans that the page of --report ranks anew."""
+    if args.report is None:
+        return None
+    from plan3d.search.whatif.plans_around import plans_around
+
+    return plans_around(result, options, choose)
 
 
 def _write_picture(result: SearchResult, args: argparse.Namespace) -> None:
