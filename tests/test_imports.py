@@ -24,6 +24,8 @@ ORDER = """
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
 HEAVY |= {"cmaes", "gymnasium"}
 """Loaded by the functions that need them."""
+READ = (".toml", ".csv", ".json", ".typed", ".js", ".css")
+"""Endings of files beside the modules."""
 
 
 def modules():
@@ -128,7 +130,7 @@ def test_pyproject_lists_every_file_that_is_read():
         place = ROOT / folders[top] / inside
         listed |= {path for pattern in patterns for path in place.glob(pattern)}
     every = {path for name in folders.values() for path in (ROOT / name).rglob("*.*")}
-    found = {path for path in every if path.suffix in (".toml", ".csv", ".json", ".typed")}
+    found = {path for path in every if path.suffix in READ}
     assert found == listed
     stacks = [path for path in found if path.parent.name == "software"]
     assert len(stacks) == 12

@@ -102,9 +102,16 @@ def _faster_than_simpler(costs: Costs) -> Costs:
 
 
 def _by_family(costs: Costs) -> list[Index]:
-    """The rows of each family, the simplest first; other fields decide between equals."""
+    """The rows of each family, the simplest first."""
     of = families(costs.plans)
-    least = [np.asarray(getattr(costs.plans, name)) for name in EXPANSION]
-    keys = (of, *(column(costs) for column in SIMPLER), costs.step, *least)
-    order = np.lexsort(keys[::-1])
+    simplest = simplest_first(costs)
+    order = simplest[np.argsort(of[simplest], kind="stable")]
     return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+
+
+def simplest_first(costs: Costs) -> Index:
+    """All rows, the simplest first; other fields decide between equals."""
+    least = [np.asarray(getattr(costs.plans, name)) for name in EXPANSION]
+    keys = (*(column(costs) for column in SIMPLER), costs.step, *least)
+    out: Index = np.lexsort(keys[::-1])
+    return out

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.plan.families import families
 from plan3d.simulator.plan.fields import DISTINCT
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs, joined
@@ -112,6 +113,7 @@ class SearchRecord:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
         self.families, self.frontier = FamilyPlans(), Frontier()
+        self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False
@@ -138,10 +140,18 @@ class SearchRecord:
             self.best.add(costs, scores)
         if self.options.frontier:
             self.frontier.add(costs, feasible)
+            if self.options.families:
+                self._add_by_family(costs, feasible)
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.one(row)
         return costs
+
+    def _add_by_family(self, costs: Costs, feasible: NDArray[np.bool_]) -> None:
+        of = families(costs.plans)
+        for family in np.unique(of[feasible]).tolist():
+            known = self.of_families.setdefault(family, Frontier())
+            known.add(costs, feasible & (of == family))
 
     def result(
         self,
@@ -157,7 +167,8 @@ class SearchRecord:
         if self.host_short:
             self.counts.removed["host-memory"] = self.host_short
         listed = self.families.result() if self.options.families else None
-        costs, families = listed or (self.best.result(), None)
+        costs, standing = listed or (self.best.result(), None)
+        of_families = [known.costs for known in self.of_families.values() if known.costs]
         return SearchResult(
             task=self.task,
             backend=backend,
@@ -167,8 +178,9 @@ class SearchRecord:
             seconds_searching=time.perf_counter() - self.began,
             complete=self.complete,
             costs=costs,
-            families=families,
+            families=standing,
             frontier=self.frontier.costs,
+            of_families=joined(of_families) if of_families else None,
             smallest=self.smallest,
             interrupted=self.interrupted,
             trace=trace,

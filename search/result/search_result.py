@@ -114,6 +114,9 @@ class SearchResult:
     was not asked for, plans were left out of the search, or none fits."""
     families: Families | None = None
     """What each of `costs` stands for, where they are the simplest plans of their families."""
+    of_families: Costs | None = None
+    """Plans that no other of their family beats in both, where families are listed and the frontier
+    was asked for."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
     climbed: tuple[Gain, ...] = ()

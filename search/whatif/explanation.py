@@ -123,6 +123,13 @@ class Explanation:
 
         return Picture(explanation_page(self.costs, self.waterfall, self.sensitivities))
 
+    def plot_ranks(self) -> Picture:
+        """How the ranks of the plan lie on nodes and GPUs, and which links its groups use."""
+        from plan3d.simulator.reporting.palette import Picture
+        from plan3d.simulator.reporting.rank_map import rank_page
+
+        return Picture(rank_page(self.costs.task, self.costs.plans))
+
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html_text(line)}</li>" for line in self.sentences)
         return f"<ul>{lines}</ul>{html(self.costs)}"

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.printable import without_math
 from ..base.units import format_seconds
 from ..pipeline.operation_orders import Pass
 from ..plan.values import spell
 from ..step.plan_timeline import PlanTimeline
 from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
+from .plots import job_title
 
 COLOURS = {"F": BLUE, "B": ORANGE, "W": GREEN}
 """By pass."""
@@ -37,7 +39,7 @@ DIGIT = 0.075
 def picture(x: PlanTimeline, form: str = "png") -> bytes:
     """The Gantt chart of a plan, in a format that matplotlib writes."""
     ranks = x.timeline.graph.ranks
-    height = 1.3 + min(max(0.28 * ranks, 1.2), 9.0)
+    height = 1.6 + min(max(0.28 * ranks, 1.2), 9.0)
     drawn = figure(INCHES, height)
     axes = drawn.add_subplot()
     scale, unit = time_axis(float(x.timeline.makespan))
@@ -193,6 +195,7 @@ def _frame(axes: Any, x: PlanTimeline, scale: float, unit: str, shared: bool) ->
     idle = float(np.mean(t.idle) / t.step_seconds)
     name = spell("schedule", x.plan.schedule)
     axes.set_title(
+        f"{job_title(x.task)}: {without_math(str(x.plan))}\n"
         f"{name}, {g.micro_batches} micro-batches: {format_seconds(float(t.step_seconds))}, "
         f"{100 * idle:.1f} % idle{'; height: share of an interval' if shared else ''}",
         loc="left",

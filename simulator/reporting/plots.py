@@ -18,6 +18,7 @@ from ..base.units import GIB
 from ..step import memory
 from ..step.costs import Costs
 from ..step.costs_tables import number_format
+from ..task import Task
 from ..uncertainty.memory import SURE, sure_share
 from .palette import (
     BLACK,
@@ -47,9 +48,9 @@ COMMUNICATION = ("tensor_comm", "context_comm", "expert_comm", "pipeline_comm", 
 MARKERS = "osD^vP*Xh<>d"
 
 
-def job_title(costs: Costs) -> str:
+def job_title(about: Costs | Task) -> str:
     """A title's model, GPUs and accelerator."""
-    task = costs.task
+    task = about if isinstance(about, Task) else about.task
     return without_math(f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}")
 
 
@@ -181,6 +182,7 @@ def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity, sure_share(costs))
+    drawn.suptitle(f"{job_title(costs)}: {without_math(str(costs.plans))}", fontsize=11)
     return written(drawn, form)
 
 
@@ -192,9 +194,16 @@ def explanation(
 
 
 def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity]) -> Any:
-    """The figure of `explanation`."""
-    costs, page = costs.one(), figure(16, 9.5)
-    upper, lower = page.subplots(2, 2)
+    """The figure of `explanation`; a grid of tensor ranks has a row of its own."""
+    from .grid_map import grid_panels
+
+    costs, plan = costs.one(), costs.plans.take(0)
+    page = figure(16, 14 if plan.tp_grid else 9.5)
+    first, *rest = page.subfigures(2, 1, height_ratios=(2.1, 1)) if plan.tp_grid else [page]
+    upper, lower = first.subplots(2, 2)
+    for below in rest:
+        left, right = below.subplots(1, 2, width_ratios=(1, 1.6))
+        grid_panels(left, right, costs.task, plan)
     waterfall(upper[0], bars, costs.mfu)
     memory_bars(upper[1], stage_records(costs), costs.capacity, sure_share(costs))
     tornado(lower[0], found, costs.step_seconds)

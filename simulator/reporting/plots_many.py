@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..base.printable import without_math
 from ..base.units import GIB
 from ..step.costs import Costs
@@ -27,10 +25,14 @@ from .plots import job_title
 MARKERS = "osD^vP*Xh<>d"
 WIDE_RANGE = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
-NAMED = 4
-"""Plans of a frontier that are written beside their points."""
+NAMED = 5
+"""Ranked plans that are spelled out."""
+
+ALIKE = 0.01
+"""Relative difference of two points that a picture does not tell apart."""
 
 Row = Mapping[str, Any]
+Line = tuple[Sequence[Any], Sequence[float]]
 
 
 def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
@@ -38,14 +40,19 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     time, size = frontier.step, frontier.memory_total / GIB
     axes.step(size, time, where="post", color=BLUE, linewidth=1)
     axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
-    ranked_label = f"the {len(ranked)} listed plans"
+    ranked_label = f"the {len(ranked)} listed plans by rank"
     axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
               markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
-    axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--", label="limit of the search")
-    shown = sorted({round(i) for i in np.linspace(0, len(frontier) - 1, NAMED)})
-    for number, i in enumerate(shown, 1):
-        axes.annotate(str(number), (size[i], time[i]), xytext=(5, 5), textcoords="offset points")
-        axes.plot([], [], linestyle="", label=f"{number}: {frontier.plans.take(i)}")
+    axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--")
+    place = axes.get_xaxis_transform()
+    axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place, ha="right",
+              va="top", fontsize=8)  # fmt: skip
+    for rank in range(len(ranked)):
+        at = (ranked.memory_total[rank] / GIB, ranked.step[rank])
+        axes.annotate(str(rank + 1), at, xytext=(5, 5), textcoords="offset points")
+    for rank in range(min(len(ranked), NAMED)):
+        plan = without_math(str(ranked.plans.take(rank)))
+        axes.plot([], [], linestyle="", label=f"{rank + 1}: {plan}")
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     plain_logarithms(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
@@ -70,7 +77,7 @@ def frontier_picture(frontier: Costs, ranked: Costs, limit: float, form: str = "
 
 def curve(
     axes: Any,
-    series: Mapping[str, tuple[Sequence[Any], Sequence[float]]],
+    series: Mapping[str, Line],
     xlabel: str,
     ylabel: str,
     ideal: bool = False,
@@ -80,10 +87,15 @@ def curve(
     names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
     for i, (name, (xs, ys)) in enumerate(series.items()):
         at = list(xs) if numbers else [names.index(str(x)) for x in xs]
-        style = {"color": CYCLE[i % len(CYCLE)], "marker": MARKERS[i % len(MARKERS)]}
+        style: dict[str, Any] = {
+            "color": CYCLE[i % len(CYCLE)],
+            "marker": MARKERS[i % len(MARKERS)],
+        }
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
+        if any(_covers(other, (xs, ys)) for other in list(series.values())[i + 1 :]):
+            style |= {"linewidth": 6, "markersize": 11, "alpha": 0.6}
         axes.plot(at, ys, label=without_math(name) or None, **style)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
@@ -94,6 +106,14 @@ def curve(
         axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
     _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
     return axes
+
+
+def _covers(line: Line, below: Line) -> bool:
+    """Whether a line hides most of one below it: they agree to ALIKE at most of its points."""
+    known = dict(zip(map(str, line[0]), line[1], strict=True))
+    pairs = [(known.get(str(x)), y) for x, y in zip(*below, strict=True)]
+    same = sum(other is not None and abs(other - y) <= ALIKE * abs(y) for other, y in pairs)
+    return same > len(pairs) / 2
 
 
 def _stretch(axes: Any, numbers: Mapping[str, Any], ys: Sequence[float], ideal: bool) -> None:

@@ -1,42 +1,95 @@
-"""Predicted against measured: one log-log picture, a colour for each source."""
+"""Predicted against measured, a colour for each source, and a histogram of errors by source."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.printable import without_math
 from ..validation.predict_runs import Prediction
-from .palette import figure, written
+from .palette import BLACK, figure, plain_frame, written
 
 BAND = 0.1
 """Relative error of the shaded band."""
 DRAWN_ALONE = 12
 """Sources with a colour of their own, the largest first; the others share grey."""
+MOST = 24
+"""Sources whose errors are drawn."""
+WIDEST, BINS = 60.0, 60
+"""Percent at which the errors' axis ends, and its bins."""
 
 
 def picture(p: Prediction, form: str = "png") -> bytes:
-    """The picture of all timed rows, in a format that matplotlib writes."""
-    drawn = figure(7, 6.6)
-    axes = drawn.add_subplot()
+    """The figure of `page` in a format that matplotlib writes."""
+    return written(page(p), form)
+
+
+def page(p: Prediction) -> Any:
+    """The figure: all timed rows, and the errors of each source."""
+    drawn = figure(15, 7)
+    left, right = drawn.subplots(1, 2)
     timed = p.timed
     if timed.any():
-        _points(axes, p.take(timed))
-    axes.set(
+        _points(left, p.take(timed))
+        _errors(right, p.take(timed))
+    left.set(
         xscale="log",
         yscale="log",
         xlabel="measured step time / s",
         ylabel="predicted step time / s",
-        title=f"{int(timed.sum())} published training runs",
+        title=f"{int(timed.sum()):,} published training runs",
     )
-    axes.grid(which="major", linewidth=0.5, alpha=0.4)
-    return written(drawn, form)
+    left.grid(which="major", linewidth=0.5, alpha=0.4)
+    return drawn
+
+
+def _errors(axes: Any, p: Prediction) -> None:
+    """A histogram of predicted over measured for each source, the largest on top; its peak is a
+    row high, and a line is at the median."""
+    error, sources = 100 * (p.step / p.measured - 1), _sources(p)
+    names = _largest_first(sources)[:MOST]
+    edges = np.linspace(-WIDEST, WIDEST, BINS + 1)
+    for row, name in enumerate(names):
+        mine = error[sources == name]
+        count, _ = np.histogram(np.clip(mine, -WIDEST, WIDEST), edges)
+        base, height = row + 0.45, 0.85 * count / count.max()
+        axes.stairs(base - height, edges, baseline=base, fill=True, color=_colour(row))
+        middle = float(np.median(mine))
+        at = np.clip(middle, -WIDEST, WIDEST)
+        axes.plot([at, at], [base - 0.85, base], color=BLACK, linewidth=1)
+        axes.text(WIDEST * 1.03, row, f"{round(middle):+} %", va="center", fontsize=8)
+    axes.axvspan(-100 * BAND, 100 * BAND, color="0.9", zorder=0)
+    axes.axvline(0, color="0.4", linewidth=0.8, zorder=0)
+    shown = [f"{without_math(name)} ({int((sources == name).sum())})" for name in names]
+    axes.set_yticks(range(len(names)), shown, fontsize=8)
+    axes.set(xlim=(-WIDEST, WIDEST), ylim=(len(names) - 0.4, -0.6))
+    axes.set_xlabel(f"predicted / measured - 1 of the step / % (ends: {WIDEST:.0f} % and more)")
+    left_out = len(set(sources.tolist())) - len(names)
+    more = f", the largest {len(names)} sources; {left_out} more" if left_out else ""
+    axes.set_title(f"Error by source (rows), median at the right{more}", fontsize=10)
+    plain_frame(axes)
+
+
+def _sources(p: Prediction) -> NDArray[np.object_]:
+    return np.array([q.run.source for q in p.asked], object)
+
+
+def _largest_first(sources: NDArray[np.object_]) -> list[str]:
+    return sorted(set(sources.tolist()), key=lambda name: (-int((sources == name).sum()), name))
+
+
+def _colour(number: int) -> Any:
+    """The colour of a source by its place; grey for small ones."""
+    from matplotlib import colormaps
+
+    if number >= DRAWN_ALONE:
+        return "0.5"
+    return colormaps["tab20"]((2 * number) % 20 + number // 10)
 
 
 def _points(axes: Any, p: Prediction) -> None:
-    from matplotlib import colormaps
-
     measured = p.measured
     ends = np.array([min(measured.min(), p.step.min()), max(measured.max(), p.step.max())])
     ends = ends * np.array([0.8, 1.25])
@@ -44,9 +97,8 @@ def _points(axes: Any, p: Prediction) -> None:
     axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color="0.85", label=label)
     axes.plot(ends, ends, color="0.4", linewidth=0.8)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
-    sources = np.array([q.run.source for q in p.asked], object)
-    names = sorted(set(sources), key=lambda name: -int((sources == name).sum()))
-    colours = colormaps["tab20"](np.arange(20))[[*range(0, 20, 2), *range(1, 20, 2)]]
+    sources = _sources(p)
+    names = _largest_first(sources)
     for i, name in enumerate(names):
         rows = sources == name
         alone = i < DRAWN_ALONE
@@ -56,7 +108,7 @@ def _points(axes: Any, p: Prediction) -> None:
             s=9,
             linewidths=0,
             alpha=0.7,
-            color=colours[i] if alone else "0.5",
+            color=_colour(i),
             label=f"{without_math(name)} ({int(rows.sum())})" if alone else None,
         )
     if len(names) > DRAWN_ALONE:

@@ -28,7 +28,7 @@ GROUPS = {
     ),
     "Training": ("--tokens", "--days", "--price"),
     "The answer": (
-        *("--top", "--csv", "--plot", "--report", "--trace", "--gantt", "--output"),
+        *("--top", "--csv", "--plot", "--ranks", "--report", "--trace", "--gantt", "--output"),
         *("--out", "--estimate", "--verbose", "--json"),
     ),
 }

@@ -103,14 +103,12 @@ def refusal_line(result: SearchResult) -> list[str]:
     return [f"plan{plural} {which} cannot be launched by {framework.title}: {reasons[0]}{more}"]
 
 
-def launch_words(result: SearchResult, args: argparse.Namespace, row: int = 0) -> list[str]:
-    """The words of the command that writes a plan, the best unless said, for the first framework
-    that can run it; none where no framework can."""
+def launch_words(task: Task, plan: Plan, args: argparse.Namespace) -> list[str]:
+    """The words of the command that writes a plan for the first framework that can run it; none
+    where no framework can."""
     from ...launch_files.exporter import refusals
     from ...launch_files.registry import EXPORTERS
 
-    assert result.costs is not None
-    plan, task = result.costs.plans.take(row), result.task
     first = [task.framework.name] if task.framework else []
     names = dict.fromkeys((*first, *EXPORTERS))
     name = next((n for n in names if not refusals(task, plan, EXPORTERS[n].form())), None)

@@ -175,6 +175,13 @@ OPTIONS = (
         help="draw where time and memory go: .png, .svg or .pdf",
     ),
     Option(
+        flag="--ranks",
+        value="FILE",
+        completes="file",
+        verbs=("explain",),
+        help="draw how its ranks lie on nodes and GPUs: .png, .svg or .pdf",
+    ),
+    Option(
         flag="--tokens",
         value="T",
         verbs=(*TRAINING, *TEXTBOOK),

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ..arguments import framework_arguments
     from ..screen import explain_brief, plot_file
 
-    form = plot_file.form_of(args.plot)
+    form, ranks = plot_file.form_of(args.plot), plot_file.form_of(args.ranks, "--ranks")
     task, plan = _asked(args) if args.file is None else _of_file(args)
     task, measured = framework_arguments.usual(args, task), None
     if args.measured_step is not None:
@@ -47,6 +47,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
         picture = explanation(found.costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
+    if args.ranks is not None:
+        from plan3d.simulator.reporting.rank_map import rank_picture
+
+        write_whole(args.ranks, "--ranks", rank_picture(task, plan, ranks))
     if args.json:
         own = {} if measured is None else {"measured": measured.record}
         print_json({**record(found, args.against), **own})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ from ..screen.output import (
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.plans_around import PlansAround
     from plan3d.simulator.analysis.goodput import Reliability
+    from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.step.costs import Costs
 
 TOP = 10
@@ -62,6 +65,9 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             result = climbed(found, choose, args.top or TOP) if options["families"] else found
             if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
                 result = never_behind(found, task, options)
+            around = _around(result, args, {**options, "progress": bar}, choose)
+            if around is not None and around.interrupted:
+                result = replace(result, interrupted=True)
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))
@@ -74,14 +80,16 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             tokens,
             args.price,
             args.pareto,
-            lambda row: export.launch_words(result, args, row),
+            lambda plan: export.launch_words(result.task, plan, args),
         )
         goodput_view.with_failures(record["plans"], result.costs, tokens, args.price, reliability)
         record |= {"infeasible": infeasible} if infeasible else {}
         record |= system_arguments.record(args)
     if args.csv is not None:
         write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
-    _write_pages(result, args, tokens, infeasible)
+    _write_picture(result, args)
+    if around is not None:
+        _write_report(result, args, tokens, infeasible, around)
     if args.json:
         print_json(record)
     else:
@@ -90,10 +98,19 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     return _exit_code(result, args)
 
 
-def _write_pages(
-    result: SearchResult, args: argparse.Namespace, tokens: float | None, infeasible: list[str]
-) -> None:
-    """The picture of --plot, where there is a plan to draw, and the page of --report."""
+def _around(
+    result: SearchResult, args: argparse.Namespace, options: dict[str, Any], choose: dict[str, Any]
+) -> PlansAround | None:
+    """The plans that the page of --report ranks anew."""
+    if args.report is None:
+        return None
+    from plan3d.search.whatif.plans_around import plans_around
+
+    return plans_around(result, options, choose)
+
+
+def _write_picture(result: SearchResult, args: argparse.Namespace) -> None:
+    """The picture of --plot, where there is a plan to draw."""
     if args.plot is not None and result.frontier is not None and result.costs is not None:
         from plan3d.simulator.reporting.plots_many import frontier_picture
 
@@ -104,10 +121,23 @@ def _write_pages(
         none = "there is no plan to draw"
         why = none if result.costs is None else f"the {result.backend} search has no frontier"
         warn(f"--plot {args.plot}: not written, {why}", args.quiet)
-    if args.report is not None:
-        from ..screen.report_page import page
 
-        write_whole(args.report, "--report", page(result, tokens, args.price, infeasible))
+
+def _write_report(
+    result: SearchResult,
+    args: argparse.Namespace,
+    tokens: float | None,
+    infeasible: list[str],
+    around: PlansAround,
+) -> None:
+    """The page of --report, with the plans of other batches and networks to choose among."""
+    from ..screen.report_page import page
+
+    def launch(task: Task, plan: Plan) -> str:
+        return shlex.join(export.launch_words(task, plan, args))
+
+    text = page(result, tokens, args.price, infeasible, around, launch)
+    write_whole(args.report, "--report", text)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -206,7 +236,8 @@ def _print_search(
             search_brief.print_none(screen, result, infeasible)
         else:
             listed = _first(result, args.top or search_brief.LISTED)
-            launch, refused = export.launch_words(result, args), export.refusal_line(listed)
+            launch = export.launch_words(result.task, result.plans[0], args)
+            refused = export.refusal_line(listed)
             search_brief.print_best(screen, listed, args, tokens, edge, launch, refused)
             _print_frontier(screen, result, args, tokens)
         return
@@ -229,7 +260,7 @@ def _print_search(
     print()
     _print_frontier(screen, result, args, tokens)
     print_plan(screen, result.costs.take(slice(0, 1)), "Best plan")
-    words = export.launch_words(result, args)
+    words = export.launch_words(result.task, result.plans[0], args)
     if words:
         screen.command(words, "Launch it")
 

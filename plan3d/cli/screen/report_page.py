@@ -1,6 +1,7 @@
-"""The answer of a search as a page: one HTML file with its pictures inside.
+"""The answer of a search as a page: one HTML file with its pictures and its script inside.
 
-The page loads nothing: its policy forbids it, and pictures are data in it.
+The page loads nothing: its policy forbids it, and pictures are data in it. Without JavaScript its
+tables are there and the sliders are not.
 """
 
 from __future__ import annotations
@@ -11,47 +12,60 @@ from typing import TYPE_CHECKING
 from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.base import text_tables
 from plan3d.simulator.base.text_tables import html_text
-from plan3d.simulator.reporting import report, why
+from plan3d.simulator.reporting import explorer, report, why
 from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
 from plan3d.simulator.step import costs_tables
 
-from . import search_view, views
+from . import report_explorer, search_view, views
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
+    from plan3d.search.whatif.plans_around import PlansAround
     from plan3d.simulator.step.costs import Costs
+
+    from .report_explorer import Launch
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.45 sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; }}
-h1 {{ font-size: 1.4em; }} h2 {{ font-size: 1.15em; margin-top: 2em; }}
-table {{ border-collapse: collapse; margin: 0.8em 0; font-size: 0.9em; }}
-th, td {{ padding: 0.2em 0.7em; border-bottom: 1px solid #ddd; white-space: nowrap; }}
-caption {{ text-align: left; padding: 0.3em 0; }}
-img {{ max-width: 100%; }} .wide {{ overflow-x: auto; }}
-.answer {{ background: #eef5fa; border-left: 5px solid #0072B2; padding: 0.8em 1em; }}
-</style></head><body>
+{style}</style></head><body>
 <h1>{title}</h1>
 """
 
 
 def page(
-    result: SearchResult, tokens: float | None, price: float | None, infeasible: list[str]
+    result: SearchResult,
+    tokens: float | None,
+    price: float | None,
+    infeasible: list[str],
+    around: PlansAround,
+    launch: Launch,
 ) -> str:
-    """The page: the answer, the ranking, where time and memory go, why, and what is assumed."""
-    task = result.task
+    """The page: the answer, plans to rank anew, the ranking, where time and memory go, why, and
+    what is assumed. `around` are the plans of each batch, `launch` writes the line that starts one.
+    """
+    task, script = result.task, explorer.script()
     title = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
-    out = [_HEAD.format(title=html_text(title))]
+    out = [
+        _HEAD.format(
+            title=html_text(title), allowed=explorer.allowed(script), style=explorer.style()
+        )
+    ]
     if result.costs is None:
         out += [_section("No plan fits", infeasible), *_asked(result)]
     else:
-        out += _answer(result, result.costs, tokens, price)
+        costs = result.costs
+        out += _answer(result, costs, tokens, price)
+        out += report_explorer.section(result, around)
+        out += _details(result, costs, tokens, price, launch(task, result.plans[0]))
+        record = report_explorer.record(result, around, launch, tokens, price)
+        out += [f'<script type="application/json" id="data">{explorer.embedded(record)}</script>']
+        out += [f"<script>{script}</script>"]
     return "\n".join([*out, f"<p>plan3d {html_text(views.version())}</p></body></html>\n"])
 
 
@@ -65,22 +79,43 @@ def _answer(
     if tokens is not None:
         said.append(views.training_line(costs, tokens, price))
     lines = "<br>".join(map(html_text, said))
+    return [f'<p class="answer">{lines}</p>']
+
+
+def _details(
+    result: SearchResult, costs: Costs, tokens: float | None, price: float | None, launch: str
+) -> list[str]:
+    best = costs.take(slice(0, 1))
     extra = search_view.family_columns(result)
     extra |= views.training_columns(costs, len(costs), tokens, price)
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     return [
-        f'<p class="answer">{lines}</p>',
+        "<h2>What was asked</h2>",
         *_asked(result),
-        "<h2>Ranking</h2>",
+        "<div data-static><h2>Ranking</h2>",
         _tables([costs_tables.ranking(costs, len(costs), extra)]),
         f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {html_text(same)}</p>",
+        *([f"<h2>Launch the best plan</h2><pre>{html_text(launch)}</pre>"] if launch else []),
+        "</div>",
         "<h2>Where the time and memory of the best plan go</h2>",
         _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
         _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
+        *_timeline(best),
         _section("Why", why.why(best)),
         *_frontier(result, costs),
         _section("Assumptions", why.assumptions(best)),
     ]
+
+
+def _timeline(best: Costs) -> list[str]:
+    """The pipeline of the best plan, event by event; nothing where it has one rank."""
+    if best.plans.take(0).pp == 1:
+        return []
+    from plan3d.simulator.reporting.gantt import picture
+    from plan3d.simulator.step.plan_timeline import timeline_of
+
+    drawn = picture(timeline_of(best.task, best.plans.take(0)), "png")
+    return ["<h2>Timeline of the best plan</h2>", _picture(drawn, "timeline", "png")]
 
 
 def _frontier(result: SearchResult, costs: Costs) -> list[str]:
@@ -108,6 +143,6 @@ def _tables(shown: list[text_tables.Table]) -> str:
     return f'<div class="wide">{text_tables.html(shown)}</div>'
 
 
-def _picture(svg: bytes, name: str) -> str:
-    data = b64encode(svg).decode()
-    return f'<img alt="{html_text(name)}" src="data:image/svg+xml;base64,{data}">'
+def _picture(drawn: bytes, name: str, form: str = "svg+xml") -> str:
+    data = b64encode(drawn).decode()
+    return f'<img alt="{html_text(name)}" src="data:image/{form};base64,{data}">'

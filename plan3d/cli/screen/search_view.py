@@ -11,6 +11,7 @@ import numpy as np
 
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.plan import families
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.choice import Choice
@@ -153,7 +154,7 @@ def search_record(
     tokens: float | None,
     price: float | None,
     pareto: bool,
-    launch: Callable[[int], list[str]],
+    launch: Callable[[Plan], list[str]],
 ) -> dict[str, Any]:
     """The JSON object of a search; `launch` gives the words of the command that writes a plan."""
     counts = result.counts
@@ -173,7 +174,7 @@ def search_record(
                 "rank": one.row + 1,
                 "plan": str(result.plans[one.row]),
                 "expected_regret": one.regret,
-                "launch_line": shlex.join(launch(one.row)) or None,
+                "launch_line": shlex.join(launch(result.plans[one.row])) or None,
             }
             for one in choice.time_next(TO_TIME)
         ]

@@ -91,9 +91,10 @@ def test_plans_that_are_not_uniform(capsys):
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_the_picture(capsys, tmp_path, form, start):
-    file = tmp_path / f"why.{form}"
-    assert run(capsys, "--plan", PLAN, "--plot", str(file))[0] == 0
-    assert file.read_bytes().startswith(start)
+    files = [tmp_path / f"{name}.{form}" for name in ("why", "ranks")]
+    words = ["--plot", str(files[0]), "--ranks", str(files[1])]
+    assert run(capsys, "--plan", PLAN, *words)[0] == 0
+    assert [file.read_bytes()[: len(start)] for file in files] == [start, start]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_the_picture(capsys, tmp_path, form, start):
         (["--plan", PLAN, "--against", "tp=4 ttp=4"], "unknown plan field 'ttp'"),
         (["--plan", PLAN, "--against", "nothing.json"], "--against 'nothing.json' is neither"),
         (["--plan", PLAN, "--plot", "why.txt"], "must end in .png, .svg, .pdf"),
+        (["--plan", PLAN, "--ranks", "why.txt"], "--ranks why.txt: must end in .png, .svg, .pdf"),
         (["--plan", PLAN, "--tokens", "1B"], "--tokens"),
         ([], "--plan"),
     ],

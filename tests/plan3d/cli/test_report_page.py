@@ -1,67 +1,40 @@
-"""A browser shows the report of a search whole, and without a network.
-
-Skipped where no Chromium is installed. The page is shown in a frame of a page with a script,
-because its own policy allows none.
-"""
+"""A browser shows the report of a search, ranks its plans anew and asks for nothing outside."""
 
 from __future__ import annotations
 
-import html
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plan3d import Cluster, Model, Task, find_plans
 from plan3d.cli.main import main
+from plan3d.search.whatif.climb import climbed
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 SEARCH = (
     "search --model gpt3-13b --cluster a100-80gb-sxm --gpus 64 --global-batch 512 --quiet "
     "--fix tp=4 --tokens 1T --price 2 --report"
 )
-INSPECTING = """<!DOCTYPE html><html><body>
-<iframe id="shown" width="1200" height="3000" srcdoc="{page}"></iframe>
-<script>
-const frame = document.getElementById("shown");
-frame.onload = () => {{
-  const page = frame.contentDocument, root = page.documentElement;
-  document.title = JSON.stringify({{
-    headings: [...page.querySelectorAll("h1, h2")].map(each => each.textContent),
-    pictures: [...page.images].map(each => [each.naturalWidth, each.width, each.complete]),
-    rows: page.querySelectorAll("tr").length,
-    requests: frame.contentWindow.performance.getEntriesByType("resource").map(each => each.name),
-    width: root.scrollWidth, window: root.clientWidth, mode: page.compatMode,
-  }});
-}};
-</script></body></html>
-"""
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("report") / "costs_tables.html"
-    assert main([*SEARCH.split(), str(file)]) == 0
-    return file.read_text(encoding="utf-8")
 
 
 class Tags(HTMLParser):
-    """Open tags; raises AssertionError for one that closes another."""
+    """Open tags and their text; raises AssertionError for one that closes another."""
 
-    EMPTY = ("meta", "img", "br")
+    EMPTY = ("meta", "img", "br", "input")
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
+        self.scripts: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.EMPTY:
             self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
         for name, value in attrs:
             if name in ("src", "href"):
                 assert value is not None
@@ -70,36 +43,192 @@ class Tags(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
 
-def test_tags_are_closed_and_refer_to_nothing_outside(page: str) -> None:
+
+def written(folder: Path, *words: str) -> Path:
+    file = folder / "answer.html"
+    assert main([*words, str(file)]) == 0
+    return file
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("report"), *SEARCH.split())
+
+
+def test_tags_are_closed_and_refer_to_nothing_outside(page: Path) -> None:
     tags = Tags()
-    tags.feed(page)
+    text = page.read_text(encoding="utf-8")
+    tags.feed(text)
     assert tags.open == []
-    assert not re.search(r"url\(|@import|https?://", page)
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert len(tags.scripts) == 2
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_a_browser_shows_it_whole_and_asks_for_nothing(page: str, tmp_path: Path) -> None:
-    assert BROWSER is not None
-    outer = tmp_path / "inspecting.html"
-    outer.write_text(INSPECTING.format(page=html.escape(page)), encoding="utf-8")
-    switches = "--headless=new --no-sandbox --disable-gpu --virtual-time-budget=20000"
-    command = [BROWSER, *switches.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run(
-        [*command, "--enable-logging=stderr", "--dump-dom", outer.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    title = re.search(r"<title>(.*?)</title>", done.stdout)
-    assert title, done.stderr
-    seen = json.loads(html.unescape(title[1]))
-    assert seen["headings"][0] == "gpt3-13b on 64 x A100-80GB-SXM4"
-    assert {"Ranking", "Why", "Time against memory", "Assumptions"} <= set(seen["headings"])
-    assert len(seen["pictures"]) == 2
-    assert all(natural > 0 and shown > 0 and done for natural, shown, done in seen["pictures"])
-    assert seen["rows"] > 20
-    assert seen["width"] <= seen["window"]
-    assert [name for name in seen["requests"] if not name.startswith("data:")] == []
-    assert seen["mode"] == "CSS1Compat"
-    assert "Content Security Policy" not in done.stderr
+def embedded(page: Path) -> dict[str, Any]:
+    """What the page's script reads."""
+    tags = Tags()
+    tags.feed(page.read_text(encoding="utf-8"))
+    return json.loads(tags.scripts[0])
+
+
+def listed(data: dict[str, Any], network: int, memory: float = 1.0) -> list[tuple[float, str]]:
+    """The step and plan of each family at the batch asked for, by the rule that the page states."""
+    batch = next(b for b in data["batches"] if b["global_batch"] == data["asked"]["global_batch"])
+    link = [at["factor"] for at in data["links"]["positions"]].index(1)
+    steps = [sum(parts) for parts in batch["seconds"][network][link]]
+    families: dict[str, list[tuple[int, float, str]]] = {}
+    for plan, step in zip(batch["plans"], steps, strict=True):
+        if sum(plan["memory"]) <= memory * data["limit"]:
+            families.setdefault(plan["family"], []).append((plan["simple"], step, plan["plan"]))
+    out = []
+    for plans in families.values():
+        near = 1.01 * min(step for _, step, _ in plans)
+        out.append(min(plan for plan in plans if plan[1] <= near)[1:])
+    return sorted(out)
+
+
+@pytest.mark.parametrize(("network", "memory"), [(1, 1.0), (3, 1.0), (1, 0.5)])
+def test_a_position_agrees_with_a_search_there(page: Path, network: int, memory: float) -> None:
+    data = embedded(page)
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
+    rate = data["networks"]["positions"][network]["bandwidth"]
+    size = memory * cluster.accelerator.memory
+    changed = Cluster.profile("a100-80gb-sxm", gpus=64, inter_node_bandwidth=rate, memory=size)
+    task = Task(Model.preset("gpt3-13b"), changed, sequence=2048, global_batch=512)
+    choose = {"tp": [4]}
+    found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
+    ours, theirs = listed(data, network, memory), found.costs
+    assert theirs is not None
+    assert [step for step, _ in ours] == pytest.approx(theirs.step.tolist(), rel=0.011)
+    assert ours[0][1].split()[:2] == str(found.plans[0]).split()[:2]
+
+
+def test_as_asked_the_page_lists_what_the_search_found(page: Path) -> None:
+    task = Task(
+        Model.preset("gpt3-13b"), Cluster.profile("a100-80gb-sxm", gpus=64),
+        sequence=2048, global_batch=512,
+    )  # fmt: skip
+    choose = {"tp": [4]}
+    found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
+    data = embedded(page)
+    assert [plan for _, plan in listed(data, 2)] == list(map(str, found.plans))
+    answer = [plan["plan"] for plan in data["batches"][1]["plans"] if plan["listed"]]
+    assert answer == list(map(str, found.plans))
+
+
+def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>&amp;<"
+    folder.mkdir()
+    hostile = folder / "script><img src=x onerror=alert(1)>.json"
+    shape = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 1000}
+    hostile.write_text(json.dumps({**shape, "architectures": ["LlamaForCausalLM"]}))
+    words = ("search", str(hostile), "h100-sxm", "2", "--sequence", "512", "--global-batch", "8")
+    file = written(tmp_path, *words, "--quiet", "--report")
+    tags, text = Tags(), file.read_text(encoding="utf-8")
+    tags.feed(text)
+    assert tags.open == []
+    assert not re.search("[<>&]", tags.scripts[0])
+    assert "<img src=x" not in text
+    assert text.count("</script>") == 2
+    assert f"--model '{hostile}'" in embedded(file)["batches"][0]["plans"][0]["launch"]
+
+
+class TestInABrowser:
+    """What people click."""
+
+    PLANS = "[...document.querySelectorAll('#plans tbody tr')].map(row => row.dataset.plan)"
+    COLUMN = "[...document.querySelectorAll('#plans tbody tr')].map(row => row.cells[{}].innerText)"
+    BEST = "document.querySelector('#best').innerText"
+
+    def test_it_is_shown_whole_and_asks_for_nothing(self, page: Path, browser: Any) -> None:
+        browser.open(page)
+        seen = browser.ask(
+            "({headings: [...document.querySelectorAll('h1, h2')].map(each => each.innerText),"
+            "pictures: [...document.images].map(each => each.complete && each.naturalWidth > 0),"
+            "hidden: document.querySelector('[data-static]').hidden,"
+            "wide: document.documentElement.scrollWidth, window: innerWidth})"
+        )
+        assert seen["headings"][0] == "gpt3-13b on 64 x A100-80GB-SXM4"
+        assert {"What if?", "Why", "Time against memory", "Assumptions"} <= set(seen["headings"])
+        assert seen["pictures"]
+        assert all(seen["pictures"])
+        assert seen["hidden"]
+        assert seen["wide"] <= seen["window"]
+        asked = [
+            event["params"]["request"]["url"]
+            for event in browser.events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+        assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
+        told = ("Log.entryAdded", "Runtime.exceptionThrown")
+        assert [event for event in browser.events if event["method"] in told] == []
+
+    def test_a_header_sorts_and_sorts_back(self, page: Path, browser: Any) -> None:
+        browser.open(page)
+        for falling in (False, True):
+            browser.click("[data-column=bytes]")
+            sizes = [float(cell) for cell in browser.ask(self.COLUMN.format(5))]
+            assert sizes == sorted(sizes, reverse=falling)
+            assert sizes[0] != sizes[-1]
+
+    def test_each_slider_changes_the_answer(self, page: Path, browser: Any) -> None:
+        browser.open(page)
+        before = browser.ask(f"[{self.PLANS}, {self.BEST}]")
+        for name in ("network", "link", "memory", "batch"):
+            browser.press(f"#{name}", "Home")
+            after = browser.ask(f"[{self.PLANS}, {self.BEST}]")
+            assert after[1] != before[1], name
+            if name in ("network", "memory"):
+                assert after[0] != before[0], name
+            if name == "network":
+                assert after[0] == [plan for _, plan in listed(embedded(page), 0)]
+            browser.click("#reset")
+            assert browser.ask(f"[{self.PLANS}, {self.BEST}]") == before
+        costs = browser.ask(self.COLUMN.format(7))
+        browser.press("#price", "End")
+        assert browser.ask(self.COLUMN.format(7)) != costs
+        assert browser.ask(self.PLANS) == before[0]
+
+    def test_a_row_shows_its_plan_and_its_line_is_copied(self, page: Path, browser: Any) -> None:
+        browser.open(page)
+        plan = browser.ask(self.PLANS)[1]
+        browser.click("#plans tbody tr:nth-child(2)")
+        assert browser.ask("document.querySelector('#chosen').innerText") == plan
+        rights = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+        browser.tell("Browser.grantPermissions", permissions=rights)
+        browser.click("#copy")
+        assert browser.ask("new Promise(done => setTimeout(done, 50))") is None
+        line = browser.ask("navigator.clipboard.readText()")
+        assert line.startswith(f"plan3d export '{plan}' --to megatron --model gpt3-13b")
+        assert browser.ask("document.querySelector('#copy').innerText") == "Copied"
+
+    def test_a_bar_says_what_it_is(self, page: Path, browser: Any) -> None:
+        browser.open(page)
+        bars = browser.ask(
+            "[...document.querySelectorAll('#waterfall .fill')]"
+            ".map(({style}) => [parseFloat(style.left), parseFloat(style.width)])"
+        )
+        assert bars[-1] == [0, 100]
+        assert sum(width for _, width in bars[:-1]) == pytest.approx(100, abs=1)
+        browser.point("#waterfall .bar:nth-child(2)")
+        assert re.fullmatch(
+            r"kernels below peak, uneven stages: \S+ m?s, \S+ % of the step; without it MFU \S+ %",
+            browser.ask("document.querySelector('#said').innerText"),
+        )
+
+    def test_without_javascript_its_tables_are_there(self, page: Path, browser: Any) -> None:
+        browser.tell("Emulation.setScriptExecutionDisabled", value=True)
+        browser.open(page)
+        browser.tell("Emulation.setScriptExecutionDisabled", value=False)
+        shown = browser.ask(
+            "({text: document.body.innerText, rows: document.querySelectorAll('td').length})"
+        )
+        assert "Ranking" in shown["text"]
+        assert "plan3d export" in shown["text"]
+        assert "What if?" not in shown["text"]
+        assert shown["rows"] > 100

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plan3d.cli.main import main
+from plan3d.simulator.reporting import validation_plot
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+from plan3d.simulator.validation.source_scores import validate
 
 SC21 = ["validate", "--source", "megatron_sc21"]
 
@@ -65,6 +68,24 @@ def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert main([*SC21, "--plot", str(path)]) == 0
         assert path.read_bytes().startswith(magic)
     capsys.readouterr()
+
+
+def test_errors_of_a_source_are_a_histogram_with_their_median() -> None:
+    runs = [run for run in read_runs() if run.source in ("megatron_sc21", "torchtitan")]
+    prediction = validate(runs).prediction
+    drawn = validation_plot.page(prediction)
+    known = prediction.take(prediction.timed)
+    error = 100 * (known.step / known.measured - 1)
+    sources = np.array([asked.run.source for asked in known.asked])
+    names = [text.get_text() for text in drawn.axes[1].get_yticklabels()]
+    said = [text.get_text() for text in drawn.axes[1].texts]
+    for row, name in enumerate(names):
+        mine = error[sources == name.split()[0]]
+        assert name.endswith(f"({mine.size})")
+        assert said[row] == f"{round(float(np.median(mine))):+} %"
+        values = drawn.axes[1].patches[row].get_data().values
+        assert row + 0.45 - values.min() == pytest.approx(0.85)
+    assert len(names) == 2
 
 
 def test_matplotlib_is_loaded_only_to_plot() -> None:

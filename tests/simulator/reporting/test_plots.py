@@ -95,7 +95,11 @@ def test_the_frontier_falls(axes):
     line = axes.lines[0]
     order = np.argsort(line.get_xdata())
     assert (np.diff(line.get_ydata()[order]) <= 0).all()
-    assert names(axes)[1] == "the 5 listed plans"
+    assert names(axes)[1] == "the 5 listed plans by rank"
+    for rank, plan in enumerate(found.plans, 1):
+        (label,) = (text for text in axes.texts if text.get_text() == str(rank))
+        assert label.xy == (found.costs.memory_total[rank - 1] / GIB, found.costs.step[rank - 1])
+        assert f"{rank}: {plan}" in names(axes)
 
 
 def test_curves_are_labelled_by_series(axes):
@@ -105,6 +109,15 @@ def test_curves_are_labelled_by_series(axes):
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     ideal = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert [list(line.get_ydata()) for line in ideal] == [[1, 2, 8], [0.9, 1.8]]
+
+
+def test_a_curve_under_another_is_wider(axes):
+    """An equal line would otherwise be hidden, and a reader would take it for left out."""
+    same = ([2, 4, 8], [3.0, 2.0, 1.0])
+    series = {"1d": same, "auto": same, "other": ([2, 4, 8], [1.0, 2.0, 3.0])}
+    plots_many.curve(axes, series, "tp", "speed / (tokens/s)")
+    below, above, apart = (line.get_linewidth() for line in axes.lines)
+    assert below > above == apart
 
 
 def test_words_make_a_categorical_axis(axes):

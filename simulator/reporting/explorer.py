@@ -1,0 +1,170 @@
+"""What the page of a search embeds to rank its plans anew: seconds and bytes of every position.
+
+Nothing is interpolated: each position of the sliders is the simulator's own answer for these plans.
+The page adds parts up, leaves out what exceeds the memory, and takes of each family the simplest
+plan that is alike to the fastest.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis.sensitivity import KNOBS
+from ..analysis.time_breakdown import LABELS as LOSSES
+from ..base.arrays import Index, Value
+from ..base.printable import visible
+from ..hardware.cluster import FastDomain, InterNodeNetwork
+from ..plan.families import families, spelled
+from ..plan.plan import Plan
+from ..step import memory
+from ..step.costs import Costs
+from ..step.evaluate import simulate
+from ..step.plan_groups import PARTS
+from ..task import Task
+
+NETWORKS = (0.25, 0.5, 1.0, 2.0)
+"""Of the bandwidth between fast domains: positions of its slider."""
+LINKS = (0.5, 1.0, 2.0)
+"""Of the bandwidth inside a fast domain."""
+DIGITS = 5
+"""Significant digits of what is embedded."""
+LABELS = {
+    "ideal": LOSSES["ideal"],
+    "kernels": "kernels below peak, uneven stages",
+    **{name: LOSSES[name] for name in ("recompute", *PARTS[1:])},
+}
+"""Parts of a step on the page; they add up to it."""
+GROUPS = {
+    "ideal": "ideal",
+    "kernels": "kernel",
+    "recompute": "kernel",
+    **{name: "sent" for name in PARTS if name.endswith("_comm")},
+    "host_comm": "other",
+    "launch": "other",
+    "bubble": "other",
+    "optimizer": "other",
+}
+"""Colour of each part on the page."""
+
+
+def explorer_record(
+    batches: Sequence[tuple[Task, Plan, Index, int, Sequence[str]]],
+    limit: float,
+    alike: float | None,
+) -> dict[str, Any]:
+    """All that the page ranks with, plain numbers in SI units.
+
+    `batches` are (task, plans, how simple each is, how many of the first are the answer, their
+    launch lines); `limit` the bytes a plan may
+    use, `alike` the relative difference of steps under which plans of a family are one answer, None
+    where plans are ranked on their own.
+    """
+    task = batches[0][0]
+    return {
+        "gpus": task.gpus,
+        "parts": [{"name": n, "label": LABELS[n], "group": GROUPS[n]} for n in LABELS],
+        "memory_parts": list(memory.PARTS),
+        "networks": _positions(task.cluster.network, networks(task)),
+        "links": _positions(task.cluster.fast, links(task)),
+        "limit": limit,
+        "capacity": task.cluster.accelerator.memory,
+        "alike": alike,
+        "batches": [_batch(*batch) for batch in batches],
+    }
+
+
+def script() -> str:
+    """The page's JavaScript."""
+    return Path(__file__).with_name("explorer.js").read_text(encoding="utf-8")
+
+
+def style() -> str:
+    """The page's style sheet."""
+    return Path(__file__).with_name("explorer.css").read_text(encoding="utf-8")
+
+
+def allowed(code: str) -> str:
+    """The source of a content security policy that lets this script run, and no other."""
+    return f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'"
+
+
+def embedded(record: Any) -> str:
+    """JSON that can stand inside a script element: no '<' that could end it, no NaN."""
+    text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def networks(task: Task) -> tuple[float, ...]:
+    """Positions of the bandwidth between fast domains; one where nothing is sent there."""
+    return NETWORKS if task.gpus > task.cluster.fast.gpus else (1.0,)
+
+
+def links(task: Task) -> tuple[float, ...]:
+    """Positions of the bandwidth inside a fast domain; one where it has a single GPU."""
+    return LINKS if min(task.gpus, task.cluster.fast.gpus) > 1 else (1.0,)
+
+
+def turned(task: Task, network: float, link: float) -> Task:
+    """The same question with both bandwidths multiplied."""
+    task = KNOBS["inter_node_bandwidth"].turned(task, network)
+    return KNOBS["intra_node_bandwidth"].turned(task, link)
+
+
+def _positions(link: InterNodeNetwork | FastDomain, factors: Sequence[float]) -> dict[str, Any]:
+    rates = [{"factor": f, "bandwidth": f * link.bandwidth} for f in factors]
+    return {"name": visible(link.name), "positions": rates}
+
+
+def _batch(
+    task: Task, plans: Plan, simple: Index, listed: int, launch: Sequence[str]
+) -> dict[str, Any]:
+    """The plans of one batch: bytes, and the parts of a step [network, link, plan, part]."""
+    costs = simulate(task, plans)
+    ideal = costs.mfu * costs.step
+    seconds = [
+        [_parts(simulate(turned(task, network, link), plans), ideal) for link in links(task)]
+        for network in networks(task)
+    ]
+    of, held = families(plans), np.stack(list(costs.memory.values()), axis=-1)
+    return {
+        "global_batch": task.global_batch,
+        "tokens": task.tokens,
+        "plans": [
+            {
+                "plan": visible(str(plan)),
+                "family": spelled(int(of[row])),
+                "simple": int(simple[row]),
+                "listed": row < listed,
+                "launch": launch[row],
+                "memory": _rounded(held[row]),
+            }
+            for row, plan in enumerate(plans)
+        ],
+        "seconds": [[_rounded(table) for table in row] for row in seconds],
+    }
+
+
+def _parts(costs: Costs, ideal: Value) -> NDArray[np.float64]:
+    """Seconds of LABELS [plan, part]."""
+    seconds, recompute = costs.seconds, costs.compute_seconds["recompute"]
+    kernels = seconds["compute"] - recompute - ideal
+    columns = [ideal, kernels, recompute, *(seconds[name] for name in PARTS[1:])]
+    return np.stack(columns, axis=-1)
+
+
+def _rounded(table: NDArray[np.float64]) -> list[Any]:
+    """Nested lists of numbers with DIGITS; 0 and whole numbers without a point."""
+    if table.ndim > 1:
+        return [_rounded(row) for row in table]
+    short = [float(f"{x:.{DIGITS}g}") for x in table.tolist()]
+    return [int(x) if x == int(x) else x for x in short]
