@@ -21,12 +21,17 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.pipeline.event_simulation import simulate
 from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.sync_policy import SyncPolicy
-from plan3d.simulator.step import convergence
+from plan3d.simulator.reporting import report
+from plan3d.simulator.reporting.why import loss_shares
+from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.validation import synchronisation_runs
 from plan3d.simulator.workload.model import Model
@@ -248,34 +253,70 @@ def uniform(stages: int, micro_batches: int) -> Task:
     return Task(model, cluster, sequence=2048, global_batch=micro_batches, software=software)
 
 
+def busy(costs: Costs) -> float:
+    """Seconds that the mean rank computes in a step."""
+    seconds = costs.one().seconds
+    return float(seconds["compute"] + seconds["launch"])
+
+
+def idle(costs: Costs) -> float:
+    """Seconds that the mean rank waits for others in a step."""
+    seconds = costs.one().seconds
+    return float(seconds["bubble"] + seconds["imbalance"])
+
+
 def test_t5_naive_model_parallelism_uses_one_device_at_a_time() -> None:
     # One micro-batch in flight: of p stages p - 1 are always idle.
-    seconds = evaluate(uniform(4, 1), Plan(pp=4, recompute="full")).seconds
-    useful = seconds["compute"] + seconds["launch"]
-    assert useful / (useful + seconds["bubble"]) == pytest.approx(1 / 4, rel=1e-3)
+    naive = evaluate(uniform(4, 8), Plan(pp=4, recompute="full", schedule="naive"))
+    one = evaluate(uniform(4, 1), Plan(pp=4, recompute="full"))
+    for costs in (one, naive):
+        assert busy(costs) / (busy(costs) + idle(costs)) == pytest.approx(1 / 4, rel=1e-3)
+    alone = evaluate(uniform(1, 8), Plan(recompute="full"))
+    assert busy(alone) / (busy(naive) + idle(naive)) == pytest.approx(1, rel=2e-3)
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 64), (16, 16)])
 def test_t6_idle_over_useful_is_n_minus_1_over_m(stages: int, micro_batches: int) -> None:
-    parts = evaluate(uniform(stages, micro_batches), Plan(pp=stages)).seconds
-    useful = parts["compute"] + parts["launch"]
-    assert parts["bubble"] / useful == pytest.approx((stages - 1) / micro_batches, rel=2e-3)
-    # With a head on the last stage, the slowest rank idles less than that.
-    heavy = evaluate(task("megatron-145.6b", stages, micro_batches), Plan(pp=stages)).seconds
-    useful = heavy["compute"] + heavy["launch"]
-    assert heavy["bubble"] / useful < (stages - 1) / micro_batches
+    even = timeline_of(uniform(stages, micro_batches), Plan(pp=stages))
+    share = (stages - 1) / micro_batches
+    assert idle(even.costs) / busy(even.costs) == pytest.approx(share, rel=4e-3)
+    events = replace(even.times, hop=0.0)
+    ranks = simulate(even.timeline.graph, events)
+    assert ranks.idle / ranks.busy == pytest.approx(share, rel=4e-3)
 
 
-@pytest.mark.parametrize("virtual", [1, 2, 5])
-def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(virtual: int) -> None:
-    from plan3d.simulator.pipeline.schedule import Sizes
-    from plan3d.simulator.pipeline.schedules import sends, usual
+@pytest.mark.parametrize("layers", [(21, 19, 20, 20), (20, 20, 20, 20), (18, 20, 20, 22)])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_t7_uneven_stages_enlarge_the_idle_fraction(layers: tuple[int, ...], schedule: str) -> None:
+    """Against even stages; a head on the last rank makes them uneven as well."""
+    model = uniform(4, 16) if len(set(layers)) > 1 else task("megatron-145.6b", 4, 16)
+    share = []
+    for question, cut in ((uniform(4, 16), (20, 20, 20, 20)), (model, layers)):
+        found = timeline_of(question, Plan(pp=4, schedule=schedule, layers_per_stage=cut))
+        ranks = simulate(found.timeline.graph, replace(found.times, hop=0.0))
+        share.append([idle(found.costs) / busy(found.costs), ranks.idle.sum() / ranks.busy.sum()])
+    even, uneven = np.array(share)
+    assert even == pytest.approx([3 / 16, 3 / 16], rel=2e-3)
+    assert (uneven > even * 1.02).all()
+    # The closed form does not see where the slow stage is.
+    assert uneven[0] == pytest.approx(uneven[1], rel=0.06)
 
-    p, v, m = 4, virtual, 16
-    for overlapped in (0.0, 1.0):
-        sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
-        hops = sends(np.array([usual(v)]), sizes, np.array([overlapped]))[0]
-        assert 2 * (p - 1) <= hops <= 2 * (p - 1) * m * v
+
+@pytest.mark.parametrize("text", ["", "schedule=gpipe", "virtual_stages=2", "virtual_stages=5"])
+def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(text: str) -> None:
+    """In the event simulation, with a network that is slow enough to see them."""
+    p, m = 4, 16
+    question = uniform(p, m)
+    slow = replace(question.cluster.fast, bandwidth=question.cluster.fast.bandwidth / 10)
+    question = replace(question, cluster=replace(question.cluster, fast=slow))
+    found = timeline_of(question, Plan.parse(f"pp={p} overlap_p2p=0 {text}"))
+    without = simulate(found.timeline.graph, replace(found.times, hop=0.0)).step_seconds
+    hops = (found.pipeline_seconds - float(without)) / float(found.times.hop)
+    assert 2 * (p - 1) <= hops + 1e-6
+    assert hops <= 2 * (p - 1) * m * found.plan.virtual_stages
+    closed = found.costs.seconds["pipeline_comm"] / float(found.times.hop)
+    assert 2 * (p - 1) <= closed + 1e-6
+    assert closed <= 2 * (p - 1) * m * found.plan.virtual_stages
 
 
 def test_t9_tensor_parallelism_never_idles() -> None:
@@ -344,15 +385,9 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
-    from plan3d.simulator.hardware.precision import Precision
-    from plan3d.simulator.layers.layer_costs import Cost, layer_costs
-    from plan3d.simulator.step.stages import strategy
-
-    question = task(name, 1, 1)
-    plan = Plan(dp=1, sequence_parallel=0, zero=0).table()
-    costs = layer_costs(question, RECIPES[Precision.BF16], strategy(plan)).table[0, 0]
-    backward = costs[Cost.TOTAL] - costs[Cost.FORWARD]
-    assert 1.9 <= backward / costs[Cost.FORWARD] <= 2.1
+    times = timeline_of(task(name, 1, 1), Plan(sequence_parallel=0, zero=0)).times
+    backward = times.input_gradient + times.weight_gradient
+    assert 1.9 <= float((backward / times.forward)[0]) <= 2.1
 
 
 def test_t13_pipeline_communicates_less_than_tensor_parallelism() -> None:
@@ -378,30 +413,45 @@ T14_ROWS = {
 }
 
 
+T14_BELOW = {"gpt3-350m": 0.285}
+"""The one row that misses the range: 28.8 % of peak, from launches and narrow GEMMs."""
+
+
 @pytest.mark.parametrize("name", T14_ROWS)
 def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
     gpus, batch = T14_ROWS[name]
     best = find_plans(task(name, gpus, batch, software="megatron-lm-2021"), top=1).best
     assert best is not None
-    assert 0.28 <= best.mfu < 0.56
-    lost = best.seconds
-    assert sum(lost.values()) == pytest.approx(best.step_seconds)
+    low = T14_BELOW.get(name, 0.30)
+    assert low <= best.mfu <= 0.55
+    assert best.mfu < low + 0.25
+    # The report splits the loss: idle time and communication have parts of their own.
+    lost = loss_shares(best)
+    assert sum(lost.values()) == pytest.approx(1)
+    waits = ("bubble", "imbalance", "pipeline_comm", "tensor_comm", "data_comm")
+    assert sum(lost[part] for part in waits) > 0
 
 
 def test_t15_llama_65b_hours_and_price() -> None:
+    """1.4 T tokens in 21 days on 2,048 GPUs for $5M."""
     hours = 2048 * 21 * 24
     assert hours == 1_032_192
-    assert 5e6 / hours == pytest.approx(4.84, abs=0.005)
+    question = task("llama-65b", 2048, 2048, software="megatron-lm-2021")
+    best = find_plans(question, top=1).best
+    assert best is not None
+    found = report.training_record(best, 0, 1.4e12, 4.84)
+    assert found["gpu_hours"] == pytest.approx(hours, rel=0.1)
+    assert found["cost_usd"] == pytest.approx(5e6, rel=0.1)
 
 
 def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
     question = task("gpt3-175b", 2048, 1536, cluster="v100-32gb-sxm", software="megatron-lm-2021")
     best = find_plans(question, choose={"precision": ["fp16"]}, top=1).best
     assert best is not None
-    days = 300e9 / best.tokens_per_second / DAY
-    assert 15 <= days <= 60
     # One to three dollars a V100-hour.
-    assert 1e6 <= days * 24 * 2048 * 1.5 <= 10e6
+    found = report.training_record(best, 0, 300e9, 1.5)
+    assert 15 <= found["train_seconds"] / DAY <= 60
+    assert 1e6 <= found["cost_usd"] <= 10e6
 
 
 def test_t16_chinchilla_tokens() -> None:
@@ -465,10 +515,21 @@ def test_d2_a_ring_sends_2_n_minus_1_over_n_of_the_weights() -> None:
     assert np.diff(latency)[1:] / np.diff(latency)[:-1] == pytest.approx(2, rel=0.01)
 
 
-@pytest.mark.parametrize("topology", [Topology.RING, Topology.TORUS, Topology.GRID])
-def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: Topology) -> None:
-    gossip = SyncPolicy(sync=Sync.GOSSIP, topology=topology)
-    times = [sync_time(gossip, n) for n in (1024, 4096, 16384)]
+@pytest.mark.parametrize("topology", ["ring", "torus", "grid"])
+def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: str) -> None:
+    plan = Plan(sync="gossip", topology=topology, overlap_grad_reduce=0, precision="fp32")
+    every = [
+        traffic(evaluate(task("gpt3-125m", n, n, cluster="v100-32gb-sxm"), plan))
+        for n in (64, 256, 1024)
+    ]
+    degree = {"ring": 2, "torus": 4, "grid": 4}[topology]
+    weights = Model.preset("gpt3-125m").parameters * 4
+    assert [found.messages for found in every] == [degree] * 3
+    assert [f.bytes_sent for f in every] == pytest.approx([degree * weights] * 3, rel=2e-3)
+    times = [
+        sync_time(SyncPolicy(sync=Sync.GOSSIP, topology=Topology[topology.upper()]), n)
+        for n in (1024, 4096, 16384)
+    ]
     assert times == pytest.approx([times[0]] * 3)
 
 
@@ -519,12 +580,13 @@ def test_bluefog_rows_are_within_their_reported_error() -> None:
 
 
 @pytest.mark.parametrize("tau", [2, 8, 100])
-def test_d7_local_steps_divide_communication(tau: int) -> None:
+@pytest.mark.parametrize("sync", ["sync=ring", "sync=gossip topology=one-peer-exponential"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "pure-bf16"])
+def test_d7_local_steps_divide_communication(tau: int, sync: str, precision: str) -> None:
+    """What is averaged has the bytes of the gradients that are reduced every step."""
     question = task("gpt3-1.3b", 64, 64)
-    often, seldom = (
-        evaluate(question, Plan(sync="gossip", overlap_grad_reduce=0, sync_period=t))
-        for t in (1, tau)
-    )
+    text = f"{sync} zero=0 overlap_grad_reduce=0 precision={precision} recompute=full"
+    often, seldom = (evaluate(question, Plan.parse(f"{text} sync_period={t}")) for t in (1, tau))
     assert seldom.seconds["data_comm"] == pytest.approx(often.seconds["data_comm"] / tau)
     assert traffic(seldom).bytes_sent == pytest.approx(traffic(often).bytes_sent / tau)
 
@@ -547,10 +609,19 @@ def test_d8_compression_on_the_wire() -> None:
 
 
 def test_d9_linear_speed_up() -> None:
-    one, many = (convergence.averaged(n, 100.0, 1e-3) for n in (1, 64))
-    assert one.noise == 100.0 / 1e-3**2
-    assert one.noise / many.noise == 64
-    assert one.total / many.total == pytest.approx(64, rel=0.01)
+    """Noise of one worker's gradient 100, error 1e-3; a fixed share of the batch a worker."""
+
+    def steps(n: int, text: str = "") -> float:
+        question = replace(task("gpt3-125m", n, n), goal=Goal(accuracy=1e-3, sequence_noise=100.0))
+        return float(evaluate(question, Plan.parse(f"zero=0 {text}")).iterations)
+
+    assert steps(1) >= 100.0 / 1e-3**2
+    assert steps(1) / steps(64) == pytest.approx(64, rel=0.01)
+    # A graph enters through its spectral gap: the smaller, the more steps.
+    graphs = ("ring", "torus", "exponential", "complete")
+    every = [steps(64, f"sync=gossip topology={graph}") for graph in graphs]
+    assert every == sorted(every, reverse=True)
+    assert every[0] > 1.5 * every[-1]
 
 
 def test_d10_after_backward_as_ready_and_in_buckets() -> None:

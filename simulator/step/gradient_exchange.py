@@ -28,9 +28,10 @@ from ..task import Task
 
 
 def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:
-    """Bytes a parameter in full: a weight where weights are averaged, else a gradient."""
+    """Bytes a parameter in full: of a gradient or, where weights are averaged, of the weight that
+    the optimizer updates, which is the fp32 master where there is one."""
     gradient = task.software.reduce_bytes or recipe.gradient
-    return float(recipe.weight if policy.apart else gradient)
+    return float((recipe.master or recipe.weight) if policy.apart else gradient)
 
 
 def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:
