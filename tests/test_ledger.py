@@ -14,6 +14,7 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import operator_graph
+from plan3d.search.layer_ilp.block_partition import chain_of_products
 from plan3d.search.layer_ilp.tensor_partition import partition
 from plan3d.simulator.analysis import closed_forms
 from plan3d.simulator.analysis.traffic import traffic
@@ -334,17 +335,6 @@ T10 = {
 }
 
 
-def product_of_three(widths: tuple[int, ...]) -> Any:
-    """y = W3 W2 W1 x, too large for any rank to hold a whole weight."""
-    graph = operator_graph.empty_graph()
-    operator_graph.given(graph, "x", 1.0)
-    for name, before, width in zip(("W1", "W2", "W3"), ("x", "W1", "W2"), widths, strict=True):
-        weight = operator_graph.matmul(8, weight=8.0)
-        operator_graph.add_operator(graph, name, [before], width, weight)
-    operator_graph.wanted(graph, "y", ["W3"])
-    return graph
-
-
 def t10_cost(graph: Any, prices: Any, names: tuple[str, ...]) -> float:
     """Cost of three partitions by name."""
     index = {"rows": 0, "columns": 1}
@@ -354,7 +344,7 @@ def t10_cost(graph: Any, prices: Any, names: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize("widths", T10)
 def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
-    graph, ring = product_of_three(widths), operator_graph.ring_units(8)
+    graph, ring = chain_of_products(widths, 8), operator_graph.ring_units(8)
     first, second = T10[widths]
     assert t10_cost(graph, ring, T10_FIRST) == first
     assert t10_cost(graph, ring, T10_SECOND) == second
@@ -362,19 +352,18 @@ def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
     moves = list(operator_graph.changes(graph, ring, dict.fromkeys(graph.nodes, 0), False))
     assert [c.collective for c in moves] == 3 * ["all_gather"]
     assert (first, second) == (h2 + 2 * y, h1 + 2 * y)
-    # Every choice of rows and columns; a rank can hold three shares and no whole weight.
     every = [t10_cost(graph, ring, names) for names in product(("rows", "columns"), repeat=3)]
-    found = partition(graph, ring, limit=3.0)
+    found = partition(graph, ring)
     assert found.cost == min(every) == min(first, second)
     assert found.complete
     assert found.gap < 1e-6
 
 
 def test_t10_equal_widths_with_naive_all_reduce() -> None:
-    graph, naive = product_of_three((1, 1, 1)), operator_graph.naive_units(8)
+    graph, naive = chain_of_products((1, 1, 1), 8), operator_graph.naive_units(8)
     assert t10_cost(graph, naive, T10_FIRST) == 4
     assert t10_cost(graph, naive, T10_SECOND) == 3
-    assert partition(graph, naive, limit=3.0).cost == 3
+    assert partition(graph, naive).cost == 3
 
 
 def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:

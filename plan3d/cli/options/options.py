@@ -189,6 +189,19 @@ OPTIONS = (
         help="what a run of these tokens took, such as 34days: adds its utilisation",
     ),
     Option(
+        flag="--partition",
+        value="N",
+        verbs=TEXTBOOK,
+        read=whole,
+        help="instead: the cheapest way to split each product of a layer over N ranks",
+    ),
+    Option(
+        flag="--widths",
+        value="H1,H2,..",
+        verbs=TEXTBOOK,
+        help="with --partition and no model: products of these widths, in ring units",
+    ),
+    Option(
         flag="--price",
         value="P",
         read=positive,
