@@ -70,6 +70,8 @@ class System:
     """Usual settings, which the user may replace."""
     exact: bool = True
     """Every step is that of one device; else an accuracy takes more steps."""
+    wide: bool = False
+    """Its tensor ranks span any number of fast domains."""
     gpus: int | None = None
     """GPUs that it trains on; None for any number."""
 
@@ -103,6 +105,8 @@ _AT_THE_END: Mapping[str, Values] = {"overlap_grad_reduce": (0,)}
 _UPDATED: Mapping[str, Values] = {**_OVERLAPPED, "overlap_param_gather": (0,)}
 """Gradients reduced as they are ready, weights gathered after the optimizer."""
 _PLAIN_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (0,)}
+_GRID_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (1,)}
+"""Gathers and sums of a grid run beside its products."""
 
 SYSTEMS = {
     system.name: system
@@ -138,7 +142,7 @@ SYSTEMS = {
             "replicas average weights with neighbours in a graph",
             "Ying et al. 2021 (BlueFog); Lian et al. 2017, algorithm 1",
             {"sync": ("gossip",), **_OVERLAPPED},
-            {"topology": ("one-peer-exponential",)},
+            {"topology": ("inner-outer-exponential", "one-peer-exponential", "ring")},
             exact=False,
         ),
         _system(
@@ -218,8 +222,9 @@ SYSTEMS = {
         _system(
             "axonn",
             "matrices split over a 3-D grid of ranks, and data parallelism",
-            "Singh et al. 2023, section 3",
-            {"tp": SEVERAL, "tp_grid": _3D, **_PLAIN_TENSOR},
+            "Singh et al. 2023 (4-D hybrid algorithm), sections 3 and 4",
+            {"tp": SEVERAL, "tp_grid": _3D, **_GRID_TENSOR},
+            wide=True,
         ),
         _system(
             "megatron",
