@@ -18,7 +18,6 @@ from plan3d.search.layer_ilp.block_partition import chain_of_products
 from plan3d.search.layer_ilp.tensor_partition import partition
 from plan3d.simulator.analysis import closed_forms
 from plan3d.simulator.analysis.traffic import traffic
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -488,8 +487,29 @@ def test_d1_a_worker_keeps_8_bytes_a_parameter_and_sends_its_gradients() -> None
     found = traffic(costs)
     assert found.bytes_sent == 4 * parameters
     assert found.server_bytes == 16 * found.bytes_sent
-    with pytest.raises(InputError, match="sync=asynchronous-parameter-server is not modelled"):
-        Plan(sync="asynchronous-parameter-server")
+
+
+def test_d1_asynchronous_updates_hide_behind_compute_and_are_stale() -> None:
+    """Downpour SGD: a step lasts as long as compute or the servers, whichever is longer; n updates
+    of one worker take v / (n e^2) + (1 + n) / (n e) such steps."""
+    cluster = Cluster.profile("v100-32gb-sxm", gpus=16, inter_node_bandwidth=1e9)
+    question = replace(
+        task("gpt3-1.3b", 16, 64), cluster=cluster, goal=Goal(accuracy=1e-2, sequence_noise=1.0)
+    )
+    plan = {"precision": "fp32", "overlap_grad_reduce": 0}
+    waits, stale = (
+        evaluate(question, Plan(**plan, sync=f"{way}-parameter-server"))
+        for way in ("sharded", "asynchronous")
+    )
+    both = waits.seconds["data_comm"]
+    alone = waits.step_seconds - both - waits.seconds["optimizer"]
+    contention = question.software.contention
+    shown = max(both - alone, 0) + contention * min(alone, both)
+    assert stale.seconds["data_comm"] == pytest.approx(shown, rel=0.01)
+    assert stale.step_seconds < waits.step_seconds
+    assert traffic(stale).staleness == 16
+    assert stale.iterations == pytest.approx(0.25 / (16 * 1e-4) + 17 / (16 * 1e-2))
+    assert stale.memory["optimizer"] == 0
 
 
 def test_d2_a_ring_sends_2_n_minus_1_over_n_of_the_weights() -> None:
@@ -652,6 +672,62 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
     costs = evaluate(question, Plan(precision="pure-bf16", sync="parameter-server"))
     assert traffic(costs).bytes_sent == costs.memory["weights"]
     assert RECIPES[Precision.PURE_BF16].gradient == 2
+
+
+S1 = {
+    # GPUs: sequence, sequences, further fields, TFLOP/s a GPU, ours, GiB that do not fit in 79
+    8192: (8192, 2048, "", 430, 457, 105),
+    16384: (8192, 2048, "", 400, 396, 91),
+    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 327, 91),
+}
+
+
+@pytest.mark.parametrize("gpus", S1)
+def test_s1_llama_3_405b(gpus: int) -> None:
+    """Table 4 of its paper: tp 8, pp 16, 16 M tokens a step; the 128k row is counted causally.
+
+    The rates are within 10 % at 8k tokens and 14 % below at 128k. Memory misses: without recompute
+    the layouts need 91 to 105 GiB of 80 here; the paper frees tensors early in its pipeline."""
+    sequence, batch, more, published, ours, needs = S1[gpus]
+    question = task("llama-3.1-405b", abs(gpus), batch, cluster="h100-sxm", sequence=sequence)
+    costs = evaluate(question, Plan.parse(f"tp=8 pp=16 virtual_stages=4 zero=2{more}"))
+    share = costs.mfu_causal if more else costs.mfu
+    assert share * 989 == pytest.approx(ours, rel=0.01)
+    assert share * 989 == pytest.approx(published, rel=0.15 if more else 0.10)
+    assert costs.memory_bytes / 2**30 == pytest.approx(needs, abs=1)
+
+
+MEGASCALE = {
+    # GPUs: seconds of a step of Megatron-LM and of MegaScale, batch 6,144
+    3072: (29.02, 23.66),
+    6144: (14.78, 12.21),
+    8192: (12.24, 9.56),
+    12288: (8.57, 6.34),
+}
+
+
+@pytest.mark.parametrize("gpus", MEGASCALE)
+def test_s2_megascale_scales_strongly(gpus: int) -> None:
+    """175B, tp 8, pp 8, v 6, parallel blocks and all overlaps: within 5 % on every size.
+
+    Megatron-LM without any overlap is 10 to 17 % too fast here, so that of the published lead
+    (23 to 35 %) a half to a third is left (11 to 13 %), and not two thirds as wanted."""
+    shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "recompute": "none"}
+    names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
+    model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
+    kinds = tuple(replace(kind, parallel=True) for kind in model.kinds)
+    cluster = Cluster.profile(A100, gpus=gpus)
+    megatron, megascale = (
+        evaluate(
+            Task(built, cluster, sequence=2048, global_batch=6144),
+            Plan(**shape, **dict.fromkeys(names, on)),
+        ).step_seconds
+        for built, on in ((model, 0), (replace(model, kinds=kinds), 1))
+    )
+    theirs, ours = MEGASCALE[gpus]
+    assert megascale == pytest.approx(ours, rel=0.05)
+    assert 0.83 * theirs < megatron < 0.90 * theirs
+    assert 0.10 < megatron / megascale - 1 < 0.13
 
 
 def test_the_ladder_of_overlaps_of_megascale() -> None:

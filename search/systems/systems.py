@@ -124,6 +124,13 @@ SYSTEMS = {
             {"sync": ("parameter-server", "sharded-parameter-server"), **_AT_THE_END},
         ),
         _system(
+            "downpour",
+            "parameter servers that nobody waits for: gradients of old weights",
+            "Dean et al. 2012 (DistBelief, Downpour SGD), section 4.1",
+            {"sync": ("asynchronous-parameter-server",), **_AT_THE_END},
+            exact=False,
+        ),
+        _system(
             "horovod",
             "data parallelism, ring all-reduce of fused tensors",
             "Sergeev and Del Balso 2018",
@@ -218,6 +225,7 @@ SYSTEMS = {
             "named dimensions split over a mesh: batch, features in and features out",
             "Shazeer et al. 2018, sections 3 and 4",
             {"tp": SEVERAL, "tp_grid": _MESH, **_PLAIN_TENSOR},
+            wide=True,
         ),
         _system(
             "axonn",
@@ -233,6 +241,31 @@ SYSTEMS = {
             {"schedule": ("1f1b", "interleaved"), "zero": (1, 0)},
             {"schedule": ("auto",)},
             free=("tp", "pp", "cp", "ep", "virtual_stages"),
+        ),
+        _system(
+            "megascale",
+            "tensor, interleaved pipeline and data parallelism, all communication overlapped",
+            "Jiang et al. 2024 (NSDI), sections 3.2 and 3.3",
+            {
+                **dict.fromkeys(("tp", "pp", "virtual_stages"), SEVERAL),
+                **dict.fromkeys(("zero", "sequence_parallel", "overlap_tp", "overlap_p2p"), (1,)),
+                **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), (1,)),
+                "schedule": ("interleaved",),
+            },
+        ),
+        _system(
+            "llama3",
+            "tensor, context (keys gathered), pipeline and data parallelism, gradients sharded",
+            "Llama Team 2024 (The Llama 3 herd of models), section 3.3.2",
+            {
+                **dict.fromkeys(("tp", "pp"), SEVERAL),
+                "zero": (2,),
+                "schedule": ("1f1b", "interleaved"),
+                "overlap_grad_reduce": (1,),
+                "overlap_param_gather": (1,),
+            },
+            {"schedule": ("auto",), "cp_comm": ("p2p", "all-gather")},
+            free=("cp", "virtual_stages"),
         ),
     )
 }

@@ -131,6 +131,8 @@ class PlanGroup:
         if policy.compression:
             how = (policy.compression, dp, variance, accuracy)
             return convergence.compressed(*how, policy.levels, policy.kept_per_thousand)
+        if policy.stale:
+            return convergence.stale(dp, variance, accuracy)
         if not policy.apart:
             return convergence.averaged(dp, variance, accuracy)
         period, second = gradient_exchange.averaging(task, policy, self.plans)

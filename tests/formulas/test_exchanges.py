@@ -59,6 +59,7 @@ def seconds_of(policy, size=1e6, element=4.0, gpus=4):
         (SyncPolicy(), FP16, 2),
         (SyncPolicy(sync=Sync.GOSSIP), BF16, 4),
         (SyncPolicy(period=4), BF16, 4),
+        (SyncPolicy(sync=Sync.GOSSIP), FP16, 4),
         (SyncPolicy(period=4), RECIPES[Precision.PURE_BF16], 2),
         (SyncPolicy(period=4), RECIPES[Precision.MIXED], 4),
     ],
