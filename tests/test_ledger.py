@@ -5,8 +5,10 @@ Rows whose printed figure does not follow from its own formula reproduce the for
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -728,6 +730,21 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
     assert megascale == pytest.approx(ours, rel=0.05)
     assert 0.83 * theirs < megatron < 0.90 * theirs
     assert 0.10 < megatron / megascale - 1 < 0.13
+
+
+def test_every_row_has_a_command_in_the_docs() -> None:
+    """A row of a table in docs/textbook.md, or a place in its text."""
+    page = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
+    *_, by_row = page.partition("## The lectures, row by row")
+    named = {
+        row
+        for cell in re.findall(r"^\| ([^|]+) \| `plan3d", by_row, re.M)
+        for row in cell.split(", ")
+    }
+    by_command = {*(f"M{i}" for i in range(1, 11)), *(f"T{i}" for i in range(1, 17))}
+    by_command |= {f"D{i}" for i in range(1, 13)}
+    assert named == by_command - {"D5", "D6"}
+    assert all(row in by_row for row in ("D5", "D6", "S1", "S2"))
 
 
 def test_the_ladder_of_overlaps_of_megascale() -> None:

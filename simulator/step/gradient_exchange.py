@@ -26,7 +26,6 @@ from ..plan.plan import Plan
 from ..plan.sync_policy import SyncPolicy
 from ..task import Task
 
-
 MASTER_BYTES = 4
 """Bytes of the fp32 copy of a weight, which a recipe may keep beside others (fp16: a gradient)."""
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     trained = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
-    found = rows(task, best, trained, args.took)
+    found = rows(task, best, trained, args.took, args.full_recompute)
     if args.json:
         from ..screen import views
 

@@ -189,6 +189,11 @@ OPTIONS = (
         help="what a run of these tokens took, such as 34days: adds its utilisation",
     ),
     Option(
+        flag="--full-recompute",
+        verbs=TEXTBOOK,
+        help="count 8 T N, which full recompute takes, where 6 T N is usual",
+    ),
+    Option(
         flag="--partition",
         value="N",
         verbs=TEXTBOOK,

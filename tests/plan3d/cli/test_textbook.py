@@ -34,6 +34,16 @@ def test_gpt_3_as_the_lecture_has_it(capsys):
     assert found["training"]["textbook"] / 86400 < days < 34
 
 
+def test_full_recompute_counts_eight_instead_of_six(capsys):
+    """T2 and T3: 0.4347 of 175 B, which the preset's 174.6 B make 0.4337; LLaMA-65B 0.63."""
+    run = ("--tokens", "300B", "--took", "35days")
+    six, eight = (rows(capsys, *GPT3, *run, *more) for more in ((), ("--full-recompute",)))
+    assert eight["utilisation"]["textbook"] == pytest.approx(0.4337, abs=5e-4)
+    for name in ("utilisation", "training"):
+        assert eight[name]["textbook"] / six[name]["textbook"] == pytest.approx(8 / 6)
+        assert eight[name]["formula"].startswith("8 T N")
+
+
 def test_the_screen_says_why(capsys):
     assert main([*GPT3, "--tokens", "300B"]) == 0
     said = capsys.readouterr().out
