@@ -5,8 +5,10 @@ Rows whose printed figure does not follow from its own formula reproduce the for
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +16,24 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import operator_graph
+from plan3d.search.layer_ilp.block_partition import chain_of_products
 from plan3d.search.layer_ilp.tensor_partition import partition
 from plan3d.simulator.analysis import closed_forms
 from plan3d.simulator.analysis.traffic import traffic
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.pipeline.event_simulation import simulate
 from plan3d.simulator.plan.codes import Sync
+from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.sync_policy import SyncPolicy
-from plan3d.simulator.step import convergence
+from plan3d.simulator.reporting import report
+from plan3d.simulator.reporting.why import loss_shares
+from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.validation import synchronisation_runs
 from plan3d.simulator.workload.model import Model
@@ -248,34 +255,70 @@ def uniform(stages: int, micro_batches: int) -> Task:
     return Task(model, cluster, sequence=2048, global_batch=micro_batches, software=software)
 
 
+def busy(costs: Costs) -> float:
+    """Seconds that the mean rank computes in a step."""
+    seconds = costs.one().seconds
+    return float(seconds["compute"] + seconds["launch"])
+
+
+def idle(costs: Costs) -> float:
+    """Seconds that the mean rank waits for others in a step."""
+    seconds = costs.one().seconds
+    return float(seconds["bubble"] + seconds["imbalance"])
+
+
 def test_t5_naive_model_parallelism_uses_one_device_at_a_time() -> None:
     # One micro-batch in flight: of p stages p - 1 are always idle.
-    seconds = evaluate(uniform(4, 1), Plan(pp=4, recompute="full")).seconds
-    useful = seconds["compute"] + seconds["launch"]
-    assert useful / (useful + seconds["bubble"]) == pytest.approx(1 / 4, rel=1e-3)
+    naive = evaluate(uniform(4, 8), Plan(pp=4, recompute="full", schedule="naive"))
+    one = evaluate(uniform(4, 1), Plan(pp=4, recompute="full"))
+    for costs in (one, naive):
+        assert busy(costs) / (busy(costs) + idle(costs)) == pytest.approx(1 / 4, rel=1e-3)
+    alone = evaluate(uniform(1, 8), Plan(recompute="full"))
+    assert busy(alone) / (busy(naive) + idle(naive)) == pytest.approx(1, rel=2e-3)
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 64), (16, 16)])
 def test_t6_idle_over_useful_is_n_minus_1_over_m(stages: int, micro_batches: int) -> None:
-    parts = evaluate(uniform(stages, micro_batches), Plan(pp=stages)).seconds
-    useful = parts["compute"] + parts["launch"]
-    assert parts["bubble"] / useful == pytest.approx((stages - 1) / micro_batches, rel=2e-3)
-    # With a head on the last stage, the slowest rank idles less than that.
-    heavy = evaluate(task("megatron-145.6b", stages, micro_batches), Plan(pp=stages)).seconds
-    useful = heavy["compute"] + heavy["launch"]
-    assert heavy["bubble"] / useful < (stages - 1) / micro_batches
+    even = timeline_of(uniform(stages, micro_batches), Plan(pp=stages))
+    share = (stages - 1) / micro_batches
+    assert idle(even.costs) / busy(even.costs) == pytest.approx(share, rel=4e-3)
+    events = replace(even.times, hop=0.0)
+    ranks = simulate(even.timeline.graph, events)
+    assert ranks.idle / ranks.busy == pytest.approx(share, rel=4e-3)
 
 
-@pytest.mark.parametrize("virtual", [1, 2, 5])
-def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(virtual: int) -> None:
-    from plan3d.simulator.pipeline.schedule import Sizes
-    from plan3d.simulator.pipeline.schedules import sends, usual
+@pytest.mark.parametrize("layers", [(21, 19, 20, 20), (20, 20, 20, 20), (18, 20, 20, 22)])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_t7_uneven_stages_enlarge_the_idle_fraction(layers: tuple[int, ...], schedule: str) -> None:
+    """Against even stages; a head on the last rank makes them uneven as well."""
+    model = uniform(4, 16) if len(set(layers)) > 1 else task("megatron-145.6b", 4, 16)
+    share = []
+    for question, cut in ((uniform(4, 16), (20, 20, 20, 20)), (model, layers)):
+        found = timeline_of(question, Plan(pp=4, schedule=schedule, layers_per_stage=cut))
+        ranks = simulate(found.timeline.graph, replace(found.times, hop=0.0))
+        share.append([idle(found.costs) / busy(found.costs), ranks.idle.sum() / ranks.busy.sum()])
+    even, uneven = np.array(share)
+    assert even == pytest.approx([3 / 16, 3 / 16], rel=2e-3)
+    assert (uneven > even * 1.02).all()
+    # The closed form does not see where the slow stage is.
+    assert uneven[0] == pytest.approx(uneven[1], rel=0.06)
 
-    p, v, m = 4, virtual, 16
-    for overlapped in (0.0, 1.0):
-        sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
-        hops = sends(np.array([usual(v)]), sizes, np.array([overlapped]))[0]
-        assert 2 * (p - 1) <= hops <= 2 * (p - 1) * m * v
+
+@pytest.mark.parametrize("text", ["", "schedule=gpipe", "virtual_stages=2", "virtual_stages=5"])
+def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(text: str) -> None:
+    """In the event simulation, with a network that is slow enough to see them."""
+    p, m = 4, 16
+    question = uniform(p, m)
+    slow = replace(question.cluster.fast, bandwidth=question.cluster.fast.bandwidth / 10)
+    question = replace(question, cluster=replace(question.cluster, fast=slow))
+    found = timeline_of(question, Plan.parse(f"pp={p} overlap_p2p=0 {text}"))
+    without = simulate(found.timeline.graph, replace(found.times, hop=0.0)).step_seconds
+    hops = (found.pipeline_seconds - float(without)) / float(found.times.hop)
+    assert 2 * (p - 1) <= hops + 1e-6
+    assert hops <= 2 * (p - 1) * m * found.plan.virtual_stages
+    closed = found.costs.seconds["pipeline_comm"] / float(found.times.hop)
+    assert 2 * (p - 1) <= closed + 1e-6
+    assert closed <= 2 * (p - 1) * m * found.plan.virtual_stages
 
 
 def test_t9_tensor_parallelism_never_idles() -> None:
@@ -293,17 +336,6 @@ T10 = {
 }
 
 
-def product_of_three(widths: tuple[int, ...]) -> Any:
-    """y = W3 W2 W1 x, too large for any rank to hold a whole weight."""
-    graph = operator_graph.empty_graph()
-    operator_graph.given(graph, "x", 1.0)
-    for name, before, width in zip(("W1", "W2", "W3"), ("x", "W1", "W2"), widths, strict=True):
-        weight = operator_graph.matmul(8, weight=8.0)
-        operator_graph.add_operator(graph, name, [before], width, weight)
-    operator_graph.wanted(graph, "y", ["W3"])
-    return graph
-
-
 def t10_cost(graph: Any, prices: Any, names: tuple[str, ...]) -> float:
     """Cost of three partitions by name."""
     index = {"rows": 0, "columns": 1}
@@ -313,7 +345,7 @@ def t10_cost(graph: Any, prices: Any, names: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize("widths", T10)
 def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
-    graph, ring = product_of_three(widths), operator_graph.ring_units(8)
+    graph, ring = chain_of_products(widths, 8), operator_graph.ring_units(8)
     first, second = T10[widths]
     assert t10_cost(graph, ring, T10_FIRST) == first
     assert t10_cost(graph, ring, T10_SECOND) == second
@@ -321,19 +353,18 @@ def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
     moves = list(operator_graph.changes(graph, ring, dict.fromkeys(graph.nodes, 0), False))
     assert [c.collective for c in moves] == 3 * ["all_gather"]
     assert (first, second) == (h2 + 2 * y, h1 + 2 * y)
-    # Every choice of rows and columns; a rank can hold three shares and no whole weight.
     every = [t10_cost(graph, ring, names) for names in product(("rows", "columns"), repeat=3)]
-    found = partition(graph, ring, limit=3.0)
+    found = partition(graph, ring)
     assert found.cost == min(every) == min(first, second)
     assert found.complete
     assert found.gap < 1e-6
 
 
 def test_t10_equal_widths_with_naive_all_reduce() -> None:
-    graph, naive = product_of_three((1, 1, 1)), operator_graph.naive_units(8)
+    graph, naive = chain_of_products((1, 1, 1), 8), operator_graph.naive_units(8)
     assert t10_cost(graph, naive, T10_FIRST) == 4
     assert t10_cost(graph, naive, T10_SECOND) == 3
-    assert partition(graph, naive, limit=3.0).cost == 3
+    assert partition(graph, naive).cost == 3
 
 
 def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
@@ -344,15 +375,9 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
-    from plan3d.simulator.hardware.precision import Precision
-    from plan3d.simulator.layers.layer_costs import Cost, layer_costs
-    from plan3d.simulator.step.stages import strategy
-
-    question = task(name, 1, 1)
-    plan = Plan(dp=1, sequence_parallel=0, zero=0).table()
-    costs = layer_costs(question, RECIPES[Precision.BF16], strategy(plan)).table[0, 0]
-    backward = costs[Cost.TOTAL] - costs[Cost.FORWARD]
-    assert 1.9 <= backward / costs[Cost.FORWARD] <= 2.1
+    times = timeline_of(task(name, 1, 1), Plan(sequence_parallel=0, zero=0)).times
+    backward = times.input_gradient + times.weight_gradient
+    assert 1.9 <= float((backward / times.forward)[0]) <= 2.1
 
 
 def test_t13_pipeline_communicates_less_than_tensor_parallelism() -> None:
@@ -378,30 +403,45 @@ T14_ROWS = {
 }
 
 
+T14_BELOW = {"gpt3-350m": 0.285}
+"""The one row that misses the range: 28.8 % of peak, from launches and narrow GEMMs."""
+
+
 @pytest.mark.parametrize("name", T14_ROWS)
 def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
     gpus, batch = T14_ROWS[name]
     best = find_plans(task(name, gpus, batch, software="megatron-lm-2021"), top=1).best
     assert best is not None
-    assert 0.28 <= best.mfu < 0.56
-    lost = best.seconds
-    assert sum(lost.values()) == pytest.approx(best.step_seconds)
+    low = T14_BELOW.get(name, 0.30)
+    assert low <= best.mfu <= 0.55
+    assert best.mfu < low + 0.25
+    # The report splits the loss: idle time and communication have parts of their own.
+    lost = loss_shares(best)
+    assert sum(lost.values()) == pytest.approx(1)
+    waits = ("bubble", "imbalance", "pipeline_comm", "tensor_comm", "data_comm")
+    assert sum(lost[part] for part in waits) > 0
 
 
 def test_t15_llama_65b_hours_and_price() -> None:
+    """1.4 T tokens in 21 days on 2,048 GPUs for $5M."""
     hours = 2048 * 21 * 24
     assert hours == 1_032_192
-    assert 5e6 / hours == pytest.approx(4.84, abs=0.005)
+    question = task("llama-65b", 2048, 2048, software="megatron-lm-2021")
+    best = find_plans(question, top=1).best
+    assert best is not None
+    found = report.training_record(best, 0, 1.4e12, 4.84)
+    assert found["gpu_hours"] == pytest.approx(hours, rel=0.1)
+    assert found["cost_usd"] == pytest.approx(5e6, rel=0.1)
 
 
 def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
     question = task("gpt3-175b", 2048, 1536, cluster="v100-32gb-sxm", software="megatron-lm-2021")
     best = find_plans(question, choose={"precision": ["fp16"]}, top=1).best
     assert best is not None
-    days = 300e9 / best.tokens_per_second / DAY
-    assert 15 <= days <= 60
     # One to three dollars a V100-hour.
-    assert 1e6 <= days * 24 * 2048 * 1.5 <= 10e6
+    found = report.training_record(best, 0, 300e9, 1.5)
+    assert 15 <= found["train_seconds"] / DAY <= 60
+    assert 1e6 <= found["cost_usd"] <= 10e6
 
 
 def test_t16_chinchilla_tokens() -> None:
@@ -449,8 +489,29 @@ def test_d1_a_worker_keeps_8_bytes_a_parameter_and_sends_its_gradients() -> None
     found = traffic(costs)
     assert found.bytes_sent == 4 * parameters
     assert found.server_bytes == 16 * found.bytes_sent
-    with pytest.raises(InputError, match="sync=asynchronous-parameter-server is not modelled"):
-        Plan(sync="asynchronous-parameter-server")
+
+
+def test_d1_asynchronous_updates_hide_behind_compute_and_are_stale() -> None:
+    """Downpour SGD: a step lasts as long as compute or the servers, whichever is longer; n updates
+    of one worker take v / (n e^2) + (1 + n) / (n e) such steps."""
+    cluster = Cluster.profile("v100-32gb-sxm", gpus=16, inter_node_bandwidth=1e9)
+    question = replace(
+        task("gpt3-1.3b", 16, 64), cluster=cluster, goal=Goal(accuracy=1e-2, sequence_noise=1.0)
+    )
+    plan = {"precision": "fp32", "overlap_grad_reduce": 0}
+    waits, stale = (
+        evaluate(question, Plan(**plan, sync=f"{way}-parameter-server"))
+        for way in ("sharded", "asynchronous")
+    )
+    both = waits.seconds["data_comm"]
+    alone = waits.step_seconds - both - waits.seconds["optimizer"]
+    contention = question.software.contention
+    shown = max(both - alone, 0) + contention * min(alone, both)
+    assert stale.seconds["data_comm"] == pytest.approx(shown, rel=0.01)
+    assert stale.step_seconds < waits.step_seconds
+    assert traffic(stale).staleness == 16
+    assert stale.iterations == pytest.approx(0.25 / (16 * 1e-4) + 17 / (16 * 1e-2))
+    assert stale.memory["optimizer"] == 0
 
 
 def test_d2_a_ring_sends_2_n_minus_1_over_n_of_the_weights() -> None:
@@ -465,10 +526,21 @@ def test_d2_a_ring_sends_2_n_minus_1_over_n_of_the_weights() -> None:
     assert np.diff(latency)[1:] / np.diff(latency)[:-1] == pytest.approx(2, rel=0.01)
 
 
-@pytest.mark.parametrize("topology", [Topology.RING, Topology.TORUS, Topology.GRID])
-def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: Topology) -> None:
-    gossip = SyncPolicy(sync=Sync.GOSSIP, topology=topology)
-    times = [sync_time(gossip, n) for n in (1024, 4096, 16384)]
+@pytest.mark.parametrize("topology", ["ring", "torus", "grid"])
+def test_d3_averaging_with_neighbours_costs_the_same_at_any_size(topology: str) -> None:
+    plan = Plan(sync="gossip", topology=topology, overlap_grad_reduce=0, precision="fp32")
+    every = [
+        traffic(evaluate(task("gpt3-125m", n, n, cluster="v100-32gb-sxm"), plan))
+        for n in (64, 256, 1024)
+    ]
+    degree = {"ring": 2, "torus": 4, "grid": 4}[topology]
+    weights = Model.preset("gpt3-125m").parameters * 4
+    assert [found.messages for found in every] == [degree] * 3
+    assert [f.bytes_sent for f in every] == pytest.approx([degree * weights] * 3, rel=2e-3)
+    times = [
+        sync_time(SyncPolicy(sync=Sync.GOSSIP, topology=Topology[topology.upper()]), n)
+        for n in (1024, 4096, 16384)
+    ]
     assert times == pytest.approx([times[0]] * 3)
 
 
@@ -519,12 +591,13 @@ def test_bluefog_rows_are_within_their_reported_error() -> None:
 
 
 @pytest.mark.parametrize("tau", [2, 8, 100])
-def test_d7_local_steps_divide_communication(tau: int) -> None:
+@pytest.mark.parametrize("sync", ["sync=ring", "sync=gossip topology=one-peer-exponential"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "pure-bf16"])
+def test_d7_local_steps_divide_communication(tau: int, sync: str, precision: str) -> None:
+    """What is averaged has the bytes of the gradients that are reduced every step."""
     question = task("gpt3-1.3b", 64, 64)
-    often, seldom = (
-        evaluate(question, Plan(sync="gossip", overlap_grad_reduce=0, sync_period=t))
-        for t in (1, tau)
-    )
+    text = f"{sync} zero=0 overlap_grad_reduce=0 precision={precision} recompute=full"
+    often, seldom = (evaluate(question, Plan.parse(f"{text} sync_period={t}")) for t in (1, tau))
     assert seldom.seconds["data_comm"] == pytest.approx(often.seconds["data_comm"] / tau)
     assert traffic(seldom).bytes_sent == pytest.approx(traffic(often).bytes_sent / tau)
 
@@ -547,10 +620,19 @@ def test_d8_compression_on_the_wire() -> None:
 
 
 def test_d9_linear_speed_up() -> None:
-    one, many = (convergence.averaged(n, 100.0, 1e-3) for n in (1, 64))
-    assert one.noise == 100.0 / 1e-3**2
-    assert one.noise / many.noise == 64
-    assert one.total / many.total == pytest.approx(64, rel=0.01)
+    """Noise of one worker's gradient 100, error 1e-3; a fixed share of the batch a worker."""
+
+    def steps(n: int, text: str = "") -> float:
+        question = replace(task("gpt3-125m", n, n), goal=Goal(accuracy=1e-3, sequence_noise=100.0))
+        return float(evaluate(question, Plan.parse(f"zero=0 {text}")).iterations)
+
+    assert steps(1) >= 100.0 / 1e-3**2
+    assert steps(1) / steps(64) == pytest.approx(64, rel=0.01)
+    # A graph enters through its spectral gap: the smaller, the more steps.
+    graphs = ("ring", "torus", "exponential", "complete")
+    every = [steps(64, f"sync=gossip topology={graph}") for graph in graphs]
+    assert every == sorted(every, reverse=True)
+    assert every[0] > 1.5 * every[-1]
 
 
 def test_d10_after_backward_as_ready_and_in_buckets() -> None:
@@ -592,6 +674,77 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
     costs = evaluate(question, Plan(precision="pure-bf16", sync="parameter-server"))
     assert traffic(costs).bytes_sent == costs.memory["weights"]
     assert RECIPES[Precision.PURE_BF16].gradient == 2
+
+
+S1 = {
+    # GPUs: sequence, sequences, further fields, TFLOP/s a GPU, ours, GiB that do not fit in 79
+    8192: (8192, 2048, "", 430, 457, 105),
+    16384: (8192, 2048, "", 400, 396, 91),
+    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 327, 91),
+}
+
+
+@pytest.mark.parametrize("gpus", S1)
+def test_s1_llama_3_405b(gpus: int) -> None:
+    """Table 4 of its paper: tp 8, pp 16, 16 M tokens a step; the 128k row is counted causally.
+
+    The rates are within 10 % at 8k tokens and 14 % below at 128k. Memory misses: without recompute
+    the layouts need 91 to 105 GiB of 80 here; the paper frees tensors early in its pipeline."""
+    sequence, batch, more, published, ours, needs = S1[gpus]
+    question = task("llama-3.1-405b", abs(gpus), batch, cluster="h100-sxm", sequence=sequence)
+    costs = evaluate(question, Plan.parse(f"tp=8 pp=16 virtual_stages=4 zero=2{more}"))
+    share = costs.mfu_causal if more else costs.mfu
+    assert share * 989 == pytest.approx(ours, rel=0.01)
+    assert share * 989 == pytest.approx(published, rel=0.15 if more else 0.10)
+    assert costs.memory_bytes / 2**30 == pytest.approx(needs, abs=1)
+
+
+MEGASCALE = {
+    # GPUs: seconds of a step of Megatron-LM and of MegaScale, batch 6,144
+    3072: (29.02, 23.66),
+    6144: (14.78, 12.21),
+    8192: (12.24, 9.56),
+    12288: (8.57, 6.34),
+}
+
+
+@pytest.mark.parametrize("gpus", MEGASCALE)
+def test_s2_megascale_scales_strongly(gpus: int) -> None:
+    """175B, tp 8, pp 8, v 6, parallel blocks and all overlaps: within 5 % on every size.
+
+    Megatron-LM without any overlap is 10 to 17 % too fast here, so that of the published lead
+    (23 to 35 %) a half to a third is left (11 to 13 %), and not two thirds as wanted."""
+    shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "recompute": "none"}
+    names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
+    model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
+    kinds = tuple(replace(kind, parallel=True) for kind in model.kinds)
+    cluster = Cluster.profile(A100, gpus=gpus)
+    megatron, megascale = (
+        evaluate(
+            Task(built, cluster, sequence=2048, global_batch=6144),
+            Plan(**shape, **dict.fromkeys(names, on)),
+        ).step_seconds
+        for built, on in ((model, 0), (replace(model, kinds=kinds), 1))
+    )
+    theirs, ours = MEGASCALE[gpus]
+    assert megascale == pytest.approx(ours, rel=0.05)
+    assert 0.83 * theirs < megatron < 0.90 * theirs
+    assert 0.10 < megatron / megascale - 1 < 0.13
+
+
+def test_every_row_has_a_command_in_the_docs() -> None:
+    """A row of a table in docs/textbook.md, or a place in its text."""
+    page = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
+    *_, by_row = page.partition("## The lectures, row by row")
+    named = {
+        row
+        for cell in re.findall(r"^\| ([^|]+) \| `plan3d", by_row, re.M)
+        for row in cell.split(", ")
+    }
+    by_command = {*(f"M{i}" for i in range(1, 11)), *(f"T{i}" for i in range(1, 17))}
+    by_command |= {f"D{i}" for i in range(1, 13)}
+    assert named == by_command - {"D5", "D6"}
+    assert all(row in by_row for row in ("D5", "D6", "S1", "S2"))
 
 
 def test_the_ladder_of_overlaps_of_megascale() -> None:

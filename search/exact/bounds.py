@@ -200,7 +200,7 @@ class Relaxation:
         layout_of = stage_placement.layout if self.placed else layout_of
         s = stages.build(task, recipe, plans, layout_of, _Cheapest(self.open, self.placed))
         update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
-        work = np.delete(s.parts, COLLECTIVES, axis=0).sum(axis=0)
+        work = np.delete(s.parts, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
         ends = self._idle(plans, s) + self._sends(plans, s)
         compute = s.micro_batches * work + update
         run = s.micro_batches * s.slowest + ends + update

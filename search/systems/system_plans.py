@@ -12,7 +12,7 @@ from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.plan.values import AUTO, code, spell
 from plan3d.simulator.task import Task
 
-from ..space.axes import default_axes
+from ..space.axes import default_axes, divisors
 from .systems import System, Those, Values, is_single, shown
 
 
@@ -27,7 +27,10 @@ def constraints(
         for value in values:
             _check(system, field, value)
     axes = default_axes(task)
-    axes["tp_grid"] = every_grid(axes["tp"])
+    if system.wide:
+        axes["tp"] = divisors(task.gpus)
+    chosen = [code("tp", size) for size in choose.get("tp", axes["tp"])]
+    axes["tp_grid"] = every_grid(chosen)
     usual = {field: _tried(field, values, axes[field]) for field, values in system.usual.items()}
     return {**usual, **choose}
 

@@ -80,6 +80,8 @@ class System:
     """Usual settings, which the user may replace."""
     exact: bool = True
     """Every step is that of one device; else an accuracy takes more steps."""
+    wide: bool = False
+    """Its tensor ranks span any number of fast domains."""
     gpus: int | None = None
     """GPUs that it trains on; None for any number."""
 
@@ -113,6 +115,8 @@ _AT_THE_END: Mapping[str, Values] = {"overlap_grad_reduce": (0,)}
 _UPDATED: Mapping[str, Values] = {**_OVERLAPPED, "overlap_param_gather": (0,)}
 """Gradients reduced as they are ready, weights gathered after the optimizer."""
 _PLAIN_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (0,)}
+_GRID_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (1,)}
+"""Gathers and sums of a grid run beside its products."""
 
 SYSTEMS = {
     system.name: system
@@ -128,6 +132,13 @@ SYSTEMS = {
             "workers push gradients to servers and pull weights, every step",
             "Dean et al. 2012 (DistBelief), section 4; synchronous: Chen et al. 2016",
             {"sync": ("parameter-server", "sharded-parameter-server"), **_AT_THE_END},
+        ),
+        _system(
+            "downpour",
+            "parameter servers that nobody waits for: gradients of old weights",
+            "Dean et al. 2012 (DistBelief, Downpour SGD), section 4.1",
+            {"sync": ("asynchronous-parameter-server",), **_AT_THE_END},
+            exact=False,
         ),
         _system(
             "horovod",
@@ -148,7 +159,7 @@ SYSTEMS = {
             "replicas average weights with neighbours in a graph",
             "Ying et al. 2021 (BlueFog); Lian et al. 2017, algorithm 1",
             {"sync": ("gossip",), **_OVERLAPPED},
-            {"topology": ("one-peer-exponential",)},
+            {"topology": ("inner-outer-exponential", "one-peer-exponential", "ring")},
             exact=False,
         ),
         _system(
@@ -224,12 +235,14 @@ SYSTEMS = {
             "named dimensions split over a mesh: batch, features in and features out",
             "Shazeer et al. 2018, sections 3 and 4",
             {"tp": SEVERAL, "tp_grid": _MESH, **_PLAIN_TENSOR},
+            wide=True,
         ),
         _system(
             "axonn",
             "matrices split over a 3-D grid of ranks, and data parallelism",
-            "Singh et al. 2023, section 3",
-            {"tp": SEVERAL, "tp_grid": _3D, **_PLAIN_TENSOR},
+            "Singh et al. 2023 (4-D hybrid algorithm), sections 3 and 4",
+            {"tp": SEVERAL, "tp_grid": _3D, **_GRID_TENSOR},
+            wide=True,
         ),
         _system(
             "megatron",
@@ -238,6 +251,31 @@ SYSTEMS = {
             {"schedule": ("1f1b", "interleaved"), "zero": (1, 0)},
             {"schedule": ("auto",)},
             free=("tp", "pp", "cp", "ep", "virtual_stages"),
+        ),
+        _system(
+            "megascale",
+            "tensor, interleaved pipeline and data parallelism, all communication overlapped",
+            "Jiang et al. 2024 (NSDI), sections 3.2 and 3.3",
+            {
+                **dict.fromkeys(("tp", "pp", "virtual_stages"), SEVERAL),
+                **dict.fromkeys(("zero", "sequence_parallel", "overlap_tp", "overlap_p2p"), (1,)),
+                **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), (1,)),
+                "schedule": ("interleaved",),
+            },
+        ),
+        _system(
+            "llama3",
+            "tensor, context (keys gathered), pipeline and data parallelism, gradients sharded",
+            "Llama Team 2024 (The Llama 3 herd of models), section 3.3.2",
+            {
+                **dict.fromkeys(("tp", "pp"), SEVERAL),
+                "zero": (2,),
+                "schedule": ("1f1b", "interleaved"),
+                "overlap_grad_reduce": (1,),
+                "overlap_param_gather": (1,),
+            },
+            {"schedule": ("auto",), "cp_comm": ("p2p", "all-gather")},
+            free=("cp", "virtual_stages"),
         ),
     )
 }

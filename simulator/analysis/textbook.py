@@ -33,16 +33,21 @@ class Row:
     """Why the two differ."""
 
 
-def rows(task: Task, best: Costs, tokens: float, took: float | None = None) -> list[Row]:
-    """The formulas of a task; `best` is its fastest plan, `took` the seconds that a run took.
+def rows(
+    task: Task, best: Costs, tokens: float, took: float | None = None, full_recompute: bool = False
+) -> list[Row]:
+    """The formulas of a task; `best` is its fastest plan, `took` the seconds that a run took, with
+    `full_recompute` or without.
 
     Raises InputError for a network that is no transformer.
     """
     model = task.model
     if isinstance(model, Network) or model.kinds[0].attention is None:
         raise InputError(f"the textbook's formulas are of transformers; {model.name} is none")
-    out = [*_sizes(task), *_memory(task), _time(task, best, tokens)]
-    return out if took is None else [*out, _utilisation(task, best, tokens, took)]
+    out = [*_sizes(task), *_memory(task), _time(task, best, tokens, full_recompute)]
+    if took is None:
+        return out
+    return [*out, _utilisation(task, best, tokens, took, full_recompute)]
 
 
 def _sizes(task: Task) -> list[Row]:
@@ -105,9 +110,9 @@ def _more(memory: dict[str, float], states: float) -> str:
     return f"{sum(memory.values()) / states - 1:.3g}"
 
 
-def _time(task: Task, best: Costs, tokens: float) -> Row:
+def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> Row:
     peak, share = best.peak_flops, best.mfu
-    full = bool(best.plans.take(0).to_dict()["recompute"] == "full")
+    full = full_recompute or bool(best.plans.take(0).to_dict()["recompute"] == "full")
     seconds = closed_forms.train_seconds(
         task.model.active_parameters, tokens, task.gpus, peak, share, full
     )
@@ -117,8 +122,10 @@ def _time(task: Task, best: Costs, tokens: float) -> Row:
     return Row("training", formula, seconds, simulated, "seconds", why)
 
 
-def _utilisation(task: Task, best: Costs, tokens: float, took: float) -> Row:
+def _utilisation(task: Task, best: Costs, tokens: float, took: float, full_recompute: bool) -> Row:
     active, peak = task.model.active_parameters, best.peak_flops
-    reached = closed_forms.utilisation(active, tokens, task.gpus, peak, took)
+    run = (active, tokens, task.gpus, peak, took)
+    reached = closed_forms.utilisation(*run, full_recompute=full_recompute)
     why = "of a run of that length; the simulator's is that of the best plan, without failures"
-    return Row("utilisation", "6 T N / (n F t)", reached, best.mfu, "1", why)
+    formula = f"{8 if full_recompute else 6} T N / (n F t)"
+    return Row("utilisation", formula, reached, best.mfu, "1", why)

@@ -1,6 +1,6 @@
 """Where a step goes: seconds from the model's arithmetic at peak to the predicted step.
 
-    step = ideal + causal + matmul + attention + memory_bound + uneven + recompute + ...
+    step = ideal + causal + matmul + attention + memory_bound + recompute + ... + imbalance + ...
 
 Every term is in GPU-seconds of the step, so they add up to it, and each divided by the step is
 the points of MFU that it costs. For one plan, never the hot path.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ..operators.model_flops import adapted_flops_per_token, task_flops_per_token
 from ..step.costs import Costs
-from ..step.evaluate import by_stage
 
 LABELS = {
     "ideal": "arithmetic at peak",
@@ -20,7 +19,6 @@ LABELS = {
     "matmul": "matrix products below peak",
     "attention": "attention below peak",
     "memory_bound": "memory-bound kernels",
-    "uneven": "uneven stages",
     "recompute": "recompute",
     "tensor_comm": "tensor-parallel communication",
     "context_comm": "context-parallel communication",
@@ -29,6 +27,7 @@ LABELS = {
     "launch": "kernel launches",
     "pipeline_comm": "pipeline sends",
     "bubble": "pipeline bubble",
+    "imbalance": "uneven stages",
     "data_comm": "data-parallel communication",
     "optimizer": "optimizer",
 }
@@ -53,25 +52,22 @@ class Loss:
 def losses(costs: Costs) -> dict[str, float]:
     """Seconds of one plan's step by LABELS; they add up to the step.
 
-        matmul = seconds of GEMMs x (mean rank / slowest rank) - their model FLOPs / peak
+        matmul = seconds of GEMMs, mean over the ranks - their model FLOPs / peak
 
     and alike for attention. MFU counts attention over the whole window, so what a causal mask
     saves is a gain (`causal`, negative); stacks that materialise scores do not save it.
     """
     costs = costs.one()
     seconds, compute = dict(costs.seconds), costs.compute_seconds
-    again, useful = compute["recompute"], seconds.pop("compute") - compute["recompute"]
-    ranks = by_stage(costs)["seconds"]
-    even = float(ranks.mean() / ranks.max())
+    del seconds["compute"]
     ideal, attention, skipped = _ideal(costs)
     return {
         "ideal": ideal,
         "causal": -skipped,
-        "matmul": compute["matmul"] * even - (ideal - attention),
-        "attention": compute["attention"] * even - (attention - skipped),
-        "memory_bound": compute["memory_bound"] * even,
-        "uneven": useful * (1 - even),
-        "recompute": again,
+        "matmul": compute["matmul"] - (ideal - attention),
+        "attention": compute["attention"] - (attention - skipped),
+        "memory_bound": compute["memory_bound"],
+        "recompute": compute["recompute"],
         **seconds,
     }
 

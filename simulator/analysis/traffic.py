@@ -19,7 +19,7 @@ from ..plan.plan import Plan
 from ..plan.sync_policy import SyncPolicy, policy_of
 from ..plan.values import spell
 from ..step import gradient_exchange
-from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, Rate
+from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, STALE, Rate, staleness
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..step.plan_groups import PlanGroup
@@ -41,6 +41,12 @@ class Traffic:
     mixing: Mixing | None
     """How gossip averages; None where averages are exact."""
 
+    @property
+    def staleness(self) -> float:
+        """Updates by others, and one of its own, that a gradient's weights lack; 0 where replicas
+        wait for each other."""
+        return float(staleness(self.replicas)) if self.policy.stale else 0.0
+
     def record(self) -> dict[str, float]:
         """As JSON holds it."""
         out = {
@@ -49,6 +55,8 @@ class Traffic:
             "messages": self.messages,
             "server_bytes": self.server_bytes,
         }
+        if self.policy.stale:
+            out["staleness"] = self.staleness
         if self.mixing:
             out["spectral_gap"] = self.mixing.spectral_gap
             out["graph_period"] = self.mixing.period
@@ -157,6 +165,11 @@ def _of_policy(task: Task, found: Traffic) -> list[str]:
             f"{format_bytes(found.server_bytes)} each a step and keeping the optimizer state; the "
             "update there is taken to be free"
         )
+    if policy.stale:
+        out.append(
+            f"nobody waits: gradients are of weights {found.staleness:.4g} updates old, one of "
+            "every worker"
+        )
     if policy.period > 1:
         out.append("optimizer states are not averaged")
     if policy.compression:
@@ -181,6 +194,8 @@ def rate_of(policy: SyncPolicy) -> Rate:
     """The published rate behind the iterations of a policy."""
     if policy.compression:
         return COMPRESSED[policy.compression]
+    if policy.stale:
+        return STALE
     return COOPERATIVE if policy.apart else AVERAGED
 
 

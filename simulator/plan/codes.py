@@ -53,6 +53,8 @@ class Sync(IntEnum):
     """Every replica averages its weights with its neighbours' in a graph."""
     HIERARCHICAL_GOSSIP = 7
     """Exact averages inside a fast domain, gossip between domains."""
+    ASYNCHRONOUS_PARAMETER_SERVER = 8
+    """Sharded servers that nobody waits for: gradients up and weights down beside compute."""
 
 
 def gossips(sync: Any) -> Any:
@@ -62,7 +64,8 @@ def gossips(sync: Any) -> Any:
 
 def through_servers(sync: Any) -> Any:
     """Whether gradients and weights go through parameter servers."""
-    return (sync == Sync.PARAMETER_SERVER) | (sync == Sync.SHARDED_PARAMETER_SERVER)
+    synchronous = (sync == Sync.PARAMETER_SERVER) | (sync == Sync.SHARDED_PARAMETER_SERVER)
+    return synchronous | (sync == Sync.ASYNCHRONOUS_PARAMETER_SERVER)
 
 
 def all_reduces(sync: Any) -> Any:

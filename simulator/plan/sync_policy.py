@@ -35,6 +35,11 @@ class SyncPolicy(NamedTuple):
         return bool(gossips(self.sync)) or self.period > 1
 
     @property
+    def stale(self) -> bool:
+        """Gradients are of weights that other workers have moved on from."""
+        return self.sync == Sync.ASYNCHRONOUS_PARAMETER_SERVER
+
+    @property
     def all_reduces(self) -> bool:
         """Gradients are all-reduced every step in full: the way of every other part of the code."""
         return self.sync == Sync.ALL_REDUCE and self.period == 1 and not self.compression

@@ -174,7 +174,7 @@ _ENDS = {
 }
 
 
-def _uneven(costs: Costs, plan: Plan, share: str) -> str:
+def _imbalance(costs: Costs, plan: Plan, share: str) -> str:
     place = Placement(int(placement(plan.schedule)))
     layers = layers_per_rank(costs.task, plan)
     held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
@@ -191,7 +191,7 @@ _SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
     "data_comm": _data,
     "expert_comm": _expert,
     "host_comm": _host,
-    "uneven": _uneven,
+    "imbalance": _imbalance,
 }
 
 

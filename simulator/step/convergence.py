@@ -57,6 +57,12 @@ COOPERATIVE = Rate(
     "smooth non-convex loss, bounded variance, workers draw from the same data",
     "Wang and Joshi 2021, Cooperative SGD, theorem 1; Koloskova et al. 2020, theorem 2",
 )
+STALE = Rate(
+    "iterations from v / (n e^2) + (1 + T) / (n e), each of n updates by one worker, T = n of them "
+    "between the weights of a gradient and its update: smooth non-convex loss, bounded variance, "
+    "workers draw from the same data and are equally fast",
+    "Koloskova et al. 2022, Sharper convergence guarantees for asynchronous SGD, theorem 8",
+)
 _BOUNDED = "gradients bounded by the standard deviation of a worker's noise"
 COMPRESSED = {
     Compression.QSGD: Rate(
@@ -96,6 +102,24 @@ def averaged(workers: Column, variance: Column, accuracy: float) -> Terms:
     """
     noise = variance / (workers * accuracy**2)
     return Terms(noise, 0.0 * noise, 1 / accuracy)
+
+
+def stale(workers: Column, variance: Column, accuracy: float) -> Terms:
+    """Iterations of n updates each, where weights are n updates old: one of every worker.
+
+        (v / e^2 + (1 + T) / e) / n,    T = n
+
+    Source: Koloskova et al. 2022 (STALE).
+    """
+    exact = averaged(workers, variance, accuracy)
+    old = staleness(workers) / (workers * accuracy)
+    return exact._replace(disagreement=old, descent=1 / (workers * accuracy))
+
+
+def staleness(workers: Column) -> Column:
+    """Updates between the weights that a gradient was computed with and its own: one of every
+    worker that is as fast, its own last one too, since it fetches while it computes."""
+    return workers
 
 
 def cooperative(

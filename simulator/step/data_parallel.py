@@ -158,6 +158,9 @@ def seconds(
     if policy.apart:
         out[:] = _apart(sync.all_reduce[WHOLE], stages, policy, task.software.contention)
         return out + stages.end_sync
+    if policy.stale:
+        out[:] = _beside_compute(sync.all_reduce[WHOLE], stages, task.software.contention)
+        return out + stages.end_sync
     for zero in zeros:
         software = task.software
         contention = software.fsdp_contention if zero == 3 else software.contention
@@ -203,6 +206,14 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
     hidden = exposed(times, window, np.zeros(times.shape), contention)
     shown = np.array([times - s.backward_before, hidden]).max(axis=1)
     out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
+    return out
+
+
+def _beside_compute(times: Value, s: Stages, contention: float) -> Value:
+    """An exchange with servers that nobody waits for: it shows where it takes longer than the
+    compute of a step [skeleton]. Source: Dean et al. 2012 (Downpour SGD), section 4.1."""
+    window = s.micro_batches * (s.forward + s.backward)
+    out: Value = exposed(times, window, np.zeros(times.shape), contention).max(axis=0)
     return out
 
 

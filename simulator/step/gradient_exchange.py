@@ -26,11 +26,16 @@ from ..plan.plan import Plan
 from ..plan.sync_policy import SyncPolicy
 from ..task import Task
 
+MASTER_BYTES = 4
+"""Bytes of the fp32 copy of a weight, which a recipe may keep beside others (fp16: a gradient)."""
+
 
 def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:
-    """Bytes a parameter in full: a weight where weights are averaged, else a gradient."""
+    """Bytes a parameter in full: of a gradient or, where weights are averaged, of the weight that
+    the optimizer updates, which is the fp32 master where there is one."""
     gradient = task.software.reduce_bytes or recipe.gradient
-    return float(recipe.weight if policy.apart else gradient)
+    updated = MASTER_BYTES if recipe.master else recipe.weight
+    return float(updated if policy.apart else gradient)
 
 
 def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:

@@ -43,7 +43,9 @@ COMMUNICATION = {
     "launch": Cost.LAUNCH,
 }
 """The other parts of a micro-batch; an optimizer on the host adds to host_comm once a step."""
-PARTS = ("compute", *COMMUNICATION, "pipeline_comm", "bubble", "data_comm", "optimizer")
+AFTER = ("pipeline_comm", "bubble", "imbalance", "data_comm", "optimizer")
+"""Those that a pipeline and a step add."""
+PARTS = ("compute", *COMMUNICATION, *AFTER)
 """Parts of a step; they add up to step_seconds."""
 
 
@@ -129,6 +131,8 @@ class PlanGroup:
         if policy.compression:
             how = (policy.compression, dp, variance, accuracy)
             return convergence.compressed(*how, policy.levels, policy.kept_per_thousand)
+        if policy.stale:
+            return convergence.stale(dp, variance, accuracy)
         if not policy.apart:
             return convergence.averaged(dp, variance, accuracy)
         period, second = gradient_exchange.averaging(task, policy, self.plans)
@@ -204,8 +208,22 @@ class PlanGroup:
         return out
 
     def part(self, cost: Cost) -> Value:
-        """Seconds of one part of the slowest rank's micro-batches over the step."""
-        out: Value = (self.stages.micro_batches * self.stages.parts[cost])[self.skeleton]
+        """Seconds of one part of a step's micro-batches, mean over the pipeline ranks."""
+        return self._mean(self.stages.parts[cost])
+
+    def imbalance(self) -> Value:
+        """Seconds that the slowest rank works longer than the mean rank.
+
+        m (t_max - sum_i t_i / p)
+        """
+        both = self.stages.forward + self.stages.backward
+        return self._mean(both.max(axis=0) - both)
+
+    def _mean(self, micro_batch: Value) -> Value:
+        """Seconds of a step from those per micro-batch [class, skeleton], mean over the ranks."""
+        s = self.stages
+        mean = (micro_batch * s.ranks_alike).sum(axis=0) / s.ranks_alike.sum(axis=0)
+        out: Value = (s.micro_batches * mean)[self.skeleton]
         return out
 
     def seconds(self, name: str) -> Value:
@@ -217,6 +235,8 @@ class PlanGroup:
             return self.part(COMMUNICATION[name])
         if name == "bubble":
             return self.stages.idle[self.skeleton]
+        if name == "imbalance":
+            return self.imbalance()
         if name == "optimizer":
             return self.optimizer_step()
         return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()

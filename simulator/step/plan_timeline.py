@@ -46,7 +46,7 @@ class PlanTimeline:
     pending: Value
     """Those of them that a weight gradient alone still needs [stage]."""
     tensor_share: float
-    """Share of a pass that is exposed tensor-parallel communication (slowest rank)."""
+    """Share of a pass that is exposed tensor-parallel communication, mean over the ranks."""
     host_share: float
     """The same of copies of activations to and from the host."""
     data_comm: float

@@ -42,7 +42,7 @@ class Stages:
     virtual: Value
     weights: Weights
     parts: Value
-    """Seconds per micro-batch by kind of the slowest rank [part, skeleton]."""
+    """Seconds per micro-batch by kind [part, class, skeleton]."""
     slowest: Value
     """Seconds per micro-batch of the slowest rank."""
     idle: Value
@@ -150,7 +150,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         ranks=pp,
         virtual=sizes.v,
         weights=ranks.weights,
-        parts=stage[SECONDS, slow, rows],
+        parts=stage[SECONDS],
         slowest=slowest,
         idle=_idle(task, plans, sizes, ranks, slow, usual),
         hop=ranks.hop,

@@ -57,12 +57,16 @@ def seconds_of(policy, size=1e6, element=4.0, gpus=4):
     [
         (SyncPolicy(), BF16, 4),
         (SyncPolicy(), FP16, 2),
-        (SyncPolicy(sync=Sync.GOSSIP), BF16, 2),
-        (SyncPolicy(period=4), BF16, 2),
+        (SyncPolicy(sync=Sync.GOSSIP), BF16, 4),
+        (SyncPolicy(period=4), BF16, 4),
+        (SyncPolicy(sync=Sync.GOSSIP), FP16, 4),
+        (SyncPolicy(period=4), RECIPES[Precision.PURE_BF16], 2),
+        (SyncPolicy(period=4), RECIPES[Precision.MIXED], 4),
     ],
 )
 def test_gradients_are_reduced_and_weights_averaged(policy, recipe, expected):
-    """A gradient of the recipe; a weight in 16 bits where replicas take steps of their own."""
+    """A gradient of the recipe; where replicas take steps of their own, the weight that the
+    optimizer updates: the fp32 master of a 16-bit weight, where it keeps one."""
     assert element_bytes(task(), recipe, policy) == expected
 
 

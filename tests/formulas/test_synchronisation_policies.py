@@ -182,11 +182,11 @@ BF16, FP16, FP32 = (RECIPES[p] for p in (Precision.BF16, Precision.FP16, Precisi
 
 def test_element_bytes():
     """A gradient: fp32 beside bf16 weights, 16 bits beside fp16 ones (Megatron-Core's table), or
-    what the stack reduces; a weight where weights are averaged."""
+    what the stack reduces; a master weight where weights are averaged."""
     assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy()) == 4
     assert gradient_exchange.element_bytes(task(), FP16, SyncPolicy()) == 2
     assert gradient_exchange.element_bytes(task(reduce_bytes=2.0), BF16, SyncPolicy()) == 2
-    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy(period=4)) == 2
+    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy(period=4)) == 4
     assert gradient_exchange.element_bytes(task(reduce_bytes=8.0), FP32, gossip(Topology.RING)) == 4
 
 

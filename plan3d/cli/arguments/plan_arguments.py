@@ -35,6 +35,7 @@ MACHINE = (
     "memory",
     "network_latency",
     "latency_per_node",
+    "gpus_per_adapter",
     "network",
     "expert_imbalance",
 )

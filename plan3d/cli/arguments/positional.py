@@ -77,6 +77,8 @@ def placed(args: argparse.Namespace) -> None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
         read = whole(word, place.name.upper()) if place is GPUS else word
         setattr(args, place.name, read)
+    if getattr(args, "widths", None) is not None:
+        return
     if args.verb != "explain" or args.file is None:
         check_complete(args, NEEDED)
 

@@ -13,6 +13,7 @@ from plan3d.simulator.base.units import format_bytes, format_count, format_secon
 from ..arguments import task_arguments
 from ..options.options import OPTIONS
 from ..screen.output import Progress, Screen, print_json
+from . import tensor_partition
 
 if TYPE_CHECKING:
     from plan3d.simulator.analysis.textbook import Row
@@ -23,6 +24,7 @@ bytes, activations, one GPU's share, training time and utilisation.
   plan3d textbook gpt3-175b a100-80gb-sxm 1024
   plan3d textbook llama-3.1-70b h100-sxm 512 --tokens 15T
   plan3d textbook gpt3-175b a100-80gb-sxm 1024 --tokens 300B --took 34days
+  plan3d textbook llama-3.1-70b h100-sxm 64 --partition 8
 
 N parameters, l layers, h hidden, s sequence, a heads, b sequences,
 v vocabulary, T tokens, n GPUs, F peak FLOP/s, U utilisation, t time."""
@@ -30,6 +32,8 @@ v vocabulary, T tokens, n GPUs, F peak FLOP/s, U utilisation, t time."""
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Print every formula with both values; NoFeasiblePlanError where no plan fits."""
+    if args.partition is not None or args.widths is not None:
+        return tensor_partition.run(args)
     known = {option.name: None for option in OPTIONS}
     task = task_arguments.task_of(argparse.Namespace(**{**known, **vars(args)}))
     tokens = task_arguments.tokens_of(args, task.model)
@@ -42,7 +46,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     trained = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
-    found = rows(task, best, trained, args.took)
+    found = rows(task, best, trained, args.took, args.full_recompute)
     if args.json:
         from ..screen import views
 

@@ -114,6 +114,7 @@ def _measure(args: argparse.Namespace) -> int:
             suites=args.suite,
             device=args.device,
             quick=args.quick,
+            cold=args.cold_cache,
             limit_seconds=args.limit_seconds,
             say=(lambda text: None) if args.quiet else measuring.progress_line,
         )

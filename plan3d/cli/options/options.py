@@ -196,6 +196,24 @@ OPTIONS = (
         help="what a run of these tokens took, such as 34days: adds its utilisation",
     ),
     Option(
+        flag="--full-recompute",
+        verbs=TEXTBOOK,
+        help="count 8 T N, which full recompute takes, where 6 T N is usual",
+    ),
+    Option(
+        flag="--partition",
+        value="N",
+        verbs=TEXTBOOK,
+        read=whole,
+        help="instead: the cheapest way to split each product of a layer over N ranks",
+    ),
+    Option(
+        flag="--widths",
+        value="H1,H2,..",
+        verbs=TEXTBOOK,
+        help="with --partition and no model: products of these widths, in ring units",
+    ),
+    Option(
         flag="--price",
         value="P",
         read=positive,

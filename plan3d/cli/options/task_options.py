@@ -180,6 +180,13 @@ TASK_OPTIONS = (
         help="of the network, for one GPU in one direction, such as 200Gb/s",
     ),
     Option(
+        flag="--gpus-per-adapter",
+        value="N",
+        verbs=PREDICTING,
+        read=whole,
+        help="GPUs that share a network adapter, which one of them may use alone",
+    ),
+    Option(
         flag="--intra-node-bandwidth",
         value="RATE",
         verbs=PREDICTING,

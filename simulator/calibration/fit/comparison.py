@@ -27,6 +27,7 @@ from .fit import kernel_subjects, key_of, tabled_seconds
 from .layer_times import both_passes, modelled_layers, table_sizes, whole_rows
 from .robust import Constant, Fit, Subject, errors, folds_of, groups_of
 from .subjects_collective import fast_subjects, network_subjects
+from .subjects_host import host_subjects
 from .subjects_training import SECTION, launches, training_subjects
 from .whole_steps import STACK, predicted_steps
 
@@ -50,6 +51,7 @@ def compare(
         *training_subjects(table, cluster.accelerator),
         *fast_subjects(table, cluster),
         *network_subjects(table, cluster),
+        *host_subjects(table, cluster),
         *_launches(table, cluster.accelerator, software),
         *_layers(table, cluster, software),
         *_steps(table, Cluster.profile(profile, gpus=1), software_profile(stack or STACK)),

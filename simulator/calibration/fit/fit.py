@@ -19,16 +19,17 @@ from ...hardware.software_stack import DEFAULT_SOFTWARE
 from ...operators import kernel_times
 from ...runs.published_runs import PublishedRun
 from ..readers.measurements import Measurements, usable
-from . import layer_times
+from . import layer_times, measured_gpu
 from .layer_times import Compare
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import attention_subjects, gemm_subjects, memory_subjects
 from .subjects_collective import fast_subjects, network_subjects
+from .subjects_host import host_subjects
 from .subjects_link import fit_links, followers
 from .subjects_training import SECTION, layer_floor, training_subjects
 
 UNUSED = {
-    "host copies (offload is not modelled)": ("copy", ""),
+    "products beside collectives (what overlap costs is a stack's number)": ("contention", ""),
     "kernel sums of traces (they do not say of which shapes)": ("trace", ""),
     "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
     "single launches (a layer's are used)": ("launch", "kernel_eager"),
@@ -67,11 +68,13 @@ def fit(
     CalibrationError where nothing can be fitted, or a link cannot; another part that cannot is
     noted.
     """
-    table = usable(table, gpu)
+    table, apart = _alone_and_warm(usable(table, gpu))
     machine = Cluster.profile(base, nodes=1)
+    measured_gpu.check(table.gpus(), base, machine)
     cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
     fits = [*linked, *fits]
+    notes += apart
     if len(table.where(suite="training")):
         notes.append(_STEPS)
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
@@ -94,6 +97,17 @@ def fit(
         gpu=", ".join(table.gpus()),
         layers=layers,
     )
+
+
+def _alone_and_warm(table: Measurements) -> tuple[Measurements, list[str]]:
+    """Rows of one group and of caches as they are, and notes on the others: no constant is of
+    several groups at once, and a step's kernels find some of their operands in the caches."""
+    several, cold = table.number("groups") > 1, table.number("cold_cache") > 0
+    told = {"several groups at once": several, "emptied caches": cold & ~several}
+    notes = [
+        f"{int(n)} rows of {what} are not fitted" for what, at in told.items() if (n := at.sum())
+    ]
+    return table.take(~(several | cold)), notes
 
 
 def _layers(
@@ -122,6 +136,10 @@ def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
         _try(subject, fits, notes)
     for subject in training_subjects(table, with_gemms(cluster.accelerator, fits)):
         _try(subject, fits, notes)
+    for subject in host_subjects(table, cluster):
+        _try(subject, fits, notes)
+    if cluster.host is None and len(table.where(suite="copy")):
+        notes.append("host copies: the base has no [host]")
     for subject in fast_subjects(table, cluster):
         _try(subject, fits, notes)
     for subject in network_subjects(table, _with_fast(cluster, fits)):

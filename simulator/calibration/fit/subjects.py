@@ -50,7 +50,7 @@ def _forward(table: Measurements, dtype: str) -> Measurements:
 def _gemm(rows: Measurements, width: str, dtype: str, accelerator: Accelerator) -> Subject:
     """t = t0 + [(2 m n k / (eta P))^q + (bytes / (beta BW))^q]^(1/q)."""
     name = f"GEMM {dtype}"
-    m, n, k = (_sizes(rows, column, name) for column in ("m", "n", "k"))
+    m, n, k = (sizes_of(rows, column, name) for column in ("m", "n", "k"))
     batch = np.nan_to_num(rows.number("batch"), nan=1.0)
     flops, seconds = 2 * m * n * k * batch, rows.number("seconds")
     moved = FORMATS[dtype].moved(m, n, k) * batch
@@ -91,7 +91,9 @@ def attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator
     back = table.text("op") == "backward"
     if not len(table) or back.all():
         return
-    b, a, d, s = (_sizes(table, c, "attention") for c in ("batch", "heads", "head_dim", "sequence"))
+    b, a, d, s = (
+        sizes_of(table, c, "attention") for c in ("batch", "heads", "head_dim", "sequence")
+    )
     dtype = str(table.text("dtype")[0]) or "bf16"
     peak, seconds = peak_of(accelerator, dtype), table.number("seconds")
     work = 4 * b * a * d * s * (s / 2)
@@ -124,7 +126,7 @@ def memory_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Su
     table = table.take(~np.char.endswith(table.text("op"), "backward"))
     if not len(table):
         return
-    moved = _sizes(table, "bytes", "memory-bound kernels")
+    moved = sizes_of(table, "bytes", "memory-bound kernels")
     bandwidth, seconds = accelerator.memory_bandwidth, table.number("seconds")
 
     def predict(c: Constants) -> Value:
@@ -163,7 +165,7 @@ def check_rate(name: str, rates: Value, peak: float, accelerator: Accelerator) -
         )
 
 
-def _sizes(rows: Measurements, column: str, name: str) -> Value:
+def sizes_of(rows: Measurements, column: str, name: str) -> Value:
     """A column that every row must fill with a positive number."""
     values = rows.number(column)
     bad = ~(values > 0)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from .timing import Bench, Call, time_call
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,31 @@ class Case:
 
 Suite = Callable[[bool], Iterator[Case]]
 """Cases of a suite; True for the quick ones."""
+
+
+def by_value(series: Sequence[Sequence[Item]]) -> list[Item]:
+    """The items of several ordered series, coarse before fine: the first and every fourth part of
+    each, then those half-way between, and so on; series in their order.
+
+    >>> by_value([[0, 1, 2, 3, 4, 5, 6, 7, 8], ["a", "b"]])
+    [0, 2, 4, 6, 8, 'a', 'b', 1, 3, 5, 7]
+    """
+    ranked = [
+        (_level(at, len(items)), which, at)
+        for which, items in enumerate(series)
+        for at in range(len(items))
+    ]
+    return [series[which][at] for _, which, at in sorted(ranked)]
+
+
+def _level(at: int, length: int) -> int:
+    """0 for about every fourth part of a series, then halved."""
+    step, level = 1, 0
+    while 4 * (2 * step) <= length:
+        step *= 2
+    while at % step:
+        step, level = step // 2, level + 1
+    return level
 
 
 def timed(

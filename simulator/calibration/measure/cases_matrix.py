@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from .cases import Case, timed
-from .timing import Bench, Call, PowerLog, summary
+from .timing import Bench, Call, summary
 
 MODELS = (
     (2048, 2048, 5632, True),
@@ -77,7 +77,7 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
 
 
 def sustained(quick: bool) -> Iterator[Case]:
-    """The same in a loop of 10 s, when clocks have settled, with clock and power."""
+    """The same in a loop of 10 s, when clocks have settled."""
     for m, n, k in [(64, 96, 64)] if quick else LOOPED:
         yield Case(
             suite="sustained",
@@ -97,11 +97,10 @@ def _loop(call: Call, bench: Bench) -> Mapping[str, float]:
 
     calls = max(1, round(0.05 / time_call(call, bench).median))
     began, seconds = time.perf_counter(), []
-    with PowerLog() as log:
-        while (now := time.perf_counter()) - began < bench.sustained_seconds:
-            _repeat(call, calls, bench.device)
-            seconds.append((time.perf_counter() - now) / calls)
-    return {**summary(seconds[len(seconds) // 2 :]).columns(), **log.columns()}
+    while (now := time.perf_counter()) - began < bench.sustained_seconds:
+        _repeat(call, calls, bench.device)
+        seconds.append((time.perf_counter() - now) / calls)
+    return summary(seconds[len(seconds) // 2 :]).columns()
 
 
 def _repeat(call: Call, calls: int, device: str) -> None:

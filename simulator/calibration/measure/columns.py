@@ -30,10 +30,14 @@ SHAPE = (
     "elements",
     "ranks",
     "nodes",
+    "groups",
     "bytes",
+    "cold_cache",
 )
 """Sizes of the work; those of a GEMM are of its forward, Y[m, n] = X[m, k] W[k, n]. `batch` is a
-micro-batch; `recompute` is 1 where every layer is run again in the backward pass, else 0."""
+micro-batch; `recompute` is 1 where every layer is run again in the backward pass, else 0. `groups`
+are process groups that communicate at once, each on ranks of its own; `cold_cache` is 1 where the
+caches are emptied before every call."""
 RESULT = (
     "seconds",
     "seconds_min",
@@ -45,10 +49,15 @@ RESULT = (
     "reserved_bytes",
     "clock_hz",
     "power_watts",
+    "from_graph",
 )
-"""`seconds` is the median; memory is the peak of one GPU."""
-ORIGIN = ("gpu", "driver", "torch", "date", "source")
-COLUMNS = (*KIND, *SHAPE, *RESULT, *ORIGIN)
+"""`seconds` is the median; memory is the peak of one GPU; clock and power are medians while the
+case runs, of several ranks the slowest clock and the largest power. `from_graph` is 1 where the
+calls were replayed from a CUDA graph."""
+REMARKS = ("throttled",)
+"""`throttled`: what held the clock down while the case ran, as nvidia-smi's bits."""
+ORIGIN = ("gpu", "driver", "torch", "nccl", "environment", "date", "source")
+COLUMNS = (*KIND, *SHAPE, *RESULT, *REMARKS, *ORIGIN)
 NUMBERS = (*SHAPE, *RESULT)
 IDENTITY = (*KIND, *SHAPE, "gpu", "torch")
 """A row with the same values here has been measured already."""

@@ -15,7 +15,7 @@ import importlib.util
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def measure(
     suites: Sequence[str] = (),
     device: str = "auto",
     quick: bool = False,
+    cold: bool = False,
     limit_seconds: float | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, int]:
@@ -44,31 +45,36 @@ def measure(
 
     ValueError for a suite or device there is not. Under torchrun only rank 0 has counts.
     """
-    from .cases_collective import under_torchrun
-    from .suites import SUITES
+    from .measure_ranks import measure_ranks, under_torchrun
+    from .suites import SEVERAL, SUITES
     from .timing import Bench
 
     unknown = [name for name in suites if name not in SUITES]
     if unknown:
         raise ValueError(f"unknown suite {unknown[0]!r}; known: {', '.join(SUITES)}")
-    bench, end = Bench(_device(device), quick), time.monotonic() + (limit_seconds or math.inf)
+    bench = Bench(_device(device), quick, cold)
+    end = time.monotonic() + (limit_seconds or math.inf)
     if under_torchrun():
-        from .measure_ranks import measure_ranks
+        alone = set(suites) - set(SEVERAL)
+        if alone:
+            raise ValueError(
+                f"under torchrun --suite {' and '.join(SEVERAL)} are measured, not {min(alone)}"
+            )
+        return measure_ranks(out, suites or SEVERAL, bench, end, say)
+    shared = set(suites) & set(SEVERAL)
+    if shared:
+        raise ValueError(f"--suite {min(shared)} needs several processes: start it with torchrun")
+    return _measure_one(out, _cases(suites, quick), bench, end, say)
 
-        if set(suites) - {"collective"}:
-            raise ValueError("under torchrun only --suite collective is measured")
-        return measure_ranks(out, bench, end, say)
-    if "collective" in suites:
-        raise ValueError("--suite collective needs several processes: start it with torchrun")
-    return _measure_one(out, list(_cases(suites, quick)), bench, end, say)
 
-
-def _cases(suites: Sequence[str], quick: bool) -> Iterator[Case]:
+def _cases(suites: Sequence[str], quick: bool) -> list[Case]:
+    """Cases of the suites asked for, the most valuable first: a few of every suite, then those
+    between them, so that a limit of time cuts detail and no suite."""
+    from .cases import by_value
     from .suites import suites as known
 
-    for name, suite in known().items():
-        if not suites or name in suites:
-            yield from suite(quick)
+    chosen = [suite for name, suite in known().items() if not suites or name in suites]
+    return by_value([list(suite(quick)) for suite in chosen])
 
 
 def _measure_one(
@@ -82,6 +88,7 @@ def _measure_one(
     counts = {"measured": 0, "skipped": 0, "left": 0, "known": 0}
     for number, case in enumerate(cases, 1):
         what = {"suite": case.suite, "op": case.op, "dtype": case.dtype, **case.shape, **origin}
+        what |= {"cold_cache": 1} if bench.cold else {}
         if what in rows:
             counts["known"] += 1
         elif time.monotonic() > end:
@@ -98,9 +105,11 @@ def _one(
 ) -> str:
     """Run one case and store it; what it took, '' where it did not run."""
     from .recording import rounded
+    from .timing import PowerLog
 
     try:
-        result = case.run(bench)
+        with PowerLog(bench.device) as log:
+            result = case.run(bench)
     except FAILURES as error:
         skipped.append({**what, "note": " ".join(str(error).split())[:200]})
         return ""
@@ -109,7 +118,7 @@ def _one(
             import torch
 
             torch.cuda.empty_cache()
-    rows.append({**what, **rounded(result)})
+    rows.append({**what, **rounded({**result, **log.columns()})})
     return f"{result['seconds'] * 1e6:.4g} us"
 
 
@@ -133,7 +142,13 @@ def declare(parser: Any) -> None:
     )
     parser.add_argument("--device", default="auto", metavar="D", help="auto (default), cuda or cpu")
     parser.add_argument(
-        "--limit-seconds", type=float, metavar="T", help="start no case after T seconds"
+        "--limit-seconds",
+        type=float,
+        metavar="T",
+        help="start no case after T seconds; the most valuable come first",
+    )
+    parser.add_argument(
+        "--cold-cache", action="store_true", help="empty the caches before every call"
     )
     parser.add_argument("--quick", action="store_true", help="tiny shapes: a test of the code")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -158,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             suites=args.suite,
             device=args.device,
             quick=args.quick,
+            cold=args.cold_cache,
             limit_seconds=args.limit_seconds,
             say=(lambda text: None) if args.quiet else progress_line,
         )

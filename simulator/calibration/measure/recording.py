@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +20,24 @@ def open_files(out: Path) -> tuple[RowFile, RowFile]:
     return RowFile(out / "measurements.csv", COLUMNS), RowFile(notes, (*IDENTITY, "note"))
 
 
-def rounded(result: Mapping[str, float]) -> dict[str, str]:
+def rounded(result: Mapping[str, float | str]) -> dict[str, str]:
     """Results with six digits."""
-    return {name: f"{value:.6g}" for name, value in result.items()}
+    return {
+        name: value if isinstance(value, str) else f"{value:.6g}" for name, value in result.items()
+    }
+
+
+SETTINGS = ("NCCL_", "RCCL_", "FI_", "UCX_", "CUDA_DEVICE_MAX_CONNECTIONS")
+"""How variables begin that change what a collective does."""
+
+
+def communication_of(device: str) -> dict[str, str]:
+    """Version of NCCL, and the settings that it was given."""
+    import torch
+
+    version = torch.cuda.nccl.version() if device == "cuda" else ()
+    given = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)]
+    return {"nccl": ".".join(map(str, version)), "environment": " ".join(given)}
 
 
 def origin_of(device: str) -> dict[str, str]:

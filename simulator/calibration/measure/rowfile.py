@@ -1,4 +1,4 @@
-"""Rows that survive an interruption: appended one by one, old ones kept."""
+"""Rows that survive an interruption: appended one by one, old ones kept. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...base.csv_files import parse_csv
-from ...base.files import read_text
 from .columns import COLUMNS, IDENTITY
 
 Row = Mapping[str, object]
@@ -23,10 +21,10 @@ class RowFile:
         self.done: set[tuple[str, ...]] = set()
         text = _whole_lines(path)
         if text:
-            table = parse_csv(text, str(path))
-            if tuple(table.header) != columns:
+            table = csv.DictReader(text.splitlines(), restval="")
+            if tuple(table.fieldnames or ()) != columns:
                 raise ValueError(f"{path} has other columns: choose another folder")
-            self.done.update(map(identity, table.records(str(path))))
+            self.done.update(map(identity, table))
         else:
             path.write_text(",".join(columns) + "\n", encoding="utf-8")
 
@@ -52,7 +50,7 @@ def _whole_lines(path: Path) -> str:
     """The text of a file without a last line that an interruption cut short."""
     if not path.exists():
         return ""
-    text = read_text(path)
+    text = path.read_text(encoding="utf-8")
     end = text.rfind("\n") + 1
     if end < len(text):
         path.write_text(text[:end], encoding="utf-8")

@@ -19,8 +19,11 @@ SUITES = (
     "copy",
     "sustained",
     "collective",
+    "contention",
 )
-"""Names of the suites; 'collective' needs several processes (torchrun)."""
+"""Names of the suites."""
+SEVERAL = ("collective", "contention")
+"""Those that need several processes (torchrun)."""
 
 
 def suites() -> dict[str, Suite]:

@@ -7,6 +7,7 @@ replayed from a CUDA graph, so that the CPU does not set the pace.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import statistics
 import subprocess
@@ -22,6 +23,8 @@ BATCH_SECONDS = 2e-3
 """A batch of calls lasts at least this long, which makes event resolution (0.5 us) negligible."""
 MOST_CALLS = 200
 FEWEST_BATCHES = 5
+COLD_BYTES = 512 * 2**20
+"""Bytes written to empty the caches: the L2 of a B200 has 126 MB, the cache of an MI300X 256."""
 SMI_PERIOD = 0.2
 """Seconds between two readings of clock and power."""
 
@@ -33,6 +36,8 @@ class Bench:
     device: str
     quick: bool = False
     """Tiny shapes and few repeats: shows that everything runs, measures nothing."""
+    cold: bool = False
+    """Empty the caches before every call."""
 
     @property
     def budget(self) -> float:
@@ -75,7 +80,9 @@ def time_call(call: Call, bench: Bench, *, graph: bool = False) -> Timing:
         call()
     once = max(batch_seconds(call, 1, bench.device), 1e-7)
     calls = max(1, min(MOST_CALLS, round(BATCH_SECONDS / once)))
-    batch = _graph_of(call, calls) if graph and bench.device == "cuda" else None
+    if bench.cold:
+        return _time_cold(call, bench)
+    batch = graph_of(call, calls) if graph and bench.device == "cuda" else None
     began = time.perf_counter()
     seconds: list[float] = []
     while len(seconds) < FEWEST_BATCHES or time.perf_counter() - began < bench.budget:
@@ -84,6 +91,19 @@ def time_call(call: Call, bench: Bench, *, graph: bool = False) -> Timing:
         else:
             seconds.append(batch_seconds(call, calls, bench.device))
     return summary(seconds, calls)
+
+
+def _time_cold(call: Call, bench: Bench) -> Timing:
+    """Every call alone, after a pass over more memory than the caches hold."""
+    import torch
+
+    size = 2**16 if bench.quick else COLD_BYTES
+    other = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+    began, seconds = time.perf_counter(), []
+    while len(seconds) < FEWEST_BATCHES or time.perf_counter() - began < bench.budget:
+        other.add_(1)
+        seconds.append(batch_seconds(call, 1, bench.device))
+    return summary(seconds)
 
 
 def batch_seconds(call: Call, calls: int, device: str) -> float:
@@ -104,7 +124,7 @@ def batch_seconds(call: Call, calls: int, device: str) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def _graph_of(call: Call, calls: int) -> Call | None:
+def graph_of(call: Call, calls: int) -> Call | None:
     """Replays `calls` calls; None where they cannot be captured."""
     import torch
 
@@ -128,15 +148,18 @@ def _graph_of(call: Call, calls: int) -> Call | None:
 
 @dataclass
 class PowerLog:
-    """Clock and power of GPU 0 while a block runs, from nvidia-smi; empty where there is none."""
+    """Clock, power and throttle bits of this process's GPU while a block runs, from nvidia-smi;
+    empty where there is none."""
 
+    device: str = "cuda"
     clocks_hz: list[float] = field(default_factory=list)
     watts: list[float] = field(default_factory=list)
+    bits: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> PowerLog:
-        if shutil.which("nvidia-smi"):
+        if self.device == "cuda" and shutil.which("nvidia-smi"):
             self._thread = threading.Thread(target=self._read, daemon=True)
             self._thread.start()
         return self
@@ -147,24 +170,49 @@ class PowerLog:
             self._thread.join(timeout=5)
 
     def _read(self) -> None:
-        while not self._stop.wait(SMI_PERIOD):
-            with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-                clock, power = smi("clocks.sm", "power.draw")
-                self.clocks_hz.append(float(clock) * 1e6)
-                self.watts.append(float(power))
+        while True:
+            for reasons in REASONS:
+                with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+                    self.add(smi("clocks.sm", "power.draw", reasons))
+                    break
+            if self._stop.wait(SMI_PERIOD):
+                return
 
-    def columns(self) -> dict[str, float]:
-        """Medians of what was read."""
-        out = {}
+    def add(self, said: list[str]) -> None:
+        """One reading: MHz, watts and bits."""
+        clock, power, bits = said
+        self.clocks_hz.append(float(clock) * 1e6)
+        self.watts.append(float(power))
+        self.bits |= int(bits, 16) & ~IDLE
+
+    def columns(self) -> dict[str, float | str]:
+        """Medians of what was read, and every bit that was set."""
+        out: dict[str, float | str] = {}
         if self.clocks_hz:
             out["clock_hz"] = statistics.median(self.clocks_hz)
+            out["throttled"] = f"{self.bits:#x}"
         if self.watts:
             out["power_watts"] = statistics.median(self.watts)
         return out
 
 
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""What nvidia-smi calls the bits, new drivers first."""
+IDLE = 0x1
+"""The bit of a GPU that does nothing (NVML, nvmlClocksThrottleReasonGpuIdle)."""
+
+
 def smi(*fields: str) -> list[str]:
-    """What nvidia-smi says of the first visible GPU."""
+    """What nvidia-smi says of this process's GPU."""
     query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=5)
+    done = subprocess.run(
+        [*query, *gpu_words()], capture_output=True, text=True, check=True, timeout=5
+    )
     return [part.strip() for part in done.stdout.splitlines()[0].split(",")]
+
+
+def gpu_words() -> list[str]:
+    """The words that name this process's GPU to nvidia-smi, which knows no CUDA_VISIBLE_DEVICES."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    return ["-i", visible[local] if local < len(visible) else str(local)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
-from . import nccl_tests, traces, training_logs
+from . import nccl_tests, prefixes, traces, training_logs
 from .measurements import Measurements, as_rows, joined, read_csv
 from .training_logs import KnownLine
 
@@ -70,9 +70,10 @@ def read(name: str, hints: Hints) -> Measurements:
 def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
     if text.lstrip().startswith("{"):
         return _json_rows(path, _json(path, text), hints)
-    elif nccl_tests.is_text(text):
-        return nccl_tests.read_text(text, hints.said, path.name)
-    elif training_logs.is_log(text):
+    plain = prefixes.without(text)
+    if nccl_tests.is_text(plain):
+        return nccl_tests.read_text(plain, hints.said, path.name)
+    if training_logs.is_log(text):
         return training_logs.read_log(text, hints.known, path.name)
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")
 

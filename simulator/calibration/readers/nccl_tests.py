@@ -93,12 +93,24 @@ def _row(cells: list[str], columns: list[str], run: NcclRun, name: str) -> Itera
     time = next((i for i, column in enumerate(columns) if column in ("time", "cputime")), 0)
     if not time or len(cells) <= time or run.op == "not fitted":
         return
+    if "#wrong" in columns:
+        _check_right(cells[columns.index("#wrong")], cells[0], name)
     try:
         size, seconds = int(cells[0]), float(cells[time]) * 1e-6
     except ValueError:
         return
     if size > 0 and seconds > 0:
         yield _record(run, size, cells[2], seconds, name)
+
+
+def _check_right(wrong: str, size: str, name: str) -> None:
+    """InputError where a result was wrong: what is measured is then no collective. 'N/A' is what
+    a run without checks (-c 0) prints."""
+    if wrong not in ("0", "N/A", "0e+00", "0.0"):
+        raise InputError(
+            f"{name}: {wrong} wrong values at {size} bytes (#wrong): the run is broken, its times "
+            "are not used"
+        )
 
 
 def _record(run: NcclRun, size: int, element: str, seconds: float, name: str) -> Row:
@@ -141,6 +153,7 @@ def read_json(content: Mapping[str, Any], said: Said, name: str) -> list[Row]:
     for entry in content["results"]:
         body = entry.get("out_of_place") or {}
         seconds = float(body.get("time", body.get("cpu_time")) or 0.0) * 1e-6
+        _check_right(f"{float(body.get('nwrong') or 0.0):g}", str(entry["size"]), name)
         if int(entry["size"]) > 0 and seconds > 0:
             rows.append(_record(run, int(entry["size"]), str(entry.get("type")), seconds, name))
     return rows

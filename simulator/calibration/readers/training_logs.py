@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...base.errors import InputError
+from .prefixes import of_one_rank
 
 WARM_UP = 10
 """Iterations dropped: compilation, allocator growth, first collectives."""
@@ -131,9 +132,11 @@ def is_log(text: str) -> bool:
 
 
 def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
-    """One row: median step seconds, tokens and peak memory of a run."""
-    text = _COLOUR.sub("", text)
-    form = next(form for form in FORMATS if SIGNS[form.name] in text)
+    """One row: median step seconds, tokens and peak memory of a run; where a launcher mixed the
+    lines of several ranks, the times of one."""
+    every = _COLOUR.sub("", text)
+    form = next(form for form in FORMATS if SIGNS[form.name] in every)
+    text = of_one_rank(every, SIGNS[form.name])
     batch = known.global_batch or _last(form.batch, text)
     sequence = known.sequence or _last(form.sequence, text)
     tokens = batch * sequence if batch and sequence else None
@@ -151,7 +154,7 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
         row["tokens_per_second_per_gpu"] = statistics.median(_settled(rates, name))
     elif tokens and known.gpus and steps:
         row["tokens_per_second_per_gpu"] = tokens / statistics.median(kept) / known.gpus
-    return [row | _sizes(known, tokens, batch, sequence) | _memory(form, text)]
+    return [row | _sizes(known, tokens, batch, sequence) | _memory(form, every)]
 
 
 def _step_seconds(

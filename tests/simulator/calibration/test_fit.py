@@ -251,7 +251,21 @@ def test_missing_sizes_and_unknown_kinds():
     layer = {"suite": "layer", "op": "forward", "seconds": 1.0}
     assert "0 with a forward" in refused(as_rows([layer], "x"))
     copy = {**layer, "suite": "copy"}
-    assert "no row that a constant is fitted to" in refused(as_rows([copy], "x"))
+    assert "host copies: x row 1 has no positive bytes" in refused(as_rows([copy], "x"))
+    theirs = as_rows([{**layer, "gpu": "AMD Instinct MI300X OAM"}], "x")
+    assert "--base a100-80gb-sxm is of A100: give --base mi300x" in refused(theirs)
+
+
+def test_copies_give_the_link_of_the_host():
+    """16 us and 0.8 of 40 GB/s, either way; a GPU that no profile is of may have any base."""
+    rows = [
+        {"suite": "copy", "op": op, "bytes": size, "seconds": 16e-6 + size / (0.8 * 40e9)}
+        for op in ("host_to_device", "device_to_host")
+        for size in (2**20, 2**24, 2**28, 2**30)
+    ]
+    found = fit(as_rows([{**row, "gpu": "NVIDIA X9000"} for row in rows], "x"), BASE)
+    assert values(found, "host") == pytest.approx({"link_bandwidth": 40e9}, rel=0.02)
+    assert found.fits[0].held_out.median < 0.05
 
 
 def test_a_part_that_cannot_be_fitted_is_noted():

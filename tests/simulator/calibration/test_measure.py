@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import math
 import signal
@@ -15,12 +16,14 @@ import pytest
 
 from plan3d.simulator.calibration.fit.fit import fit
 from plan3d.simulator.calibration.measure import measure as module
-from plan3d.simulator.calibration.measure.cases import Case
+from plan3d.simulator.calibration.measure.cases import Case, by_value
+from plan3d.simulator.calibration.measure.cases_collective import Layout, layouts
+from plan3d.simulator.calibration.measure.cases_collective import cases as collective_cases
 from plan3d.simulator.calibration.measure.columns import COLUMNS, IDENTITY
 from plan3d.simulator.calibration.measure.recording import open_files
 from plan3d.simulator.calibration.measure.rowfile import RowFile
-from plan3d.simulator.calibration.measure.suites import SUITES, suites
-from plan3d.simulator.calibration.measure.timing import Bench, summary, time_call
+from plan3d.simulator.calibration.measure.suites import SEVERAL, SUITES, suites
+from plan3d.simulator.calibration.measure.timing import Bench, PowerLog, summary, time_call
 from plan3d.simulator.calibration.readers.files import read_all
 
 SCRIPT = Path(module.__file__)
@@ -51,8 +54,62 @@ def test_a_file_of_other_columns_is_not_continued(tmp_path):
         RowFile(path)
 
 
+def test_the_script_needs_nothing_of_plan3d():
+    """It is copied to machines where only torch and numpy are installed."""
+    for path in SCRIPT.parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level <= 1, f"{path.name}: {ast.unparse(node)}"
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
+                names = (
+                    [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
+                )
+                for name in names:
+                    root = name.partition(".")[0]
+                    assert root in {*sys.stdlib_module_names, "torch"}, f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize(
+    ("layout", "members", "nodes"),
+    [
+        (Layout(4), [[0, 1, 2, 3]], 1),
+        (Layout(16), [list(range(16))], 2),
+        (Layout(2, 8), [[0, 8]], 2),
+        (Layout(2, 8, 8), [[i, i + 8] for i in range(8)], 2),
+        (Layout(8, 1, 2), [list(range(8)), list(range(8, 16))], 1),
+    ],
+)
+def test_ranks_of_groups_on_two_nodes_of_eight(layout, members, nodes):
+    assert layout.members() == members
+    assert layout.nodes(8) == nodes
+    assert layout in layouts(16, 8)
+
+
+def test_the_most_valuable_cases_come_first():
+    """All ranks, a node and one rank a node, a few sizes each, before any detail."""
+    every = collective_cases(16, 8, quick=False)
+    assert len(set(every)) == len(every)
+    for layout in layouts(16, 8):
+        ranks = [rank for group in layout.members() for rank in group]
+        assert len(set(ranks)) == len(ranks) == layout.ranks * layout.groups
+    assert [case.layout for case in every[:20:5]][:2] == [Layout(16), Layout(16)]
+    early = {case.layout for case in every[: len(every) // 4]}
+    assert early == set(layouts(16, 8))
+    full = by_value([list(suite(False)) for suite in suites().values()])
+    assert {case.suite for case in full[: len(full) // 3]} >= {"gemm", "attention", "copy"}
+    assert by_value([range(9), "ab"]) == [0, 2, 4, 6, 8, "a", "b", 1, 3, 5, 7]
+
+
+def test_readings_of_nvidia_smi():
+    log = PowerLog()
+    for said in (["1980", "650.5", "0x0000000000000000"], ["1755", "698.0", "0x0000000000000005"]):
+        log.add(said)
+    # 0x4: the software power cap; 0x1, an idle GPU, is no throttling.
+    assert log.columns() == {"clock_hz": 1867.5e6, "power_watts": 674.25, "throttled": "0x4"}
+
+
 def test_every_suite_has_quick_and_full_cases():
-    assert {*suites(), "collective"} == set(SUITES)
+    assert {*suites(), *SEVERAL} == set(SUITES)
     for name, suite in suites().items():
         for quick in (True, False):
             cases = list(suite(quick))
@@ -153,11 +210,25 @@ def test_training_steps_are_measured_once_and_shown(tmp_path, capsys):
 def test_collectives_on_two_processes(tmp_path):
     pytest.importorskip("torch")
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT)]
-    run += ["--out", str(tmp_path), "--quick", "--device", "cpu", "--suite", "collective"]
+    run += ["--out", str(tmp_path), "--quick", "--device", "cpu"]
     subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
     rows = rows_of(tmp_path / "measurements.csv")
     assert {row["op"] for row in rows} >= {"all_reduce", "all_gather", "all_to_all", "send"}
     assert all(row["ranks"] == "2" for row in rows)
+    beside = {row["op"] for row in rows if row["suite"] == "contention"}
+    assert beside >= {"gemm", "gemm_beside_all_reduce"}
+
+
+def test_a_rank_that_fails_ends_all_and_says_why(tmp_path):
+    """Rank 0 cannot write, while the other waits for it in a collective."""
+    pytest.importorskip("torch")
+    (tmp_path / "file").write_text("")
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT)]
+    run += ["--out", str(tmp_path / "file"), "--quick", "--device", "cpu"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "measure: rank 0 on " in done.stderr
+    assert "File exists" in done.stderr
 
 
 def test_measured_rows_are_fitted(tmp_path):

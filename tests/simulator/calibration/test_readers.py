@@ -287,3 +287,48 @@ def test_a_cell_that_is_no_number():
     table = read_csv(Path("m.csv"), "suite,seconds\ngemm,1.0\ngemm,fast\n")
     with pytest.raises(InputError, match="line 3: seconds 'fast'"):
         table.number("seconds")
+
+
+@pytest.mark.parametrize(
+    "prefix", ["0: ", "[1,0]<stdout>: ", "[pod/worker-0/main] ", "worker-0  | ", "[default0]:"]
+)
+def test_a_launchers_prefixes_are_left_out(tmp_path, prefix):
+    """mpirun --tag-output, srun --label, kubectl --prefix, Compose, torchrun."""
+    text = "".join(f"{prefix}{line}\n" for line in (HEADER + PLAIN).splitlines())
+    plain = reading(tmp_path, "plain.txt", HEADER + PLAIN)
+    found = reading(tmp_path, "tagged.txt", text)
+    columns = ("op", "ranks", "nodes", "bytes", "seconds", "gpu")
+    for column in columns:
+        assert found.text(column).tolist() == plain.text(column).tolist()
+
+
+def test_of_several_ranks_the_times_of_one_are_taken(tmp_path):
+    """All ranks of torchtitan print: 12 steps are not 24, and memory is the fullest rank's."""
+    lines = [
+        f"{rank}: step: {i} loss: 1.0 memory: {40 + rank}.00GiB(50%) tps: {1000 + rank} mfu: 30%"
+        for i in range(12)
+        for rank in (0, 1)
+    ]
+    table = reading(
+        tmp_path, "t.log", "\n".join(lines) + "\n", gpus=2, sequence=1000, global_batch=2
+    )
+    assert table.number("repeats").tolist() == [2]
+    assert table.number("seconds").tolist() == pytest.approx([1.0])
+    assert table.number("reserved_bytes").tolist() == [41 * 2**30]
+
+
+def test_rows_with_wrong_values_are_refused(tmp_path):
+    broken = PLAIN.replace("22.11      0", "22.11     17")
+    with pytest.raises(InputError, match="17 wrong values at 1048576 bytes"):
+        reading(tmp_path, "run.txt", HEADER + broken)
+    unchecked = PLAIN.replace("22.11      0", "22.11    N/A")
+    assert len(reading(tmp_path, "run.txt", HEADER + unchecked)) == 2
+    body = {"time": 41.5, "nwrong": 3.0}
+    report = {
+        "args": ["all_reduce_perf", "-g", "8"],
+        "nccl_version": 22809,
+        "config": {"nthreads": 1, "ngpus": 8, "devices": [{"hostname": "a", "device_info": "x"}]},
+        "results": [{"size": 1024, "type": "float", "out_of_place": body}],
+    }
+    with pytest.raises(InputError, match="3 wrong values"):
+        reading(tmp_path, "run.json", json.dumps(report))

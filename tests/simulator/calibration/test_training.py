@@ -165,8 +165,8 @@ def test_groups_are_over_what_the_machine_takes() -> None:
 
 
 def test_what_nothing_uses_is_named() -> None:
-    (note,) = fit(measured(), BASE).notes
-    for words in ("host copies", "CUDA graphs", "single launches", "backward passes of grouped"):
+    note = fit(measured(), BASE).notes[-1]
+    for words in ("CUDA graphs", "single launches", "backward passes of grouped"):
         assert words in note
 
 

@@ -41,7 +41,7 @@ def costs_of(text: str, task: Task = DENSE) -> Costs:
 def test_shares_of_a_step_add_up_to_one(text: str) -> None:
     shares = loss_shares(costs_of(text))
     assert sum(shares.values()) == pytest.approx(1, rel=1e-12)
-    assert shares["uneven"] >= 0
+    assert shares["imbalance"] >= 0
 
 
 @pytest.mark.parametrize("text", PLANS)

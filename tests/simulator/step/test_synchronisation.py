@@ -195,7 +195,8 @@ def test_a_search_may_choose_among_policies_and_judges_them_by_accuracy():
     assert by_goal.accuracy_seconds == pytest.approx(by_goal.iterations * by_goal.step_seconds)
     every = evaluate(noisy, concat([full(by_step.plans), full(by_goal.plans)]))
     assert every.accuracy_seconds[1] <= every.accuracy_seconds[0]
-    found = find_plans(TASK, choose={**choose, "sync": ["gossip"], "topology": ["ring", "torus"]})
+    graphs = {**choose, "sync": ["gossip"], "topology": ["ring", "torus"]}
+    found = find_plans(TASK, choose=graphs, top=12)
     assert {plan.topology for plan in found.plans} == {Topology.RING, Topology.TORUS}
 
 
