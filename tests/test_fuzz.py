@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 def load():
     """The benchmark, which has the readers, their seeds and the mutators."""
     path = Path(__file__).parent / "benchmarks" / "fuzz.py"
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("fuzz", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["fuzz"] = module
@@ -54,6 +55,18 @@ def tried(name, content, found):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / fuzz.READERS[name].ending
         return fuzz.tried(fuzz.READERS[name], path, content, found)
+
+
+@pytest.mark.parametrize("name", fuzz.READERS)
+def test_what_crashed_once_is_taken_or_refused(name):
+    found = fuzz.Found()
+    for content in fuzz.kept(name):
+        tried(name, content, found)
+    assert not found.crashes
+
+
+def test_what_crashed_is_kept_for_a_reader():
+    assert {path.name for path in fuzz.CORPUS.iterdir()} <= set(fuzz.READERS)
 
 
 @pytest.mark.parametrize("name", fuzz.READERS)
