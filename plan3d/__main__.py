@@ -23,9 +23,17 @@ def main() -> int:
         code = _run()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    # What remains is Python's own end: a signal ends it as it ends any process.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    return _ended(asked, code)
+
+
+def _ended(asked: list[int], code: int) -> int:
+    """The exit code. What remains is Python's own end: a signal ends it as it ends any process, but
+    for the SIGINT that follows a SIGTERM."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if asked else signal.SIG_DFL)
+    except KeyboardInterrupt:
+        return _ended(asked, INTERRUPTED)
     return TERMINATED if asked and code == INTERRUPTED else code
 
 

@@ -72,3 +72,20 @@ def test_little_is_loaded_before_signals_are_listened_to():
     words = [sys.executable, "-I", "-S", "-c", code]
     loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     assert not {"typing", "pathlib", "re"} & set(loaded)
+
+
+def test_a_signal_that_comes_with_the_end_does_not_change_its_code():
+    """No thread gets its turn between SIGTERM and the end, as on a busy machine."""
+    code = (
+        "import io, os, signal, sys, time\n"
+        "sys.setswitchinterval(100)\n"
+        "class Stream(io.StringIO):\n"
+        "    def flush(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.stdout, sys.argv = Stream(), ['plan3d', '--version']\n"
+        "from plan3d.__main__ import main\n"
+        "code = main()\n"
+        "time.sleep(0.1)\n"
+        "os._exit(code)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
