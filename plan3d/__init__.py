@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's own; its import would come before signals are listened to
 if TYPE_CHECKING:
+    from typing import Any
+
     from plan3d import plots
     from plan3d.launch_files.frameworks import find_plans, for_framework, smallest_cluster, sweep
     from plan3d.search.result.search_result import SearchResult

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 TERMINATED, INTERRUPTED = 143, 130
 """Exit codes after SIGTERM and SIGINT, as shells have them."""
@@ -24,9 +23,17 @@ def main() -> int:
         code = _run()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    # What remains is Python's own end: a signal ends it as it ends any process.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    return _ended(asked, code)
+
+
+def _ended(asked: list[int], code: int) -> int:
+    """The exit code. What remains is Python's own end: a signal ends it as it ends any process, but
+    for the SIGINT that follows a SIGTERM."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if asked else signal.SIG_DFL)
+    except KeyboardInterrupt:
+        return _ended(asked, INTERRUPTED)
     return TERMINATED if asked and code == INTERRUPTED else code
 
 
@@ -35,7 +42,7 @@ def _run() -> int:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the shell: >&-
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     from .cli.main import main as run

@@ -3,6 +3,7 @@
 tests/benchmarks/fuzz.py tries many more.
 """
 
+import ast
 import importlib.util
 import signal
 import sys
@@ -15,10 +16,69 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[1]
+TRIED_BY = {
+    "plan3d/cli/arguments/goal_arguments.py": "graph",
+    "plan3d/cli/arguments/plan_arguments.py": "result",
+    "plan3d/cli/arguments/task_arguments.py": "documents",
+    "plan3d/cli/evidence/calibrate_steps.py": "steps",
+    "plan3d/cli/files/import_.py": "megatron",
+    "plan3d/launch_files/deepspeed/launch.py": "deepspeed",
+    "plan3d/launch_files/nanotron/launch.py": "nanotron",
+    "plan3d/launch_files/torchtitan/launch.py": "torchtitan",
+    "plan3d/tuning/runs.py": "logs",
+    "plan3d/tuning/session.py": "tune",
+    "search/whatif/sweep_file.py": "sweep",
+    "simulator/calibration/fit/profile_text.py": "fit",
+    "simulator/calibration/measure/rowfile.py": "rows",
+    "simulator/calibration/readers/files.py": "trace",
+    "simulator/calibration/readers/measurements.py": "measurements",
+    "simulator/hardware/gemm_tables.py": "gemm-table",
+    "simulator/hardware/layer_tables.py": "layer-table",
+    "simulator/hardware/leaves.py": "profile",
+    "simulator/runs/origins.py": "origins",
+    "simulator/runs/published_runs.py": "runs",
+    "simulator/workload/hf_config.py": "config",
+    "simulator/workload/layer_list.py": "layers-csv",
+}
+"""Every module that reads a file, and a reader that the benchmark has for it."""
+SHIPPED = {
+    "simulator/runs/nearest_run.py",
+    "simulator/runs/run_columns.py",
+    "simulator/uncertainty/learned.py",
+    "simulator/workload/hub_models.py",
+    "simulator/workload/presets.py",
+}
+"""Those that read only what comes with the package."""
+DOOR = ("base.files", "base.documents", "base.csv_files")
+
+
+def test_every_module_that_reads_is_fuzzed():
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("plan3d", "simulator", "search")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.parent.name != "base" and _reads(path)
+    }
+    assert found == set(TRIED_BY) | SHIPPED
+    assert set(TRIED_BY.values()) <= set(fuzz.READERS)
+
+
+def _reads(path):
+    """Whether a module takes a reader through the door for files."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
+    return any(
+        (node.module or "").endswith(DOOR)
+        and any(one.name.startswith(("read_", "parse_", "shipped_")) for one in node.names)
+        for node in imports
+    )
+
 
 def load():
     """The benchmark, which has the readers, their seeds and the mutators."""
     path = Path(__file__).parent / "benchmarks" / "fuzz.py"
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("fuzz", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["fuzz"] = module
@@ -54,6 +114,18 @@ def tried(name, content, found):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / fuzz.READERS[name].ending
         return fuzz.tried(fuzz.READERS[name], path, content, found)
+
+
+@pytest.mark.parametrize("name", fuzz.READERS)
+def test_what_crashed_once_is_taken_or_refused(name):
+    found = fuzz.Found()
+    for content in fuzz.kept(name):
+        tried(name, content, found)
+    assert not found.crashes
+
+
+def test_what_crashed_is_kept_for_a_reader():
+    assert {path.name for path in fuzz.CORPUS.iterdir()} <= set(fuzz.READERS)
 
 
 @pytest.mark.parametrize("name", fuzz.READERS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ ENDINGS = {"torchtitan": "toml", "nanotron": "yaml"}
 """Of launch files by framework; of others sh, or json."""
 PLACE = "{script}"
 """Word of a command that the launch file's path replaces."""
+PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 PATIENCE = 10.0
 """Seconds that an interrupted command has to end."""
 
@@ -75,14 +79,19 @@ def started(run: Run, words: Sequence[str], folder: Path) -> int:
     """Start a run and wait for its exit code; what it prints is its log once it has ended.
 
     No shell reads the words. An interrupt ends the command and leaves the run open, its output in
-    a draft. Raises InputError for a command that cannot be started.
+    a draft; so does the death of plan3d on Linux. Raises InputError for a command that cannot be
+    started.
     """
     draft = folder / f"{run.log}.part"
     command = command_of(words, (folder / run.script).resolve())
     with draft.open("wb") as out:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_ending_with_parent(),
             )
         except (OSError, ValueError) as error:
             draft.unlink()
@@ -95,6 +104,17 @@ def started(run: Run, words: Sequence[str], folder: Path) -> int:
             raise
     os.replace(draft, folder / run.log)
     return code
+
+
+def _ending_with_parent() -> Callable[[], None] | None:
+    """What a new process does to be terminated when plan3d is killed; None where no system call
+    asks for that."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    ask = ctypes.CDLL(None).prctl
+    return lambda: ask(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -81,13 +81,16 @@ class LayerSearch:
         self.seen, self.tolerance, self.patience = seen, tolerance, patience
         self.task, self.start = start.task, start.plans
         self.scale = bound_of(seen.options.objective, self.task, 1.0) or 1.0
-        self.waiting = [
-            _Open(pipeline.least.step * (1 - ROUNDING), n, pipeline)
-            for n, pipeline in enumerate(found)
-        ]
+        self.waiting: list[_Open] = []
+        self.closed = np.inf
+        for pipeline in found:
+            if seen.options.deadline.passed:
+                self.closed = 0.0  # nothing is known of the others
+                break
+            bound = pipeline.least.step * (1 - ROUNDING)
+            self.waiting.append(_Open(bound, len(self.waiting), pipeline))
         self.pipelines = len(self.waiting)
         heapq.heapify(self.waiting)
-        self.closed = np.inf
 
     @property
     def least(self) -> float:
@@ -202,7 +205,8 @@ def search(
         return seen.result(NAME, 0, {})
     seen.add(start.plans.take(slice(0, options.budget)))
     layers = LayerSearch(_whole(stages, chosen), seen, start, tolerance, patience)
-    layers.closed = answer.search.bound_of_chunks if layers.waiting else answer.search.bound
+    others = answer.search.bound_of_chunks if layers.waiting else answer.search.bound
+    layers.closed = min(layers.closed, others)
     try:
         if not seen.interrupted:
             layers.run()

@@ -67,10 +67,14 @@ class StageSearch:
     """Values of t_max tried."""
 
     def add_all(self, pipelines: Iterable[Pipeline], costed: bool = False) -> None:
-        """Open all pipelines of the set; before that there is no bound. Those that only uniform
-        plans have are bounded, unless all of these are `costed`."""
+        """Open all pipelines of the set; before that, and where the deadline comes first, there is
+        no bound. Those that only uniform plans have are bounded, unless all of these are `costed`.
+        """
         self.working = 0.0
         for pipeline in pipelines:
+            if self.deadline.passed:
+                self.closed = 0.0
+                break
             if pipeline.searched:
                 self._push(pipeline.least.step, pipeline)
             elif not costed:

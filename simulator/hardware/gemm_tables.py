@@ -32,6 +32,10 @@ from .profile_file import MEASUREMENTS, PACKAGE
 
 STEPS = 4
 """Points of the lattice in an octave; measured sides should lie on it (2^i, 1.25 2^i, ...)."""
+LARGEST = 1e18
+"""No number of a table is larger, nor smaller than its inverse."""
+WIDEST = 2**30
+"""Largest side of a matrix: the lattice has STEPS points for each octave up to it."""
 _MACHINE = ("peak", "memory_bandwidth")
 NEAR = 0.01
 """A side within this share of a measured one counts as measured."""
@@ -111,9 +115,12 @@ def _numbers(cells: list[str]) -> list[float]:
     """The cells of a row, NaN where blank. ValueError, which does not show the row, where one is
     no number: it may be of any file."""
     try:
-        return [float(cell) if cell else np.nan for cell in cells]
+        numbers = [float(cell) if cell else np.nan for cell in cells]
     except ValueError:
         raise ValueError("a row holds what is no number") from None
+    if any(number > LARGEST or number < 1 / LARGEST for number in numbers):
+        raise ValueError("a row holds what is no size and no time")
+    return numbers
 
 
 def fit(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
@@ -126,8 +133,8 @@ def fit(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Val
 def check_sides(*sides: Value) -> None:
     """ValueError where sides do not rise from 1 or more."""
     for side in sides:
-        if side.size < 2 or not (np.diff(side) > 0).all() or side[0] < 1:
-            raise ValueError("m, n and k need two or more rising values each")
+        if side.size < 2 or not (np.diff(side) > 0).all() or not 1 <= side[0] < side[-1] <= WIDEST:
+            raise ValueError("m, n and k need two or more rising values each, from 1 to 2^30")
 
 
 def machine(text: str) -> Machine | None:

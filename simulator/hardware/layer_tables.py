@@ -37,6 +37,8 @@ WIDTH = BF16.width
 SIZES = ("hidden", "tp", "micro_batch", "sequence")
 TIMES = ("forward_us", "backward_us", "modelled_forward_us", "modelled_backward_us")
 COLUMNS = (*SIZES, *TIMES)
+LARGEST = 1e18
+"""No size or time is larger, nor smaller than its inverse."""
 LONGEST_REMARK = 1000
 """Characters of a comment."""
 
@@ -82,8 +84,8 @@ def read(text: str) -> tuple[Value, Value]:
     if not rows:
         raise ValueError("no rows")
     numbers = np.array([[float(row[name]) for name in COLUMNS] for row in rows]).T
-    if not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise ValueError("sizes and times must be positive")
+    if not ((numbers >= 1 / LARGEST) & (numbers <= LARGEST)).all():
+        raise ValueError("sizes and times must be positive and finite")
     return numbers[: len(SIZES)], numbers[len(SIZES) :] * 1e-6
 
 

@@ -161,7 +161,7 @@ class Costs:
         """
         model, sequence = self.task.model, self.task.sequence
         again = block_flops_per_token(model, sequence) / 3
-        share = again / self._model_flops()
+        share = again / (self._model_flops() or 1.0)
         full = self.plans.recompute == Recompute.FULL
         return self.mfu * self._out(1 + share * full)
 

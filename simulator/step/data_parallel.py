@@ -23,10 +23,12 @@ from ..base.arrays import Column, Value, some
 from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup as Ranks
+from ..pipeline.schedule import Passes
 from ..plan.sync_policy import PLAIN, SyncPolicy
 from ..task import Task
-from . import gradient_exchange
+from . import gradient_exchange, slot_delays
 from .ranks import Weights
+from .slot_delays import Delays, every_slot, exposed
 from .stages import Stages
 
 Total = Callable[[Value], Value]
@@ -134,18 +136,6 @@ def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> V
     return out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
 
 
-def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:
-    """Seconds of communication that do not hide behind `window` seconds of compute.
-
-    At least the tail (the last piece, which nothing follows) shows; with contention w the two
-    slow each other by w of the shorter. Never more than not overlapping at all.
-    """
-    shown = np.maximum(communication - window, tail)
-    if contention:
-        shown = shown + contention * np.minimum(communication, window)
-    return np.minimum(shown, communication)
-
-
 def seconds(
     task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: SyncPolicy = PLAIN
 ) -> Value:
@@ -217,16 +207,6 @@ def _beside_compute(times: Value, s: Stages, contention: float) -> Value:
     return out
 
 
-def every_slot(s: Stages, delay: Value) -> Value:
-    """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
-    of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
-    step itself is."""
-    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest
-    filling = (delay * s.ranks_alike).sum(axis=-2) - longer
-    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
-    return out
-
-
 def _zero_0(sync: Synchronisation, s: Stages, contention: float) -> Value:
     return _reduction(sync.all_reduce, sync.pieces, s, contention)
 
@@ -242,8 +222,8 @@ def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
 
 
 def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
-    return every_slot(s, _gathered(gather, scatter, sync.pieces[UNITS], s, contention))
+    times = sync.all_gather[UNITS], sync.reduce_scatter[UNITS], sync.pieces[UNITS]
+    return slot_delays.seconds(s, slot_delays.gathered(*times, s, contention))
 
 
 _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
@@ -253,19 +233,6 @@ def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> V
     """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
     hidden = exposed(scatter, s.backward, scatter / pieces, contention)
     return np.array([scatter, hidden])[:, None]
-
-
-def _gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """ZeRO 3: delay of a micro-batch whose weights are gathered twice and whose gradients are
-    reduced [2, 2, class, skeleton]."""
-    ahead = exposed(gather, s.forward, gather / pieces, contention)
-
-    def behind(hiding: Value) -> Value:
-        return exposed(hiding, s.backward, hiding / pieces, contention)
-
-    alone = [2 * gather + scatter, ahead + behind(gather) + scatter]
-    reduced = [2 * gather + behind(scatter), ahead + behind(gather + scatter)]
-    return np.array([*alone, *reduced]).reshape(2, 2, *gather.shape)
 
 
 class Exposed(NamedTuple):
@@ -278,8 +245,8 @@ class Exposed(NamedTuple):
     """Seconds of the reduction after the last backward pass [2, ..]."""
     gather: Value
     """Seconds of the gather before the first forward pass [2, ..]."""
-    delay: Value
-    """Seconds added to every micro-batch [2, 2, ..]."""
+    delays: Delays
+    """Seconds added to every micro-batch."""
 
 
 def mixed_exposed(
@@ -299,18 +266,22 @@ def mixed_exposed(
 
     contention, s = task.software.contention, stages
     reduce = of(sync.all_reduce, 0) + of(sync.reduce_scatter, 1)
-    delay = np.zeros((2, 2, *s.forward.shape))
+    none = np.zeros((2, 2, *s.forward.shape))
+    delays = Delays(none, Passes(none, none, none))
     if (zero == 2).any():
         scatter = of(sync.reduce_scatter, 2)[BUCKETS]
-        delay += _scattered(scatter, pieces(2)[BUCKETS], s, contention)
+        scattered = _scattered(scatter, pieces(2)[BUCKETS], s, contention)
+        delays = delays._replace(whole=none + scattered)
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[UNITS], of(sync.reduce_scatter, 3)[UNITS]
-        delay += _gathered(gather, scatter, pieces(3)[UNITS], s, task.software.fsdp_contention)
+        times = gather, scatter, pieces(3)[UNITS]
+        late = slot_delays.gathered(*times, s, task.software.fsdp_contention)
+        delays = Delays(delays.whole + late.whole, late.split)
     weights = of(sync.all_gather, 1, 2)
     return Exposed(
         reduce=_shown(reduce, pieces(0, 1), s.backward, contention),
         gather=_shown(weights, pieces(1, 2), s.forward, contention),
-        delay=delay,
+        delays=delays,
     )
 
 
@@ -321,4 +292,4 @@ def mixed_seconds(
     shown = mixed_exposed(task, sync, zero, total, stages)
     ends = _late(shown.reduce, stages.backward_before)[:, None]
     ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
-    return ends + every_slot(stages, shown.delay) if some(shown.delay) else ends
+    return ends + slot_delays.seconds(stages, shown.delays) if some(shown.delays.whole) else ends

@@ -16,12 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
+from ..hardware.cluster import Cluster
 from ..hardware.host import node_gpus, outlasting, update_rate
 from ..hardware.precision import Recipe
+from ..pipeline.schedule import Passes
 from ..task import Task
-from .data_parallel import every_slot
+from . import slot_delays
 from .memory import host_bytes
 from .ranks import Weights
+from .slot_delays import Delays
 from .stages import Stages
 
 
@@ -54,12 +57,18 @@ def host_update(
     gradients, beside = parameters * recipe.gradient, parameters * recipe.weight
     slots: Value | float = 0.0
     if task.software.offloads_gradients:
-        slots = np.maximum(every_slot(s, outlasting(gradients, s.backward, cluster)), 0.0)
+        slots = np.maximum(slot_delays.seconds(s, _copied(gradients, s, cluster)), 0.0)
     else:
         beside = np.maximum(beside, gradients)
     ends = (update + outlasting(beside, update, cluster)).max(axis=1)
     longest = update.max(axis=1)
     return HostUpdate(longest, ends - longest + slots)
+
+
+def _copied(gradients: Value, s: Stages, cluster: Cluster) -> Delays:
+    """Delays of micro-batches whose gradients are copied to the host while they are computed."""
+    none, late = np.zeros(gradients.shape), outlasting(gradients, s.weight_gradient, cluster)
+    return Delays(outlasting(gradients, s.backward, cluster), Passes(none, none, late))
 
 
 def node_bytes(task: Task, recipe: Recipe, optimizer: int, away: float, s: Stages) -> Value:

@@ -23,7 +23,7 @@ from .costs import Costs
 from .evaluate import simulate
 from .plan_groups import COMMUNICATION
 from .stage_layouts import chunk_sizes
-from .stages import Stages, weight_seconds
+from .stages import Stages
 
 EXCHANGE = 0.25
 """Share of a hop for which either end of an interleaved send that is not overlapped stands still:
@@ -140,7 +140,7 @@ def _chunks_alone(task: Task, plan: Plan) -> Plan:
 
 def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
     forward, both = s.forward[:, 0], s.backward[:, 0]
-    weight = np.minimum(weight_seconds(task, s.matmul[:, 0]), both)
+    weight = s.weight_gradient[:, 0]
     shown = 1 - plan.overlap_p2p * (1 - task.software.contention)
     return StageTimes(
         forward=forward,

@@ -105,7 +105,7 @@ class _Alone:
         update = optimizer_seconds(task, self.recipe, optimizer, s.weights)
         held, one = self._bytes(zero, 0.0), self._bytes(zero, 1.0)
         return StageCosts(
-            seconds=s.slowest + shown.delay[reduced, gathered, 0],
+            seconds=s.slowest + shown.delays.whole[reduced, gathered, 0],
             forward=forward,
             backward=backward,
             reduce=shown.reduce[reduced, 0],

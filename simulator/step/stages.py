@@ -12,20 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.arrays import Index, Value, distinct, every, repeats, some
+from ..base.arrays import Column, Index, Value, distinct, every, repeats, some
 from ..hardware.precision import Recipe
 from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
 from ..layers.listed_layers import listed_costs
-from ..operators import collectives, kernel_times
+from ..operators import collectives
 from ..operators.kernel_times import smooth_maximum
 from ..operators.layer_work import Strategy
 from ..pipeline import schedules, uneven_chunks
-from ..pipeline.schedule import Passes, Sizes
+from ..pipeline.schedule import Sizes
 from ..plan import tensor_grid
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Model, Network
+from .passes import idle_of, passes_of, weight_gradient
 from .ranks import Ranks, Weights, uniform
 from .stage_layouts import LayoutOf, Placements
 
@@ -71,8 +72,11 @@ class Stages:
     """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
     """The rank that each class stands for [class, skeleton]."""
-    matmul: Value
-    """Seconds per micro-batch of GEMMs, both passes [class, skeleton]."""
+    weight_gradient: Value
+    """Seconds per micro-batch of weight gradients, which are part of the backward pass [class,
+    skeleton]."""
+    schedule: Column
+    """Code of the schedule [skeleton]."""
 
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
@@ -167,7 +171,8 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,
-        matmul=stage[Cost.MATMUL],
+        weight_gradient=weight_gradient(task, stage),
+        schedule=plans.schedule,
     )
 
 
@@ -193,13 +198,6 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
     return out
 
 
-def weight_seconds(task: Task, matmul: Value) -> Value:
-    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
-    passes: 1/w of 1 + 1/d + 1/w, the measured rates of kernel_times.gradient_rates."""
-    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
-    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
-
-
 def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:
     """Seconds the slowest rank idles under 1F1B or with looped chunks.
 
@@ -210,12 +208,6 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
         return mean
     longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
     return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
-
-
-def _passes(task: Task, stage: Value) -> Passes:
-    """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
-    forward, weight = stage[Cost.FORWARD], weight_seconds(task, stage[Cost.MATMUL])
-    return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
 def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> Value:
@@ -231,7 +223,7 @@ def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -
     weight gradients may be deferred."""
     stage, schedule = ranks.costs, plans.schedule
     whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
-    passes = _passes(task, stage)
+    passes = passes_of(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
     late = schedules.holds_back(schedule, longest, passes.weight_gradient.max(axis=0))
     out = [
@@ -248,11 +240,8 @@ def _idle(
     usual = np.where(sizes.p > 1, usual, 0.0)
     if every(schedules.idles_as_usual(plans.schedule)):
         return usual
-    rows, passes = np.arange(sizes.p.size), _passes(task, ranks.costs)
-    own = Passes(*(part[slow, rows] for part in passes))
-    all_ranks = [(part * ranks.ranks_alike).sum(axis=0) for part in passes]
-    rest = Passes(*(whole - one for whole, one in zip(all_ranks, own, strict=True)))
-    return schedules.idle_seconds(plans.schedule, sizes, own, rest, usual)
+    passes = passes_of(task, ranks.costs)
+    return idle_of(plans.schedule, sizes, passes, ranks.ranks_alike, slow, usual)
 
 
 def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:

@@ -22,7 +22,7 @@ from ..plan.sync_policy import SyncPolicy
 from ..runs.published_runs import PublishedRun, read_runs
 from ..runs.run_synchronisation import FRAMEWORKS, ONE_PEER, RING
 from ..step import gradient_exchange
-from ..step.data_parallel import exposed
+from ..step.slot_delays import exposed
 
 PROFILE = "v100-16gb-sxm"
 FP32 = 4.0

@@ -30,7 +30,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.layer_tables import build
-from plan3d.simulator.step.stages import weight_seconds
+from plan3d.simulator.step.passes import weight_launches, weight_seconds
 
 
 def measured(**training):
@@ -232,6 +232,8 @@ def test_weight_gradients_are_a_share_of_the_gemms():
     slow = replace(ACCELERATOR, training=replace(ACCELERATOR.training, dgrad_rate=0.8))
     question = task(cluster=cluster(1, accelerator=slow), software=stack(wgrad_rate=0.5))
     assert weight_seconds(question, 4.25) == pytest.approx(2.0)
+    ratio = question.software.backward_floor_ratio
+    assert weight_launches(question, 1 + ratio) == pytest.approx(ratio * 2 / 3.25)
     matmul = 4 * (4 * MATMUL + 2 * 1024 * 1024**2 / 100e12)
     found = costs_of(question, "tp=1").compute_seconds["matmul"]
     assert found == pytest.approx(4.25 * matmul)

@@ -9,10 +9,16 @@ import pytest
 from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import integer_programming
 from plan3d.search.result.options import Deadline, SearchOptions, TimeIsUp
+from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
+from plan3d.search.stage_dp.stage_search import StageSearch
+from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -38,6 +44,24 @@ def test_a_time_limit_holds_with_a_thousand_layers(backend, choose):
     assert time.process_time() - began < 1.1 * SECONDS + 1
     if choose != FEW_CHOICES:
         assert not found.complete
+
+
+def test_no_pipeline_is_listed_once_the_time_is_up():
+    """What was not listed has no bound."""
+    late, space = Deadline(0.0), Space.of(small(), {"cp": [1]})
+    search, left = StageSearch(limit=1e12, incumbent=1.0, deadline=late), pipelines_of(space)
+    search.add_all(left)
+    assert (search.bound, len(list(left))) == (0.0, len(list(pipelines_of(space))) - 1)
+    seen = SearchRecord(small(), SearchOptions(limit=1e12, deadline=late))
+    start, left = evaluate(small(), resolve(Plan(tp=8), 8).table()), pipelines_of(space)
+    seen.add(start.plans)
+    layers = integer_programming.LayerSearch(left, seen, start, tolerance=0.1, patience=1)
+    assert (layers.bound, len(list(left))) == (0.0, len(list(pipelines_of(space))) - 1)
+    assert not layers.proven
+
+
+def pipelines_of(space):
+    return pipelines(space.task, stage_space(space, "test", "step-time", ("1f1b",)).axes)
 
 
 class Ticks:

@@ -84,7 +84,7 @@ def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dic
             return traces.read_trace(content, path.name)
         if nccl_tests.is_json(content):
             return nccl_tests.read_json(content, hints.said, path.name)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: malformed ({type(error).__name__}: {error})") from None
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")
 

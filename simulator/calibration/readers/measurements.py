@@ -20,6 +20,8 @@ from ...base.printable import one_line
 from ..measure.columns import COLUMNS, NUMBERS
 
 Flags = NDArray[np.bool_]
+LARGEST = 1e18
+"""No measured number is larger, nor smaller than its inverse."""
 LONGEST_CELL = 500
 """Characters of a cell of text."""
 
@@ -64,11 +66,14 @@ def _number(row: Mapping[str, str], column: str) -> float:
     text = row.get(column, "").strip()
     if not text:
         return math.nan
+    where = row.get("line", "")
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        where = row.get("line", "")
         raise InputError(f"{where}: {column} {text[:40]!r} is not a number") from None
+    if number and not math.isnan(number) and not 1 / LARGEST <= abs(number) <= LARGEST:
+        raise InputError(f"{where}: {column} {text[:40]!r} is no size that can be measured")
+    return number
 
 
 def read_csv(path: Path, text: str) -> Measurements:

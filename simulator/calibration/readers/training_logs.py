@@ -18,6 +18,8 @@ from .prefixes import of_one_rank
 WARM_UP = 10
 """Iterations dropped: compilation, allocator growth, first collectives."""
 MIB, GIB = 2.0**20, 2.0**30
+LARGEST = 1e18
+"""A larger number in a log is none of a run."""
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 Row = dict[str, object]
@@ -55,28 +57,28 @@ FORMATS = (
         seconds=rf"elapsed_time_per_iteration_ms: {_NUMBER}",
         tokens_per_gpu=rf"tokens_per_sec_per_gpu: {_NUMBER}",
         batch=rf"global_batch_size: {_NUMBER}",
-        allocated=r"Peak allocated:? ([\d.]+)\s*MiB",
-        reserved=r"Peak reserved:? ([\d.]+)\s*MiB",
+        allocated=r"Peak allocated:? (\d+(?:\.\d+)?)\s*MiB",
+        reserved=r"Peak reserved:? (\d+(?:\.\d+)?)\s*MiB",
     ),
     Format(
         "Megatron",
         seconds=rf"elapsed time per iteration \(ms\): {_NUMBER}",
         batch=rf"global batch size:\s*{_NUMBER}",
-        allocated=r"\| max allocated: ([\d.]+)",
-        reserved=r"\| max reserved: ([\d.]+)",
+        allocated=r"\| max allocated: (\d+(?:\.\d+)?)",
+        reserved=r"\| max reserved: (\d+(?:\.\d+)?)",
     ),
     Format(
         "torchtitan",
         tokens_per_gpu=rf"\btps:\s*{_NUMBER}",
         batch=rf"global batch size {_NUMBER}",
         sequence=rf"sequence length {_NUMBER}",
-        reserved=r"\bmemory:\s*([\d.]+)\s*GiB",
+        reserved=r"\bmemory:\s*(\d+(?:\.\d+)?)\s*GiB",
         memory_unit=GIB,
     ),
     Format(
         "DeepSpeed",
         samples=rf"CurrSamplesPerSec={_NUMBER}",
-        allocated=r"MaxMemAllocated=([\d.]+)\s*GB",
+        allocated=r"MaxMemAllocated=(\d+(?:\.\d+)?)\s*GB",
         memory_unit=GIB,
     ),
 )
@@ -192,7 +194,8 @@ def _all(pattern: str, text: str) -> list[float]:
     if not pattern:
         return []
     found = re.findall(pattern, text)
-    return [float(number.replace(",", "")) * _SUFFIX[s] for number, s in found]
+    values = [float(number.replace(",", "")) * _SUFFIX[s] for number, s in found]
+    return [value for value in values if value <= LARGEST]
 
 
 def _last(pattern: str, text: str) -> float | None:
@@ -212,6 +215,7 @@ def _memory(form: Format, text: str) -> Row:
     out: Row = {}
     for column, pattern in (("memory_bytes", form.allocated), ("reserved_bytes", form.reserved)):
         values = [float(value) for value in re.findall(pattern, text)] if pattern else []
+        values = [value for value in values if value <= LARGEST]
         if values:
             out[column] = int(max(values) * form.memory_unit)
     return out

@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from plan3d.cli.main import main
 
+ROOT = Path(__file__).parents[3]
 SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8"]
 SEARCH += ["--sequence", "2048", "--global-batch", "8"]
 
@@ -62,3 +64,28 @@ def test_a_signal_ends_a_solver(number, code):
         child.communicate(timeout=30)
     assert child.returncode == code
     assert time.monotonic() - sent < 4
+
+
+def test_little_is_loaded_before_signals_are_listened_to():
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import plan3d.__main__"
+    code += "; print(*sys.modules)"
+    words = [sys.executable, "-I", "-S", "-c", code]
+    loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"typing", "pathlib", "re"} & set(loaded)
+
+
+def test_a_signal_that_comes_with_the_end_does_not_change_its_code():
+    """No thread gets its turn between SIGTERM and the end, as on a busy machine."""
+    code = (
+        "import io, os, signal, sys, time\n"
+        "sys.setswitchinterval(100)\n"
+        "class Stream(io.StringIO):\n"
+        "    def flush(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.stdout, sys.argv = Stream(), ['plan3d', '--version']\n"
+        "from plan3d.__main__ import main\n"
+        "code = main()\n"
+        "time.sleep(0.1)\n"
+        "os._exit(code)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

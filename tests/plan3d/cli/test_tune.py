@@ -6,6 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,3 +201,24 @@ def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):
         code, printed = tune(capsys, tmp_path, "--launch", machine[0])
         assert code == 2
         assert "is not a session of this version" in printed.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed parent ends nothing")
+def test_a_command_ends_when_plan3d_is_killed(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from plan3d.tuning.runs import started; "
+        "from plan3d.tuning.session import Run; run = Run(1, {}, 'a.sh'); "
+        "started(run, ['sh', '-c', 'echo $$; exec sleep 60'], Path(sys.argv[1]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as parent:
+        number = _until(lambda: "".join(path.read_text() for path in tmp_path.glob("*.part")))
+        parent.kill()
+    gone = Path(f"/proc/{int(number)}")
+    assert _until(lambda: not gone.exists() or ") Z " in (gone / "stat").read_text())
+
+
+def _until(found, seconds=10.0):
+    limit = time.monotonic() + seconds
+    while not found() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return found()

@@ -1,0 +1,96 @@
+"""Delays of every micro-batch: what communication that does not hide adds to a step.
+
+Where a backward pass is one operation, all that it needs and leaves hides behind it together. A
+schedule that defers weight gradients splits it: the weights gathered for it are those of the input
+gradient, and what is reduced is the result of the weight gradient, so that each hides behind its
+own. The step is then that of longer passes, whose closed form is the schedule's: a slower pass
+never makes it shorter.
+Legend: m micro-batches; arrays are [.., class, skeleton].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.arrays import Value, some
+from ..pipeline import schedules
+from ..pipeline.schedule import Passes, Sizes
+from .passes import idle_of
+from .stages import Stages
+
+
+class Delays(NamedTuple):
+    """Seconds added to every micro-batch of a rank [.., class, skeleton]; those of synchronisation
+    [2, 2, ..], by whether the reduction is overlapped, then whether the gather is."""
+
+    whole: Value
+    """Where a backward pass is one operation."""
+    split: Passes
+    """Those of each pass, where weight gradients are passes of their own."""
+
+
+def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:
+    """Seconds of communication that do not hide behind `window` seconds of compute.
+
+    At least the tail (the last piece, which nothing follows) shows; with contention w the two
+    slow each other by w of the shorter. Never more than not overlapping at all.
+    """
+    shown = np.maximum(communication - window, tail)
+    if contention:
+        shown = shown + contention * np.minimum(communication, window)
+    return np.minimum(shown, communication)
+
+
+def gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Delays:
+    """ZeRO 3: weights are gathered for either pass, and gradients are reduced."""
+
+    def behind(hiding: Value, window: Value) -> Value:
+        return exposed(hiding, window, hiding / pieces, contention)
+
+    ahead, both = behind(gather, s.forward), gather + scatter
+    alone = [2 * gather + scatter, ahead + behind(gather, s.backward) + scatter]
+    reduced = [2 * gather + behind(scatter, s.backward), ahead + behind(both, s.backward)]
+    input_gradient = behind(gather, s.backward - s.weight_gradient)
+    reduction = behind(scatter, s.weight_gradient)
+    split = Passes(
+        np.array([[gather, ahead]] * 2),
+        np.array([[gather, input_gradient]] * 2),
+        np.array([[scatter, scatter], [reduction, reduction]]),
+    )
+    return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)
+
+
+def seconds(s: Stages, delays: Delays) -> Value:
+    """What delays add to a step [.., skeleton]."""
+    defers = schedules.defers(s.schedule)
+    if not some(defers):
+        return every_slot(s, delays.whole)
+    return np.where(defers, _longer_passes(s, delays.split), every_slot(s, delays.whole))
+
+
+def every_slot(s: Stages, delay: Value) -> Value:
+    """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
+    of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
+    step itself is."""
+    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest
+    filling = (delay * s.ranks_alike).sum(axis=-2) - longer
+    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
+    return out
+
+
+def _longer_passes(s: Stages, split: Passes) -> Value:
+    """The step of passes that are longer by what shows of their communication, less that of the
+    passes alone [.., skeleton]."""
+    own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)
+    sizes = Sizes(s.ranks, s.virtual, s.ranks, s.micro_batches)
+    cases = split.weight_gradient.shape[:-2]
+    out = np.empty((*cases, s.slowest.size))
+    for case in np.ndindex(cases):
+        late = Passes(*(one + delay[case] for one, delay in zip(own, split, strict=True)))
+        slow = late.total.argmax(axis=0)
+        slowest = late.total[slow, np.arange(slow.size)]
+        idle = idle_of(s.schedule, sizes, late, s.ranks_alike, slow, s.idle)
+        out[case] = s.micro_batches * (slowest - s.slowest) + idle - s.idle
+    return out

@@ -1,0 +1,493 @@
+"""The readers that fuzz.py tries, each with files that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from plan3d.cli.arguments import plan_arguments
+from plan3d.cli.evidence import calibrate_steps
+from plan3d.cli.main import main as command_line
+from plan3d.launch_files.exporter import written
+from plan3d.launch_files.registry import EXPORTERS
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
+from plan3d.simulator.calibration.measure.rowfile import RowFile
+from plan3d.simulator.calibration.readers.files import Hints, read
+from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.gossip_graphs import Graph
+from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.stage_layout import read_layout
+from plan3d.simulator.runs.origins import read_origins
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_tasks import questions
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+from plan3d.tuning.session import resumed
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads files."""
+
+    ending: str
+    """Of the file's name."""
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[Path], object]
+
+
+def site_of(told: str) -> str:
+    """Where a traceback ends."""
+    found = re.findall(r'File "([^"]*)", line (\d+)', told)
+    others = ("site-packages", "/lib/python", "benchmarks")
+    inside = [(file, line) for file, line in found if not any(part in file for part in others)]
+    return f"{'/'.join(Path(inside[-1][0]).parts[-2:])}:{inside[-1][1]}" if inside else told[-200:]
+
+
+@cache
+def _task(model: str = "llama-3.1-8b") -> Task:
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=64)
+
+
+def _shipped(*names: str) -> list[bytes]:
+    return [files("plan3d.hardware_profiles").joinpath(name).read_bytes() for name in names]
+
+
+def _exported(framework: str, *plans: str, model: str = "llama-3.1-8b") -> list[bytes]:
+    form = EXPORTERS[framework].form()
+    return [written(_task(model), resolve(Plan.parse(p), 8), form).encode() for p in plans]
+
+
+def _data(*patterns: str) -> list[bytes]:
+    """Small files of the tests."""
+    found = [path for pattern in patterns for path in sorted(ROOT.glob(f"tests/{pattern}"))]
+    return [path.read_bytes() for path in found if path.stat().st_size < 30_000]
+
+
+def _head(name: str, rows: int) -> list[bytes]:
+    """The first rows of a table that comes with the package, a few at a time."""
+    lines = files("plan3d.simulator.runs").joinpath(name).read_bytes().split(b"\n")
+    top = [line for line in lines[:20] if line.startswith(b"#")]
+    header, *rest = lines[len(top) :]
+    return [b"\n".join([header, *rest[at : at + 3], b""]) for at in range(0, rows, 40)]
+
+
+def _imports(path: Path) -> None:
+    """A launch file as the command line reads it."""
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "8", "--json", "--traceback"]
+    whole = path.suffix != ".json" or b"cat >" in path.read_bytes()
+    _command(words if whole else [*words, "--model", "llama-3.1-8b"])
+
+
+def _command(words: list[str]) -> None:
+    out, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+        code = command_line(words)
+    if code == 70:
+        raise AssertionError(site_of(told.getvalue()))
+    line = told.getvalue().rstrip("\n")
+    if code == 2 and ("\n" in line or not line.isprintable() or len(line) > 1100):
+        raise AssertionError("the error is not one printable line of bounded length")
+    if code in (2, 3, 4):
+        raise InputError(line)
+
+
+ESTIMATE = {
+    "--model": "gpt3-1.3b",
+    "--cluster": "h100-sxm",
+    "--gpus": "8",
+    "--sequence": "1024",
+    "--global-batch": "8",
+    "--plan": "dp=8",
+}
+
+
+def _estimates(option: str) -> Callable[[Path], None]:
+    """A prediction with a file as the value of an option, as JSON."""
+
+    def estimate(path: Path) -> None:
+        asked = {**ESTIMATE, option: str(path)}
+        if path.name.startswith("net."):
+            del asked["--sequence"]
+        words = [word for pair in asked.items() for word in pair]
+        _command(["estimate", *words, "--json", "--traceback"])
+
+    return estimate
+
+
+def _texts(read: Callable[[str], object]) -> Callable[[Path], object]:
+    """A reader of text that the command line hands on."""
+    return lambda path: read(path.read_bytes().decode("utf-8", "replace"))
+
+
+def _plan_words(text: str) -> None:
+    plan = Plan.parse(text)
+    evaluate(_task("gpt3-1.3b"), plan)
+
+
+@cache
+def _rows_of_a_sweep() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        words = ["sweep", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--sequence", "2048"]
+        words += ["--global-batch", "8", "--gpus", "8", "--over", "tp=1,2,3", "--plan", "pp=2"]
+        _command([*words, "--csv", str(path)])
+        return path.read_bytes()
+
+
+def _continued(path: Path) -> None:
+    """A sweep that goes on from a file."""
+    words = ["sweep", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--sequence", "2048"]
+    words += ["--global-batch", "8", "--gpus", "8", "--over", "tp=1,2,3", "--plan", "pp=2"]
+    _command([*words, "--csv", str(path), "--resume", "--json", "--traceback"])
+
+
+@cache
+def _result() -> bytes:
+    out = io.StringIO()
+    words = ["estimate", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8"]
+    words += ["--sequence", "2048", "--global-batch", "8", "--plan", "tp=2 pp=2", "--json"]
+    with contextlib.redirect_stdout(out):
+        command_line(words)
+    return out.getvalue().encode()
+
+
+def _calibration() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.toml"
+        words = ["calibrate", "steps", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus"]
+        words += ["8", "--sequence", "2048", "--global-batch", "8", "--plan", "tp=2", "--seconds"]
+        _command([*words, "1.2", "--out", str(path)])
+        return [path.read_bytes()]
+
+
+def _session() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["tune", "--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "8", "--logs"]
+        words += [folder, "--framework", "megatron", "--global-batch", "8", "--next", "2"]
+        _command(words)
+        return [(Path(folder) / "tune.json").read_bytes()]
+
+
+def _resumed(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tune.json").write_bytes(path.read_bytes())
+        resumed(Path(folder), {})
+
+
+def _configs() -> list[bytes]:
+    """A config.json of every family."""
+    path = ROOT / "tests" / "simulator" / "workload" / "class_defaults.json"
+    families = json.loads(path.read_text(encoding="utf-8")).values()
+    texts = [*_config_texts(), *(json.dumps(family["config"]) for family in families)]
+    return [text.encode() for text in texts]
+
+
+def _config_texts() -> Iterator[str]:
+    yield (
+        '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 1000,'
+        ' "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1024,'
+        ' "max_position_embeddings": 2048, "rope_theta": 10000.0, "tie_word_embeddings": false,'
+        ' "attention_bias": false, "mlp_bias": false, "head_dim": 64}'
+    )
+    yield (
+        '{"model_type": "deepseek_v3", "hidden_size": 512, "num_hidden_layers": 4, "vocab_size": '
+        '1000, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1024,'
+        ' "moe_intermediate_size": 128, "n_routed_experts": 8, "num_experts_per_tok": 2,'
+        ' "n_shared_experts": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_group": 2,'
+        ' "topk_group": 1, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_rope_head_dim": 16,'
+        ' "qk_nope_head_dim": 32, "v_head_dim": 32, "num_nextn_predict_layers": 1,'
+        ' "max_position_embeddings": 4096, "tie_word_embeddings": false}'
+    )
+    yield (
+        '{"model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "n_positions": 1024,'
+        ' "n_inner": null, "vocab_size": 50257, "activation_function": "gelu_new"}'
+    )
+    yield (
+        '{"model_type": "gemma3_text", "hidden_size": 256, "num_hidden_layers": 6, "vocab_size":'
+        ' 1000, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "sliding_window'
+        '": 512, "sliding_window_pattern": 6, "intermediate_size": 512, "layer_types": null}'
+    )
+
+
+LAYERS = (
+    b"# a network\n"
+    b"name,parameters,forward_flops,activation_bytes,boundary_bytes,efficiency,repeat\n"
+    b"a,1000000,2e9,1e6,1e5,0.5,3\nb,200,4e6,2e5,1e4,,\n"
+)
+LAYERS_JSON = (
+    b'{"name": "net", "source": "me", "layers": [{"name": "a", "parameters": 100, "forward_flops":'
+    b' 1e9, "activation_bytes": 5, "boundary_bytes": 7, "repeat": 2, "efficiency": 0.4}]}'
+)
+SHORT = (
+    b"run,source,status,accelerator,gpus,gpus_per_node,inter_node_network,model,family,n_params_b,"
+    b"layers,hidden,ffn_hidden,heads,kv_heads,vocab,sequence,experts,experts_per_token,global_batch,"
+    b"micro_batch,tp,pp,virtual_stages,dp,cp,ep,zero_stage,fsdp,sequence_parallel,recompute,dtype,"
+    b"flash_attention,schedule,framework,step_seconds,peak_memory_gb,notes\n"
+    b"r,me,ok,h100-sxm,16,8,8x 400 Gb/s per node,m,llama,6.7,32,4096,11008,32,32,32000,2048,0,0,"
+    b"64,1,2,2,1,4,1,1,1,False,True,selective (core_attn),bf16,True,1f1b,"
+    b"megatron,3.2,41.5,hsdp 4; GiB\n"
+)
+PLANS = (
+    b"tp=2 pp=2 micro_batch=1 recompute=full zero=1 schedule=interleaved virtual_stages=2",
+    b"pp=4 layers_per_stage=6,6,7,5 schedule=zb-h1 offload_optimizer=50",
+    b"pp=2 segments=12:recompute=full|12 dp=4",
+    b"dp=8 sync=gossip topology=ring",
+)
+LAYOUTS = (b"Et*3|(tt|)*9|m|L", b"11,12,12,11", b"E(t|)*4tL")
+GRAPHS = (b"0 1\n1 2\n2 0\n", b"# ring\n0-1\n1,2\n2;3\n3 0\n")
+STEPS = b"plan,seconds,gpus,global_batch\ntp=2 pp=1,1.2,8,8\ntp=4,1500ms,8,8\n"
+ORIGINS = b"source,origin\nmegatron,nvidia\nmine,me\n"
+
+
+def _published(path: Path) -> None:
+    """Runs, and what each of them asks."""
+    for asked in questions(read_runs(path)):
+        if not isinstance(asked, str):
+            evaluate(asked.task, asked.plan)
+
+
+SIX = b"""
+base = "h100-sxm"
+[accelerator]
+name = "H100-PCIe"
+memory = { value = 79.1, unit = "GiB", source = "sheet", kind = "datasheet" }
+[accelerator.peak]
+bf16 = { value = 756, unit = "TFLOP/s", source = "sheet", kind = "datasheet" }
+[node]
+gpus = { value = 4, unit = "GPUs", source = "sheet", kind = "datasheet" }
+[links.network]
+bandwidth = { value = 12.5, unit = "GB/s", source = "sheet", measured = false }
+[sources]
+sheet = "the datasheet of a card"
+"""
+GEMMS = (
+    b"# GEMM seconds\npeak,9.89e+14\nmemory_bandwidth,3.35e+12\nn,k,128,512,1024,4096\n"
+    b"1024,1024,5.1,6.2,9.5,21.4\n1024,4096,8.1,11.2,19.5,51.4\n4096,1024,9.1,16.2,,81.4\n"
+    b"4096,4096,19.1,36.2,69.5,281.4\n"
+)
+DEVICE = "#  Rank  {i} Group  0 Pid   4711 on  node-a device  {i} [0000:0{i}:00] NVIDIA H100\n"
+NCCL = (
+    "# nccl-tests version 2.17.2 nccl-headers=22809 nccl-library=22809\n"
+    "# Collective test starting: all_gather_perf\n# Using devices\n"
+    + "".join(DEVICE.format(i=i) for i in range(2))
+    + "#\n#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n"
+    "     1048576         32768     float    none      -1    41.50   25.27   22.11      0\n"
+    "     2097152         65536     float    none      -1    62.25   33.69   29.48      0\n"
+)
+NCCL_JSON = (
+    b'{"version": 2, "args": ["./build/sendrecv_perf", "-g", "8"], "nccl_version": 22809, "config"'
+    b': {"nthreads": 1, "ngpus": 8, "devices": [{"rank": 0, "hostname": "a", "device_info": "NVIDIA'
+    b' H200"}]}, "results": [{"size": 1048576, "count": 262144, "type": "float", "out_of_place":'
+    b' {"time": 41.5, "alg_bw": 25.27, "bus_bw": 22.11, "nwrong": 0.0}}]}'
+)
+TRACE = (
+    b'{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 0,'
+    b' "dur": 900}, {"ph": "X", "cat": "kernel", "name": "void flash_fwd_kernel", "ts": 0, "dur":'
+    b' 40}, {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ts":'
+    b' 0, "dur": 30}, {"ph": "M", "name": "process_name"}], "deviceProperties": [{"id": 0, "name":'
+    b' "NVIDIA H100"}]}'
+)
+LOG_LINES = {
+    "megatron": " iteration {i:8d}/ 100 | elapsed time per iteration (ms): {v:.1f} | global batch "
+    "size:   128 | lm loss: 2.0E+00 |\n[Rank 1] (after {i} iterations) memory (MB) | allocated: "
+    "100.0 | max allocated: 1000.0 | reserved: 300.0 | max reserved: 2000.0\n",
+    "torchtitan": "[titan] - INFO - Training starts at step 1, with local batch size 1, global "
+    "batch size 8, sequence length 8192\n\x1b[31mstep: {i:2d}  \x1b[32mloss:  7.6  memory: "
+    "66.50GiB(37.51%)  \x1b[34mtps: {v:,.0f}  \x1b[36mtflops: 314.71\n",
+    "deepspeed": "[INFO] [timer.py:258:stop] epoch=0/micro_step={i}, RunningAvgSamplesPerSec=16.1, "
+    "CurrSamplesPerSec={v}, MemAllocated=0.02GB, MaxMemAllocated=9.5GB\n",
+    "nanotron": "[INFO|DP=0|PP=0|TP=0]:  Memory usage: 100.00MiB. Peak allocated 2048.00MiB. Peak "
+    "reserved: 4096.00MiB\niteration: {i} / 100 | elapsed_time_per_iteration_ms: {v}K | "
+    "tokens_per_sec_per_gpu: 11.4K | global_batch_size: 64\n",
+}
+COMMANDS = (
+    "estimate gpt3-1.3b h100 8 --sequence 1024 --global-batch 64 --plan 'tp=2 pp=2' --tokens 300B",
+    "estimate llama-7b --cluster a100-80gb-sxm --nodes 2 --global-batch-tokens 4194304 --plan tp=8",
+    "estimate mixtral-8x7b h200 8 --plan ep=8 --expert-imbalance 1.2 --price 2 --tokens 1T",
+    "estimate llama-3.1-8b h100 8 --plan 'dp=8' --adapter lora --lora-rank 16 --documents 512,1024",
+    "estimate llama-7b h100 64 --plan tp=2 --tokens 2T --failures-per-gpu-day 1e-5 "
+    "--checkpoint-time 12s --restart-time 180s",
+    "estimate llama-7b h100 64 --plan tp=2 --inter-node-bandwidth 200Gb/s --network-latency 5us "
+    "--memory '70 GiB' --software megatron-core --network efa",
+    "explain gpt3-1.3b h100 8 --sequence 2048 --global-batch 64 --plan tp=2 --against tp=4",
+    "explain gpt3-1.3b h100 8 --global-batch 64 --plan tp=2 --precision fp8",
+    "fits llama-3.1-8b rtx-4090 1 --sequence 2048 --lora-targets all-linear --lora-base nf4",
+    "textbook llama-7b h100-sxm 8 --tokens 1T --took 34days",
+    "models meta-llama/Llama-3.1-8B",
+    "clusters h100",
+    "software torch",
+    "systems gpipe",
+    "help words",
+    "completion bash",
+)
+"""Commands that write no file."""
+
+
+def _logs() -> list[bytes]:
+    """A log of every framework, and one that ran out of memory."""
+    times = [9000.0] * 10 + [2000.0, 2200.0]
+    logs = [
+        "".join(form.format(i=i, v=v) for i, v in enumerate(times, 1))
+        for form in LOG_LINES.values()
+    ]
+    return [log.encode() for log in logs] + [b"torch.OutOfMemoryError: CUDA out of memory."]
+
+
+def _log(path: Path) -> None:
+    outcome(read_text(path, errors="replace"), KnownLine(8, 2048, 64), path.name)
+
+
+def _measured(path: Path) -> object:
+    return read(str(path), Hints(known=KnownLine(8, 2048, 64), nodes=1))
+
+
+def _rows_to_fit() -> list[bytes]:
+    """A few rows of the tests' measurements."""
+    lines = [one.split(b"\n") for one in _data("simulator/calibration/data/n*_h100.csv")]
+    lines += [one.split(b"\n") for one in _data("simulator/calibration/data/attention_h100.csv")]
+    return [b"\n".join([*rows[:3], *rows[3 :: len(rows) // 30], b""]) for rows in lines]
+
+
+def _fitted(path: Path) -> None:
+    """Measurements that a profile is fitted to."""
+    _command(["calibrate", "fit", str(path), "--base", "h100-sxm", "--json", "--traceback"])
+
+
+def _with_table(section: str, stack: str) -> Callable[[Path], None]:
+    """A profile with a table beside it; of a name of its own, as tables are read once."""
+
+    def estimate(path: Path) -> None:
+        table = path.with_name(f"{zlib.crc32(path.read_bytes()):08x}.csv")
+        path.rename(table)
+        leaf = f'{{ file = "{table.name}", source = "mine", measured = true }}'
+        text = f'base = "a100-80gb-sxm"\n[{section}]\ntable = {leaf}\n[sources]\nmine = "me"\n'
+        profile = path.with_name("mine.toml")
+        profile.write_text(text, encoding="utf-8")
+        asked = {**ESTIMATE, "--cluster": str(profile), "--software": stack}
+        try:
+            words = [word for pair in asked.items() for word in pair]
+            _command(["estimate", *words, "--json", "--traceback"])
+        finally:
+            table.unlink()
+
+    return estimate
+
+
+def _grown(path: Path) -> None:
+    """A file of rows that a measurement goes on from; its caller takes a ValueError."""
+    try:
+        RowFile(path, ("suite", "op", "seconds"))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _result_again(path: Path) -> None:
+    plan_arguments.read_plan(f"{path}", "--plan")
+    _command(["export", f"{path}#1", "--to", "megatron", "--traceback"])
+
+
+def _typed(text: str) -> None:
+    """A command line; where its words end is no concern of plan3d."""
+    try:
+        words = [word for word in shlex.split(text) if "\0" not in word]
+    except ValueError:
+        words = text.split()
+    if words and words[0] not in {command.split()[0] for command in COMMANDS}:
+        words = ["estimate", *words]
+    _command([*words, "--traceback"])
+
+
+READERS = {
+    "config": Reader("config.json", _configs, _estimates("--model")),
+    "layers-csv": Reader("net.csv", lambda: [LAYERS], _estimates("--model")),
+    "layers-json": Reader("net.json", lambda: [LAYERS_JSON], _estimates("--model")),
+    "profile": Reader(
+        "p.toml", lambda: [*_shipped("h100-sxm.toml", "gb200.toml"), SIX], _estimates("--cluster")
+    ),
+    "software": Reader(
+        "s.toml",
+        lambda: _shipped("software/megatron-core.toml", "software/fsdp.toml"),
+        _estimates("--software"),
+    ),
+    "megatron": Reader(
+        "run.sh",
+        lambda: (
+            _exported("megatron", "tp=2 pp=2 zero=1", "pp=4 layers_per_stage=6,6,10,10")
+            + _exported("megatron", "tp=2 ep=4", model="mixtral-8x7b")
+        ),
+        _imports,
+    ),
+    "deepspeed": Reader(
+        "ds.json",
+        lambda: _exported(
+            "deepspeed", "zero=3", "tp=2 pp=2 zero=0 overlap_grad_reduce=0 overlap_param_gather=0"
+        ),
+        _imports,
+    ),
+    "torchtitan": Reader(
+        "t.toml", lambda: _exported("torchtitan", "tp=2 zero=3", "pp=2 zero=2"), _imports
+    ),
+    "nanotron": Reader(
+        "n.yaml", lambda: _exported("nanotron", "tp=2 pp=2 overlap_param_gather=0"), _imports
+    ),
+    "plan-words": Reader("plan.txt", lambda: [*PLANS], _texts(_plan_words)),
+    "layout": Reader("layout.txt", lambda: [*LAYOUTS], _texts(read_layout)),
+    "result": Reader(
+        "result.json",
+        lambda: [_result()],
+        _result_again,
+    ),
+    "graph": Reader("g.txt", lambda: [*GRAPHS], _texts(Graph.parse)),
+    "runs": Reader(
+        "runs.csv", lambda: [*_head("published_runs.csv", 400), SHORT, SHORT], _published
+    ),
+    "origins": Reader("origins.csv", lambda: [ORIGINS], read_origins),
+    "measurements": Reader(
+        "m.csv",
+        lambda: _data("simulator/data/*.csv", "simulator/calibration/data/**/*"),
+        lambda path: read(str(path), Hints()),
+    ),
+    "steps": Reader(
+        "steps.csv", lambda: [STEPS], lambda path: calibrate_steps._rows(str(path), read_text(path))
+    ),
+    "calibration": Reader("c.toml", _calibration, _estimates("--calibration")),
+    "tune": Reader("tune.json", _session, _resumed),
+    "sweep": Reader("rows.csv", lambda: [_rows_of_a_sweep()], _continued),
+    "logs": Reader("run.log", _logs, _log),
+    "nccl-tests": Reader("all.txt", lambda: [NCCL.encode(), NCCL_JSON], _measured),
+    "trace": Reader("trace.json", lambda: [TRACE], _measured),
+    "fit": Reader("m.csv", _rows_to_fit, _fitted),
+    "gemm-table": Reader(
+        "gemms.csv", lambda: [GEMMS], _with_table("kernels.gemm.16bit", "megatron-core")
+    ),
+    "layer-table": Reader(
+        "layers.csv",
+        lambda: _shipped("measurements/a100-vtrain-layers.csv"),
+        _with_table("kernels.layer.vtrain", "vtrain"),
+    ),
+    "rows": Reader("rows.csv", lambda: [b"suite,op,seconds\ngemm,gemm,0.1\n"], _grown),
+    "documents": Reader(
+        "lengths.txt", lambda: [b"512,1024 7\n64", b"1\n2\n3\n" * 20], _estimates("--documents")
+    ),
+    "command": Reader(
+        "words.txt", lambda: [command.encode() for command in COMMANDS], _texts(_typed)
+    ),
+}
+"""What reads files, by name."""

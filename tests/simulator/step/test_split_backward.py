@@ -1,0 +1,62 @@
+"""Schedules that split the backward pass: what hides behind which pass; faster is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step import slot_delays
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+def asked(model, machine, gpus, batch):
+    cluster = Cluster.profile(machine, gpus=gpus)
+    return Task(Model.preset(model), cluster, sequence=512, global_batch=batch)
+
+
+def with_peak(task, factor):
+    gpu = task.cluster.accelerator
+    peak = {name: factor * rate for name, rate in gpu.peak.items()}
+    return replace(task, cluster=replace(task.cluster, accelerator=replace(gpu, peak=peak)))
+
+
+@pytest.mark.parametrize(
+    ("task", "plan"),
+    [
+        (asked("gpt3-1.3b", "mi350x", 16, 48), "pp=2 dp=8 micro_batch=2 zero=0"),
+        (asked("llama-3.1-70b", "a100-80gb-sxm", 64, 48), "tp=4 pp=4 dp=4 micro_batch=4 zero=3"),
+    ],
+    ids=["launches set the pace", "gathers set the pace"],
+)
+def test_a_higher_peak_is_never_slower(task, plan):
+    split = Plan.parse(f"{plan} schedule=zb-h1")
+    steps = [evaluate(with_peak(task, factor), split).step_seconds for factor in (1, 1.5, 2, 4)]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_each_pass_hides_its_own():
+    """f = i = 2 s, w = 1 s on 4 equal ranks idle 3 (f + i - w) = 9 s; a gather of 3 s and a
+    reduction of 2 s show 1 s of each pass: 8 x 3 s, and 3 (3 + 3 - 2) = 12 s idle."""
+    task = asked("gpt3-1.3b", "h100-sxm", 4, 8)
+    (group,) = evaluate(task, Plan.parse("pp=4 schedule=zb-h1")).groups
+    one = np.ones((1, 1))
+    stages = replace(
+        group.stages,
+        **{"forward": 2 * one, "backward": 3 * one, "weight_gradient": one},
+        **{"ranks_alike": 4 * one, "slowest": 5 * one[0], "idle": 9 * one[0]},
+    )
+    assert stages.micro_batches == 8
+    delays = slot_delays.gathered(3 * one, 2 * one, 1e12 * one, stages, contention=0.0)
+    assert [part[1, 1].item() for part in delays.split] == pytest.approx([1, 1, 1])
+    assert [part[0, 0].item() for part in delays.split] == [3, 3, 2]
+    added = slot_delays.seconds(stages, delays)
+    assert added[1, 1].item() == pytest.approx(8 * 3 + 12 - 9)
+    assert added[0, 0].item() == pytest.approx(8 * 8 + 3 * (5 + 5 - 3) - 9)
+    whole = replace(stages, schedule=0 * stages.schedule)
+    assert slot_delays.seconds(whole, delays)[1, 1].item() == pytest.approx((8 + 3) * 3)
