@@ -82,7 +82,7 @@ OPTIONS = (
         value="B",
         verbs=SEARCH,
         help="exhaustive (default), branch-and-bound, dynamic-programming, integer-programming, "
-        "random, annealing, spsa, cma-es or reinforcement-learning",
+        "random, annealing, spsa, cma-es, reinforcement-learning or pretrained-policy",
     ),
     Option(
         flag="--space",
