@@ -85,6 +85,13 @@ OPTIONS = (
         "random, annealing, spsa, cma-es, reinforcement-learning or pretrained-policy",
     ),
     Option(
+        flag="--second-pool",
+        value="C:N",
+        verbs=SEARCH,
+        help="N GPUs of another cluster, such as a100-80gb-sxm:64: stages in either, by a dynamic "
+        "program",
+    ),
+    Option(
         flag="--space",
         value="SPACE",
         verbs=SPACE,

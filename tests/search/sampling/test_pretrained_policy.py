@@ -1,4 +1,4 @@
-"""A policy of other tasks: what it sees, what its networks compute, and that it serves new tasks."""
+"""A policy of other tasks: what it sees, what its networks compute, that it serves new tasks."""
 
 from functools import cache
 from importlib.resources import files
@@ -92,7 +92,7 @@ def test_few_plans_do_for_models_and_clusters_it_was_not_trained_on(model, clust
 def test_what_it_was_not_trained_on_is_refused():
     with pytest.raises(InputError, match="cannot search staged plans; random, annealing"):
         find_plans(task(), backend="pretrained-policy", space="staged")
-    with pytest.raises(InputError, match="bert-large is a list of layers.*reinforcement-learning"):
+    with pytest.raises(InputError, match=r"bert-large is a list of layers.*reinforcement-learning"):
         find_plans(
             Task(
                 Model.preset("bert-large"),
