@@ -172,12 +172,13 @@ def check_space(space: str, backend: str) -> None:
     """Raise InputError for an unknown space, and for one that the backend does not search."""
     if space not in SPACES:
         raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
-    if space == "staged" and backend in BACKENDS:
-        from .sampling.samplers import SAMPLERS
+    if space == "uniform":
+        return
+    from .sampling.samplers import ALIKE_ONLY, of_space
 
-        raise InputError(
-            f"the {backend} backend cannot search staged plans; {', '.join(SAMPLERS)} can"
-        )
+    if backend in (*BACKENDS, *ALIKE_ONLY):
+        can = ", ".join(of_space(space))
+        raise InputError(f"the {backend} backend cannot search staged plans; {can} can")
 
 
 def check_backend(name: str) -> None:

@@ -10,6 +10,7 @@ Welling, 2019).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,9 @@ from plan3d.simulator.base.arrays import Index, Mask, Value
 
 from ..result.objective import BARRIER
 from ..space.problem import NOTHING, Points, Problem, Random, Repeats, Start, construct
+
+Prior = Callable[[int, Points], Value]
+"""Variable and prefixes [row, variables before it] -> logits [row, value] before any experience."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,11 @@ class ChoicePolicy:
 
     A variable has a logit for each value, and for each earlier variable that it is `given` a table
     [earlier value, value]. Variables of one `role` (tp of stage 1, tp of stage 2) share tables.
+    A `prior` is added to them.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, prior: Prior | None = None) -> None:
+        self.problem, self.prior = problem, prior
         self.widths = [len(variable.values) for variable in problem.variables]
         self.logits = [np.zeros(width) for width in self.widths]
         self.tables: dict[tuple[str, int], Value] = {}
@@ -85,7 +90,8 @@ class ChoicePolicy:
         """[row, value] before masking."""
         role = self.problem.variables[variable].role
         tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.given(variable))
-        return sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
+        own = sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
+        return own if self.prior is None else own + self.prior(variable, prefix)
 
     def centre(self, point: Index, slope: float) -> None:
         """Make the values of one point [variable] likeliest, and others less so by `slope` for

@@ -26,9 +26,17 @@ SAMPLERS: Registry[MakeSampler] = Registry(
         "spsa": f"{_HERE}.zeroth_order:Spsa",
         "cma-es": f"{_HERE}.zeroth_order:CmaEs",
         "reinforcement-learning": f"{_HERE}.reinforcement_learning:PolicyGradient",
+        "pretrained-policy": f"{_HERE}.pretrained_policy:PretrainedPolicy",
     },
 )
 """They take a seed."""
+ALIKE_ONLY = ("pretrained-policy",)
+"""Those whose plans have stages that are alike, as all they learned from."""
+
+
+def of_space(space: str) -> tuple[str, ...]:
+    """The names of those that search a space."""
+    return tuple(name for name in SAMPLERS if space == "uniform" or name not in ALIKE_ONLY)
 
 
 def of_stages(name: str) -> MakeSampler:

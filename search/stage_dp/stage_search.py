@@ -20,6 +20,7 @@ from plan3d.simulator.plan.plan import Plan
 
 from ..result.options import NEVER, Deadline, Progress, TimeIsUp
 from ..result.tolerances import ROUNDING, TOLERANCE
+from ..stages.candidates import Candidates
 from ..stages.chunk_layouts import best_layout
 from ..stages.pipeline import Pipeline
 from ..stages.stage_plans import Run, plan_of
@@ -138,7 +139,7 @@ class StageSearch:
     def _cost(self, pipeline: Pipeline) -> None:
         """Cost a pipeline's stages, and bound what its plans take."""
         longest = pipeline.least.longest_stage(self.incumbent * (1 + NEAR))
-        table = StageTable.of(pipeline, self.limit, longest, self.deadline)
+        table = self._table(pipeline, longest)
         if table is None:
             return
         self.stages += table.candidates.kind.size
@@ -151,6 +152,10 @@ class StageSearch:
         times = np.unique(np.concatenate([entries.costs[0] for entries in table.entries]))
         times = times[times >= slowest]
         self._push(pipeline.again * slowest + rest, _Range(table, times))
+
+    def _table(self, pipeline: Pipeline, longest: float) -> StageTable | None:
+        """What every stage of a pipeline may be, in at most `longest` seconds."""
+        return StageTable.of(pipeline, self.limit, longest, self.deadline)
 
     def _narrow(self, part: _Range) -> None:
         """Find the least rest of a range, and leave open what is faster in it."""
@@ -239,10 +244,12 @@ def stages_of(table: StageTable, found: Found) -> list[list[Run]]:
     """The runs of each stage that was found."""
     pipeline, rows = table.pipeline, table.candidates.take(np.array(found.candidate))
     layers = np.diff([*found.start, pipeline.task.model.layers])
-    stages = []
-    for i, n in enumerate(layers.tolist()):
-        s, more = int(rows.strategy[i]), int(rows.more[i])
-        own = {"tp": int(pipeline.tp[s]), "dp": int(pipeline.dp[s]), "zero": int(rows.zero[i])}
-        parts = zip((more, n - more), rows.modes[i].tolist(), strict=True)
-        stages.append([{"layers": part, **own, "recompute": mode} for part, mode in parts if part])
-    return stages
+    return [runs_of(pipeline, rows, i, n) for i, n in enumerate(layers.tolist())]
+
+
+def runs_of(pipeline: Pipeline, rows: Candidates, stage: int, layers: int) -> list[Run]:
+    """The runs of one of the stages that were chosen, which has so many layers."""
+    s, more = int(rows.strategy[stage]), int(rows.more[stage])
+    own = {"tp": int(pipeline.tp[s]), "dp": int(pipeline.dp[s]), "zero": int(rows.zero[stage])}
+    parts = zip((more, layers - more), rows.modes[stage].tolist(), strict=True)
+    return [{"layers": part, **own, "recompute": mode} for part, mode in parts if part]

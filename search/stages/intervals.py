@@ -32,18 +32,27 @@ class Intervals:
     """Stages that may hold it."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, longest: float, limit: float) -> Intervals:
+    def of(
+        cls,
+        pipeline: Pipeline,
+        longest: float,
+        limit: float,
+        elsewhere: tuple[Value, Value] | None = None,
+    ) -> Intervals:
         """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
-        something they can do, and a layer for each of their chunks."""
+        something they can do, and a layer for each of their chunks. `elsewhere` are the least
+        seconds and bytes of a layer of each kind there [kind], where not what they are here."""
         order, p = pipeline.task.model.order, pipeline.pp
         layers, v = len(order), pipeline.chunks
         start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
         first = np.maximum(0, p - 1 - (layers - end) // v)
         last = np.minimum(p - 1, start // v)
         short = np.ones(start.size, bool)
-        for least, most in ((pipeline.layers.fastest, longest), (pipeline.least_held, limit)):
-            so_far = np.concatenate([[0.0], np.cumsum(least.min(axis=0)[list(order)])])
-            before, after = (_stages_for(part, most) for part in (so_far, so_far[-1] - so_far))
+        here = pipeline.layers.fastest.min(axis=0), pipeline.least_held.min(axis=0)
+        least = zip(here, elsewhere or here, (longest, limit), strict=True)
+        for own, others, most in least:
+            so_far, there = (np.append(0.0, np.cumsum(c[list(order)])) for c in (own, others))
+            before, after = (_stages_for(part, most) for part in (there, there[-1] - there))
             first = np.maximum(before[start], first)
             last = np.minimum(p - 1 - after[end], last)
             short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)

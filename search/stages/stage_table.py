@@ -91,7 +91,7 @@ class StageTable:
         unit = _unit(pipeline)
         gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
         codes_of = boundary.reshape(handed.shape)
-        place = _Places(found, table, gpus, codes_of, tp, bool(tied.any()), deadline)
+        place = Places(found, table, gpus, codes_of, tp, bool(tied.any()), deadline)
         return cls(
             pipeline=pipeline,
             candidates=table,
@@ -124,7 +124,7 @@ def _unit(pipeline: Pipeline) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Places:
+class Places:
     """Candidates and the intervals that they may be placed on."""
 
     found: Intervals

@@ -17,7 +17,7 @@ from ..find_plans import check_backend, check_space, find_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
 from ..sampling.ask_tell import BUDGET
-from ..sampling.samplers import SAMPLERS
+from ..sampling.samplers import SAMPLERS, of_space
 from ..space.staged import StagedProblem
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _entry(backend: str, results: list[SearchResult], optimum: float) -> Backend
 
 def compare_backends(
     task: Task,
-    backends: Sequence[str] = tuple(SAMPLERS),
+    backends: Sequence[str] | None = None,
     *,
     space: str = "uniform",
     choose: Mapping[str, Sequence[Any]] | None = None,
@@ -123,7 +123,8 @@ def compare_backends(
     progress: Progress | None = None,
 ) -> BackendBenchmark:
     """Run each backend after a search that proves the optimum of the space, uniform or staged:
-    SAMPLERS with seeds 0, 1, ... and `budget` plans each, others once, to their end.
+    SAMPLERS (all of them when None) with seeds 0, 1, ... and `budget` plans each, others once, to
+    their end.
 
     `progress` hears of the plans costed by all. Raises InputError for an unknown backend, space or
     number and for a backend that does not search the space, NoFeasiblePlanError when no plan fits.
@@ -134,7 +135,8 @@ def compare_backends(
     >>> race.entries[0].evaluations
     array([50., 50.])
     """
-    _check(backends, space, budget, seeds)
+    names = of_space(space) if backends is None else backends
+    _check(names, space, budget, seeds)
     optimum = _certified(task, space, choose, headroom)
     race = BackendBenchmark(
         task=task, space=space, optimum=optimum, budget=budget, complete=optimum.complete
@@ -143,7 +145,7 @@ def compare_backends(
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
     told = _Total(progress, optimum.counts.evaluated)
     options = {"space": space, "choose": choose, "headroom": headroom, "top": 1, "progress": told}
-    for name in backends if race.complete else ():
+    for name in names if race.complete else ():
         drawn = [{"budget": budget, "seed": k} for k in range(seeds)] if name in SAMPLERS else [{}]
         results = _runs(task, told, [{**options, "backend": name, **own} for own in drawn])
         if results[-1].interrupted:

@@ -82,7 +82,14 @@ OPTIONS = (
         value="B",
         verbs=SEARCH,
         help="exhaustive (default), branch-and-bound, dynamic-programming, integer-programming, "
-        "random, annealing, spsa, cma-es or reinforcement-learning",
+        "random, annealing, spsa, cma-es, reinforcement-learning or pretrained-policy",
+    ),
+    Option(
+        flag="--second-pool",
+        value="C:N",
+        verbs=SEARCH,
+        help="N GPUs of another cluster, such as a100-80gb-sxm:64: stages in either, by a dynamic "
+        "program",
     ),
     Option(
         flag="--space",

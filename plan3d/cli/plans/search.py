@@ -23,6 +23,7 @@ from ..screen.output import (
     warn,
     write_whole,
 )
+from . import two_pools
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
@@ -42,6 +43,8 @@ ABOUT = """Search the plans of a model on a cluster and rank the best that fit.
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
+    if args.second_pool is not None:
+        return two_pools.run(args, progress)
     from plan3d.search.find_plans import UNEQUAL
     from plan3d.search.whatif.climb import climbed, never_behind
 

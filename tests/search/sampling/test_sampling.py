@@ -13,7 +13,7 @@ from plan3d.search.result.search_result import Trace
 from plan3d.search.sampling import ask_tell
 from plan3d.search.sampling.ask_tell import BUDGET, STALE, AskTell, KnownScores
 from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGradient
-from plan3d.search.sampling.samplers import SAMPLERS
+from plan3d.search.sampling.samplers import SAMPLERS, of_space
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
 from plan3d.search.space.problem import Repeats, draw, encode, nearest
 from plan3d.search.space.space import Space
@@ -155,7 +155,7 @@ def test_points_that_never_fit_are_survived(name):
     assert result.smallest is not None
 
 
-@every_backend
+@pytest.mark.parametrize("name", of_space("staged"))
 def test_stages_that_differ_are_searched_too(name):
     problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
     result = run(problem, name, budget=150)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plan3d.search.find_plans import find_plans
-from plan3d.search.sampling.samplers import SAMPLERS, of_stages
+from plan3d.search.sampling.samplers import of_space, of_stages
 from plan3d.search.sampling.two_phase import EqualStagesProblem, TwoPhase
 from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw
@@ -15,7 +15,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-LEARNING = [name for name in SAMPLERS if name != "random"]
+LEARNING = [name for name in of_space("staged") if name != "random"]
 
 
 @cache

@@ -1,0 +1,165 @@
+"""`search --second-pool`: a pipeline over two kinds of machines, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, is_whole
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.task import Task
+
+from ..arguments import task_arguments
+from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
+
+if TYPE_CHECKING:
+    from plan3d.search.stage_dp.two_pools import PooledPlan, PooledResult
+
+TAKEN = (
+    *("verb", "words", "model", "cluster", "gpus", "nodes", "sequence", "software", "second_pool"),
+    *("global_batch", "global_batch_tokens", "memory_headroom", "time_limit", "fix", "choose"),
+    *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend"),
+)
+"""Options that change the answer; others are refused."""
+BACKEND = "dynamic-programming"
+
+
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
+    """Print the best plan that has stages in both pools."""
+    _check(args)
+    from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+    from plan3d.search.result.options import Deadline
+    from plan3d.search.stage_dp.two_pools import search
+
+    deadline = Deadline.after(args.time_limit)
+    choose = task_arguments.choices_of(args)
+    task = task_arguments.task_of(args)
+    tasks = task, replace(task, cluster=_second(args.second_pool))
+    share = 1 - (DEFAULT_HEADROOM if args.memory_headroom is None else args.memory_headroom)
+    limits = [one.cluster.accelerator.memory * share for one in tasks]
+    bests = [find_plans(one, choose=choose, headroom=1 - share, top=1).best for one in tasks]
+    alone = [float("inf") if best is None else float(best.step_seconds) for best in bests]
+    with ProgressBar(args.quiet, progress) as bar:
+        found = search(tasks, (limits[0], limits[1]), (alone[0], alone[1]), choose, deadline, bar)
+    if args.json:
+        print_json(_record(found))
+    elif found.plan is not None:
+        _print(Screen(args.verbose), found, found.plan)
+    if found.interrupted:
+        warn("interrupted: the best so far", args.quiet)
+        return INTERRUPTED
+    if found.plan is None:
+        warn(_none(found), args.quiet)
+    fits = found.plan is not None or min(alone) < float("inf")
+    return 0 if fits else NoFeasiblePlanError.exit_code
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what a search of two pools does not take."""
+    given = [name for name, value in vars(args).items() if value not in (None, False, [])]
+    other = next((name for name in given if name not in TAKEN), None)
+    if other is not None:
+        raise InputError(f"--{other.replace('_', '-')} has no effect with --second-pool")
+    if args.backend not in (None, BACKEND):
+        raise InputError(
+            f"--second-pool is searched by {BACKEND}, not by the {args.backend} backend"
+        )
+    if args.global_batch is None and args.global_batch_tokens is None:
+        raise InputError("--second-pool needs --global-batch: the pools share it")
+
+
+def _second(text: str) -> Cluster:
+    name, colon, gpus = text.rpartition(":")
+    if not colon or not is_whole(gpus) or int(gpus) < 1:
+        raise InputError(f"--second-pool {text!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64")
+    return Cluster.profile(name, gpus=int(gpus))
+
+
+def _pools(tasks: tuple[Task, Task]) -> str:
+    return " and ".join(f"{task.gpus} x {task.cluster.name}" for task in tasks)
+
+
+def _none(found: PooledResult) -> str:
+    if not found.complete:
+        return "no plan over both pools was found before the search ended"
+    if min(found.alone) == float("inf"):
+        return f"no plan over {_pools(found.tasks)} fits"
+    best = found.tasks[found.alone.index(min(found.alone))]
+    return f"no plan over both pools is faster than {_pools((best, best)).split(' and ')[0]} alone"
+
+
+def _print(screen: Screen, found: PooledResult, plan: PooledPlan) -> None:
+    alone = [
+        f"{seconds:.4g} s on {task.gpus} x {task.cluster.name}"
+        for task, seconds in zip(found.tasks, found.alone, strict=True)
+        if seconds < float("inf")
+    ]
+    gap = max(1 - found.bound / plan.step_seconds, 0.0)
+    proof = "proven best" if found.complete else f"at most {100 * gap:.1f} % from the best"
+    shared = f"cp={plan.shared['cp']} ep={plan.shared['ep']}"
+    shared += f" sequence_parallel={plan.shared['sequence_parallel']}"
+    screen.lines(
+        [
+            f"{plan.step_seconds:.4g} s a step on {_pools(found.tasks)} ({proof}); "
+            f"{plan.micro_batches} micro-batches, {shared}",
+            f"each pool alone: {', '.join(alone) or 'no plan fits'}",
+            "no launch file is written for two kinds of GPUs",
+        ]
+    )
+    print()
+    screen.table(_table(plan))
+
+
+def _table(plan: PooledPlan) -> Table:
+    from plan3d.simulator.plan.values import spell
+
+    headers = ("stage", "cluster", "recompute", "GPUs", "layers", "tp", "dp", "zero", "ms", "GiB")
+    rows = []
+    for i, stage in enumerate(plan.stages):
+        modes = [f"{spell('recompute', run['recompute'])} {run['layers']}" for run in stage.runs]
+        first = stage.runs[0]
+        numbers = stage.gpus, stage.layers, first["tp"], first["dp"], first["zero"]
+        last = f"{1e3 * stage.seconds:.1f}", f"{stage.memory_bytes / GIB:.1f}"
+        rows.append((str(i), stage.cluster, ", ".join(modes), *map(str, numbers), *last))
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({1, 2}))
+
+
+def _record(found: PooledResult) -> dict[str, Any]:
+    from plan3d.simulator.plan.values import spell
+
+    from ..screen import views
+
+    plan = found.plan
+    return {
+        "plan3d": views.version(),
+        "pools": [views.task_record(task) for task in found.tasks],
+        "alone_step_seconds": [None if s == float("inf") else s for s in found.alone],
+        "seconds_searching": found.seconds_searching,
+        "stages_costed": found.stages_costed,
+        "complete": found.complete,
+        "bound": found.bound if found.bound < float("inf") else None,
+        "plan": plan
+        and {
+            "step_seconds": plan.step_seconds,
+            "tokens_per_second": found.tasks[0].tokens / plan.step_seconds,
+            "micro_batches": plan.micro_batches,
+            "shared": {name: spell(name, value) for name, value in plan.shared.items()},
+            "stages": [
+                {
+                    "cluster": stage.cluster,
+                    "gpus": stage.gpus,
+                    "layers": stage.layers,
+                    "runs": [
+                        {n: spell(n, v) if n != "layers" else v for n, v in run.items()}
+                        for run in stage.runs
+                    ],
+                    "seconds": stage.seconds,
+                    "memory_bytes": stage.memory_bytes,
+                }
+                for stage in plan.stages
+            ],
+        },
+    }

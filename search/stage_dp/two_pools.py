@@ -1,0 +1,327 @@
+"""Two kinds of machines in one pipeline: every stage in one pool, the pools one after the other.
+
+All stages of a pool have equally many GPUs of it; layers, tp, dp, ZeRO and recompute are a stage's
+own. Stages are costed as those of a pipeline whose GPUs are all of the pool's kind, the memory that
+they may use is the pool's, and a boundary between pools is crossed at the slower network. The set
+is searched, and what is left open bounded, as that of one kind (stage_search).
+Legend: pool 0 has the first stages; arrays are [kind of layer] or [candidate].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Column, Value
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.operators.collectives import send
+from plan3d.simulator.plan.values import code
+from plan3d.simulator.step.layer_run_stages import hop_seconds
+from plan3d.simulator.task import Task
+
+from ..result.options import NEVER, Deadline, Progress
+from ..space.axes import divisors
+from ..space.space import Space
+from ..stages.candidates import Candidates, candidates
+from ..stages.ideal_ranks import even_cut, whole_model
+from ..stages.intervals import Intervals
+from ..stages.pipeline import LeastSeconds, Pipeline
+from ..stages.pipelines import pipelines
+from ..stages.stage_plans import Run
+from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
+from ..stages.stage_table import Entries, Places, StageTable
+from .label_pass import Found
+from .stage_search import StageSearch, runs_of
+
+NAME = "dynamic-programming"
+SCHEDULES = ("1f1b", "gpipe")
+ROUGHLY = 1.05
+"""Step of a good plan over that of both pools' own best plans side by side."""
+Limits = tuple[float, float]
+"""Bytes that a plan may use on a GPU of each pool."""
+
+
+@dataclass(frozen=True, eq=False)
+class PooledPipeline(Pipeline):
+    """A pipeline as pool 0 would have it alone, and what is different in pool 1."""
+
+    pools: tuple[Pipeline, Pipeline]
+    """All stages in one pool, and all in the other."""
+    counts: tuple[int, int]
+    """Stages of each."""
+    swapped: bool
+    """Whether the pool that was named second has the first stages."""
+
+    @classmethod
+    def of(
+        cls, pools: tuple[Pipeline, Pipeline], counts: tuple[int, int], swapped: bool
+    ) -> PooledPipeline:
+        own = {name: getattr(pools[0], name) for name in Pipeline.__dataclass_fields__}
+        return cls(**own, pools=pools, counts=counts, swapped=swapped)
+
+    @cached_property
+    def least(self) -> LeastSeconds:
+        """Layers each where they are fastest.
+
+        With layers x_ik of kind k in pool i, of s_ik seconds, and any weight w > 0, no plan's
+        slowest stage is faster than
+
+            sum_k n_k min(s_0k, w s_1k) / (p_0 + w p_1)
+
+        as p_i of the slowest is at least sum_k x_ik s_ik; w is the ratio of the pools' seconds.
+        """
+        each = [pool.layers.fastest.min(axis=0) for pool in self.pools]
+        whole = whole_model(even_cut(self.task.model, self.pp))
+        fastest, order = np.minimum(*each), list(self.task.model.order)
+        weight = float(whole @ each[0] / (whole @ each[1]))
+        busy = whole @ np.minimum(each[0], weight * each[1])
+        busy /= self.counts[0] + weight * self.counts[1]
+        slowest = float(max(busy, fastest[order].max()))
+        sends = min(pool.least.sends for pool in self.pools)
+        return LeastSeconds(float(whole @ fastest), slowest, sends, self.micro_batches)
+
+    def table(self, limits: Limits, longest: float, deadline: Deadline) -> StageTable | None:
+        """What every stage may be; None where some stage has nothing. Raises TimeIsUp."""
+        parts, places = [], []
+        seconds = np.minimum(*(pool.layers.fastest.min(axis=0) for pool in self.pools))
+        held = [pool.least_held.min(axis=0) for pool in self.pools]
+        share = np.minimum(held[0] / limits[0], held[1] / limits[1])
+        for pool, limit in zip(self.pools, limits, strict=True):
+            found = Intervals.of(pool, longest, limit, (seconds, share * limit))
+            if not found.start.size:
+                return None
+            table = candidates(pool, limit, longest, found, deadline)
+            if not table.kind.size:
+                return None
+            parts.append(table)
+            places.append(found)
+        return _joined(self, parts, places, deadline)
+
+
+def _joined(
+    pipeline: PooledPipeline, parts: list[Candidates], places: list[Intervals], deadline: Deadline
+) -> StageTable:
+    """The candidates of both pools as one table."""
+    handed = [np.stack([part.costs.received, part.costs.sent]) for part in parts]
+    sizes = np.unique(np.concatenate([sent.ravel() for sent in handed]))
+    tps = [p.tp[part.strategy] for p, part in zip(pipeline.pools, parts, strict=True)]
+    tied = np.zeros(max(int(tp.max()) for tp in tps) + 1)
+    for tp, part in zip(tps, parts, strict=True):
+        np.maximum.at(tied, tp, part.costs.tied)
+    entries: list[Entries] = []
+    start = 0
+    for i, count in enumerate(pipeline.counts):
+        boundary = np.searchsorted(sizes, handed[i]) + i * sizes.size
+        none = np.zeros_like(tps[i])
+        place = Places(places[i], parts[i], none, boundary, tps[i], bool(tied.any()), deadline)
+        for stage in range(len(entries), len(entries) + count):
+            own = place.entries(stage, pipeline.in_flight[stage])
+            entries.append(replace(own, candidate=own.candidate + start))
+        start += parts[i].kind.size
+    return StageTable(
+        pipeline=pipeline,
+        candidates=Candidates.concat(parts),
+        entries=entries,
+        hops=_hops(pipeline, sizes),
+        tied=tied,
+        gpus=0,
+    )
+
+
+def _hops(pipeline: PooledPipeline, sizes: Value) -> Value:
+    """StageTable.hops of boundary tensors of these sizes in pool 0, then of the same in pool 1."""
+    each = pipeline.sends / max(pipeline.pp - 1, 1)
+    n, larger = sizes.size, np.maximum(sizes[:, None], sizes)
+    out = np.zeros((2 * n + 1, 2 * n + 1))
+    tasks = [pool.task for pool in pipeline.pools]
+    across = np.maximum(*(send(larger, np.array(True), task.cluster) for task in tasks))
+    out[:n, n:-1] = out[n:-1, :n] = each * across
+    for i, task in enumerate(tasks):
+        own = slice(i * n, (i + 1) * n)
+        out[own, own] = each * hop_seconds(task, sizes[:, None], sizes[None])
+    return out
+
+
+@dataclass
+class PooledSearch(StageSearch):
+    """A stage search whose memory differs by pool."""
+
+    limits: Limits = (np.inf, np.inf)
+    """Of the pools in the order in which they were named."""
+    best: list[tuple[float, StageTable, Found]] = field(default_factory=list)
+    """What was found: seconds of the step first."""
+
+    def _table(self, pipeline: Pipeline, longest: float) -> StageTable | None:
+        assert isinstance(pipeline, PooledPipeline)
+        limits = self.limits[::-1] if pipeline.swapped else self.limits
+        return pipeline.table((limits[0], limits[1]), longest, self.deadline)
+
+    def _keep(self, table: StageTable, found: Found) -> float:
+        step = table.pipeline.again * found.slowest + found.rest
+        self.best.append((step, table, found))
+        return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledStage:
+    """A stage of a plan, and where it is."""
+
+    cluster: str
+    gpus: int
+    runs: tuple[Run, ...]
+    seconds: float
+    """Of a micro-batch, both passes."""
+    memory_bytes: float
+    """On a GPU, with the micro-batches that it keeps in flight."""
+
+    @property
+    def layers(self) -> int:
+        return sum(run["layers"] for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledPlan:
+    """The best plan that has stages in both pools."""
+
+    step_seconds: float
+    micro_batches: int
+    shared: dict[str, int]
+    """Fields that all stages have."""
+    stages: tuple[PooledStage, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledResult:
+    """What a search of two pools found."""
+
+    tasks: tuple[Task, Task]
+    plan: PooledPlan | None
+    """None where no plan with stages in both is as fast as the best of `alone`."""
+    alone: tuple[float, float]
+    """Seconds of the best plan of each pool by itself; infinity where none fits."""
+    bound: float
+    """Seconds that no plan of the set beats."""
+    complete: bool
+    interrupted: bool
+    stages_costed: int
+    seconds_searching: float
+
+
+def search(
+    tasks: tuple[Task, Task],
+    limits: Limits,
+    alone: tuple[float, float],
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    deadline: Deadline = NEVER,
+    progress: Progress | None = None,
+) -> PooledResult:
+    """The best plan whose stages are in both pools, if it is faster than `alone`, and a bound.
+
+    Tasks differ in their clusters, whose GPUs are those of the pools. Raises InputError for axes
+    that the dynamic program does not have.
+    """
+    began = time.perf_counter()
+    _check_whole(tasks[0], choose or {})
+    together = 1 / (1 / alone[0] + 1 / alone[1]) if np.isfinite(alone).all() else np.inf
+    found, interrupted = PooledSearch(np.inf), False
+    try:
+        # A plan as fast as both pools together rules out most of what a slower one leaves open.
+        for known in (ROUGHLY * together, min(alone)):
+            found = PooledSearch(np.inf, known, deadline, progress, limits=limits)
+            found.add_all(pooled_pipelines(tasks, choose))
+            found.run()
+            if found.incumbent < known or not found.ended:
+                break
+    except KeyboardInterrupt:
+        interrupted = True
+    better = [one for one in found.best if one[0] < min(alone)]
+    best = min(better, key=lambda one: one[0], default=None)
+    return PooledResult(
+        tasks=tasks,
+        plan=best and _plan(tasks, *best),
+        alone=alone,
+        bound=found.bound,
+        complete=found.proven and not interrupted,
+        interrupted=interrupted,
+        stages_costed=found.stages,
+        seconds_searching=time.perf_counter() - began,
+    )
+
+
+def pooled_pipelines(
+    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None = None
+) -> Iterator[PooledPipeline]:
+    """Every number of stages in each pool, every number of micro-batches and both orders."""
+    for counts in product(*(divisors(task.gpus) for task in tasks)):
+        if sum(counts) > tasks[0].model.layers:
+            continue
+        first, second = (
+            _by_shared(_alike(task, sum(counts), task.gpus // count), sum(counts), choose)
+            for task, count in zip(tasks, counts, strict=True)
+        )
+        for key in first.keys() & second.keys():
+            own = first[key], second[key]
+            yield PooledPipeline.of(own, counts, swapped=False)
+            yield PooledPipeline.of(own[::-1], counts[::-1], swapped=True)
+
+
+def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
+    """Raise InputError for what stages of two pools do not have."""
+    for name in OF_SHAPES:
+        asked = [value for value in choose.get(name, ()) if code(name, value) != WHOLE[name]]
+        if asked:
+            raise InputError(f"stages of two pools are whole: there is no {name}={asked[0]}")
+    axes = stage_space(Space.of(task, choose), NAME, "step-time", SCHEDULES).axes
+    several = next((name for name in SINGLE if len(axes[name]) > 1), None)
+    if several:
+        raise InputError(f"a search of two pools takes one value of {several}, not several")
+
+
+def _alike(task: Task, stages: int, gpus: int) -> Task:
+    """The task with so many stages of so many GPUs, all of the pool's kind."""
+    return replace(task, cluster=replace(task.cluster, gpus=stages * gpus))
+
+
+def _by_shared(
+    task: Task, stages: int, choose: Mapping[str, Sequence[Any]] | None
+) -> dict[tuple[int, ...], Pipeline]:
+    """The pipelines of a task with so many stages, by what all of them share."""
+    space = stage_space(Space.of(task, choose), NAME, "step-time", SCHEDULES)
+    if stages not in space.axes["pp"]:
+        return {}
+    axes = {**space.axes, **most_overlap(task, space.axes), "pp": (stages,)}
+    return {(p.micro_batches, *p.shared.values()): p for p in pipelines(task, axes)}
+
+
+def _plan(tasks: tuple[Task, Task], step: float, table: StageTable, found: Found) -> PooledPlan:
+    pipeline = table.pipeline
+    assert isinstance(pipeline, PooledPipeline)
+    named = tasks[::-1] if pipeline.swapped else tasks
+    rows = table.candidates.take(np.array(found.candidate))
+    ends = [*found.start[1:], pipeline.task.model.layers]
+    pool_of: Column = np.repeat([0, 1], pipeline.counts)
+    stages = []
+    for i, pool in enumerate(pool_of.tolist()):
+        own = pipeline.pools[pool]
+        held = rows.costs.held[i] + rows.costs.per_flight[i] * pipeline.in_flight[i]
+        stages.append(
+            PooledStage(
+                cluster=named[pool].cluster.name,
+                gpus=named[pool].gpus // pipeline.counts[pool],
+                runs=tuple(runs_of(own, rows, i, ends[i] - found.start[i])),
+                seconds=float(rows.costs.seconds[i]),
+                memory_bytes=float(held),
+            )
+        )
+    return PooledPlan(
+        step_seconds=step,
+        micro_batches=pipeline.micro_batches,
+        shared=dict(pipeline.shared),
+        stages=tuple(stages),
+    )

@@ -1,0 +1,108 @@
+"""A policy of other tasks: what it sees, what its networks compute, that it serves new tasks."""
+
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.sampling.pretrained_policy import FILE, Proposals, Weights, shipped
+from plan3d.search.sampling.task_features import ROLES, features, logs_of
+from plan3d.search.space.space import Space
+from plan3d.search.space.uniform import UniformProblem
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.fields import EXPANSION
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+
+@cache
+def task(model="llama-3.1-70b", cluster="h800-sxm", gpus=64):
+    where = Cluster.profile(cluster, gpus=gpus)
+    return Task(Model.preset(model), where, sequence=4096, global_batch=256)
+
+
+def test_sizes_are_logarithms_and_ratios_their_differences():
+    logs = logs_of(task())
+    assert (logs["hidden"], logs["gpus"], logs["domain"]) == (13.0, 6.0, 3.0)
+    assert (logs["experts"], logs["routed_parameters"], logs["peer_memory"]) == (0.0, 0.0, 1.0)
+    chosen = {"tp": np.array([4, 8]), "pp": np.array([4, 2]), "micro_batch": np.array([2, 1])}
+    table = features(logs, chosen, 2)[:, len(logs) :]
+    sizes, rest = table[:, :6], table[:, 6:]
+    assert sizes.tolist() == [[2, 0, 2, 0, 1, 0], [3, 0, 1, 0, 0, 0]]
+    # 64 / (4 x 4) and 64 / (8 x 2) replicas; 256 / (4 x 2) and 256 / 4 micro-batches; 80 layers
+    assert rest[:, :3].tolist() == [[2, 5, 0], [2, 6, 0]]
+    parameters, memory = task().model.parameters, task().cluster.accelerator.memory
+    share = np.log2(16 * parameters / 16 / memory)
+    assert rest[:, 3] == pytest.approx([share, share])
+    held = 34 * 80 * 4096 * 8192 / memory
+    assert rest[:, 4] == pytest.approx(np.log2([held * 2 / 4, held / 8]))
+    assert rest[:, 5:9].tolist() == [[2 - 5, -1, -1, -1], [1 - 6, 0, 0, 0]]
+    assert not rest[:, 9:].any()
+
+
+def test_uneven_chunks_and_codes_are_seen():
+    logs = logs_of(task())
+    chosen = {"pp": np.array([8]), "virtual_stages": np.array([3]), "zero": np.array([2])}
+    row = features(logs, chosen, 1)[0, len(logs) :]
+    assert row[8] == pytest.approx(24 * 4 / 80 - 1)
+    assert row[-4:].tolist() == [0, 1, 0, 0]
+
+
+def test_a_network_is_two_layers_of_relu():
+    first, second = np.array([[1.0, -1.0]]), np.array([[2.0, 0.0], [0.0, 3.0]])
+    network = first, np.array([0.5, 0.0]), second, np.array([0.0, -1.0]), np.array([1.0, 10.0])
+    weights = Weights(np.array([1.0]), np.array([2.0]), {"tp": network})
+    # (5 - 1) / 2 = 2: (2.5, 0) then (5, 0); (-3 - 1) / 2 = -2: (0, 2) then (0, 5)
+    assert weights.logits("tp", np.array([[5.0], [-3.0]])).tolist() == [5.0, 50.0]
+
+
+def test_a_field_that_is_given_counts_like_one_that_was_chosen():
+    free = UniformProblem(Space.of(task()))
+    given = UniformProblem(Space.of(task(), {"tp": [4]}))
+    names = [variable.name for variable in free.variables]
+    assert names[:3] == ["tp", "cp", "pp"]
+    four = free.variables[0].values.index(4)
+    seen = Proposals(free, shipped())(2, np.array([[four, 0]]))
+    assert Proposals(given, shipped())(1, np.array([[0]])) == pytest.approx(seen)
+
+
+def test_fields_come_in_the_order_of_a_search():
+    places = [EXPANSION.index(role) for role in ROLES]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus"),
+    [("llama-3.1-70b", "h800-sxm", 64), ("mixtral-8x7b", "b300", 32), ("qwen2.5-7b", "l40s", 16)],
+)
+def test_few_plans_do_for_models_and_clusters_it_was_not_trained_on(model, cluster, gpus):
+    asked = task(model, cluster, gpus)
+    optimum = find_plans(asked, top=1).best.step_seconds
+
+    def regret(name):
+        runs = (find_plans(asked, backend=name, budget=50, top=1, seed=s) for s in range(3))
+        return np.mean([run.best.step_seconds / optimum - 1 for run in runs])
+
+    assert regret("pretrained-policy") < min(regret("random") / 4, 0.03)
+
+
+def test_what_it_was_not_trained_on_is_refused():
+    with pytest.raises(InputError, match="cannot search staged plans; random, annealing"):
+        find_plans(task(), backend="pretrained-policy", space="staged")
+    with pytest.raises(InputError, match=r"bert-large is a list of layers.*reinforcement-learning"):
+        find_plans(
+            Task(
+                Model.preset("bert-large"),
+                Cluster.profile("h100-sxm", gpus=8),
+                sequence=1,
+                global_batch=64,
+            ),
+            backend="pretrained-policy",
+        )
+
+
+def test_the_weights_are_small():
+    assert len(files("plan3d.search.sampling").joinpath(FILE).read_bytes()) < 100_000

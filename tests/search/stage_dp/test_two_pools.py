@@ -1,0 +1,144 @@
+"""Pipelines over two kinds of machines: one kind is a special case, and brute force agrees."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from plan3d.search.find_plans import find_plans
+from plan3d.search.stage_dp.two_pools import pooled_pipelines, search
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.operators.collectives import send
+from plan3d.simulator.plan.layer_runs import Segments
+from plan3d.simulator.plan.plan import from_columns
+from plan3d.simulator.step.layer_run_stages import hop_seconds
+from plan3d.simulator.step.stage_costs import stage_costs
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+FEW = {"tp": ["1", "2"], "micro_batch": ["1", "2"], "zero": ["0", "1"], "recompute": ["none"]}
+FEW |= {"cp": ["1"], "sequence_parallel": ["0"]}
+
+
+def task(cluster, gpus, model="gpt3-350m", layers=5, batch=8):
+    cut = replace(Model.preset(model), order=(0,) * layers)
+    where = Cluster.profile(cluster, gpus=gpus)
+    return Task(cut, where, sequence=1024, global_batch=batch)
+
+
+def test_pools_of_one_kind_are_one_cluster():
+    half = task("h100-sxm", 8, layers=7, batch=32)
+    limit = 0.9 * half.cluster.accelerator.memory
+    few = {**FEW, "tp": ["4"], "pp": ["2", "4"], "micro_batch": ["1"]}
+    found = search((half, half), (limit, limit), (np.inf, np.inf), few)
+    whole = replace(half, cluster=replace(half.cluster, gpus=16))
+    own = {**few, "virtual_stages": ["1"]}
+    exact = find_plans(whole, backend="dynamic-programming", choose=own)
+    assert found.complete
+    assert exact.complete
+    assert found.plan.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-9)
+    assert sum(stage.layers for stage in found.plan.stages) == 7
+
+
+@cache
+def cost(pool, strategy, start, end, zero):
+    """Costs of one stage of a pool, by the simulator."""
+    at = np.array([strategy])
+    one = np.array([[end - start]])
+    tp, dp = pool.tp[at][:, None], pool.dp[at][:, None]
+    runs = Segments(np.zeros_like(one), one, tp, dp, np.zeros_like(one), np.zeros_like(one))
+    plans = from_columns(pool.columns(at), (), runs)
+    found = stage_costs(pool.task, plans, np.array([start]), [zero])[zero]
+    return {name: float(getattr(found, name)[0]) for name in found.__slots__}
+
+
+def step_of(pipeline, stages, limits):
+    """The step of the equation in simulator/step/stage_costs.py; infinity where it does not fit."""
+    pools = [0] * pipeline.counts[0] + [1] * pipeline.counts[1]
+    costs = [cost(pipeline.pools[pool], *stage) for pool, stage in zip(pools, stages, strict=True)]
+    flights = pipeline.in_flight
+    for pool, one, n in zip(pools, costs, flights, strict=True):
+        if one["held"] + n * one["per_flight"] > limits[pool]:
+            return np.inf
+    hops, each = 0.0, pipeline.sends / (pipeline.pp - 1)
+    for (a, one), (b, other) in zip(
+        zip(pools[:-1], costs[:-1], strict=True),
+        zip(pools[1:], costs[1:], strict=True),
+        strict=True,
+    ):
+        sizes = np.array(one["sent"]), np.array(other["received"])
+        tasks = [pipeline.pools[pool].task for pool in (a, b)]
+        if a == b:
+            hops += each * float(hop_seconds(tasks[0], *sizes))
+        else:
+            away = np.array(True)
+            hops += each * max(float(send(max(sizes), away, t.cluster)) for t in tasks)
+    t, b, f, reduce, gather, optimizer = (
+        np.array([one[name] for one in costs])
+        for name in ("seconds", "backward", "forward", "reduce", "gather", "optimizer")
+    )
+    ends = [np.maximum(x - (np.cumsum(p) - p), 0).max() for x, p in ((reduce, b), (gather, f))]
+    ends.append(optimizer.max())
+    widths = [int(pipeline.pools[pools[i]].tp[stages[i][0]]) for i in (0, -1)]
+    tied = costs[0 if widths[0] <= widths[1] else -1]["tied"]
+    return (pipeline.micro_batches - 1) * t.max() + t.sum() + hops + sum(ends) + tied
+
+
+def brute_force(tasks, limits):
+    best = np.inf
+    for pipeline in pooled_pipelines(tasks, FEW):
+        layers, pools = pipeline.task.model.layers, [0] * pipeline.counts[0]
+        pools += [1] * pipeline.counts[1]
+        mine = limits[::-1] if pipeline.swapped else limits
+        own = [
+            [
+                (s, z)
+                for s, z in product(range(pipeline.pools[p].tp.size), (0, 1))
+                if pipeline.pools[p].legal[s, 0, z]
+            ]
+            for p in pools
+        ]
+        for cuts in combinations(range(1, layers), pipeline.pp - 1):
+            ends = (*cuts, layers)
+            for chosen in product(*own):
+                stages = [
+                    (s, start, end, z)
+                    for (s, z), start, end in zip(chosen, (0, *cuts), ends, strict=True)
+                ]
+                best = min(best, step_of(pipeline, stages, mine))
+    return best
+
+
+@pytest.mark.parametrize("share", [1.0, 0.08])
+def test_brute_force_agrees(share):
+    tasks = task("a100-40gb-sxm", 1, layers=4), task("h100-sxm", 2, layers=4)
+    memory = [one.cluster.accelerator.memory for one in tasks]
+    limits = 0.9 * memory[0] * share, 0.9 * memory[1]
+    found = search(tasks, limits, (np.inf, np.inf), FEW)
+    assert found.complete
+    assert found.plan.step_seconds == pytest.approx(brute_force(tasks, limits), rel=1e-9)
+    for stage in found.plan.stages:
+        assert stage.memory_bytes <= limits[stage.cluster == "h100-sxm"]
+
+
+def test_the_faster_pool_has_more_layers_and_a_slow_plan_is_none():
+    tasks = (task(name, 2, "llama-7b", layers=8) for name in ("a100-80gb-sxm", "h100-sxm"))
+    tasks, limits, few = tuple(tasks), (60e9, 60e9), {**FEW, "tp": ["1"], "pp": ["2"]}
+    found = search(tasks, limits, (np.inf, np.inf), few)
+    layers = {stage.cluster: 0 for stage in found.plan.stages}
+    for stage in found.plan.stages:
+        layers[stage.cluster] += stage.layers
+    assert layers["h100-sxm"] > layers["a100-80gb-sxm"] > 0
+    faster = 0.9 * found.plan.step_seconds
+    assert search(tasks, limits, (faster, np.inf), few).plan is None
+
+
+def test_what_the_program_does_not_have_is_refused():
+    tasks = task("a100-80gb-sxm", 2), task("h100-sxm", 2)
+    with pytest.raises(InputError, match="virtual_stages"):
+        search(tasks, (6e10, 6e10), (np.inf, np.inf), {"virtual_stages": ["2"]})
+    with pytest.raises(InputError, match="one value of precision"):
+        search(tasks, (6e10, 6e10), (np.inf, np.inf), {"precision": ["bf16", "fp16"]})
