@@ -77,10 +77,12 @@ class Cost(IntEnum):
     """Bytes of copies of weights in the format that products read."""
     MATRICES = 20
     """Parameters of hidden layers: those that are neither of embedding nor of head."""
-    ORTHOGONAL = 21
+    SCALED = 21
+    """Those of them whose products read a scaled format."""
+    ORTHOGONAL = 22
     """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
     muon_tp_mode blockwise)."""
-    FROZEN = 22
+    FROZEN = 23
     """Bytes of weights that are not trained; the parameters above are those that are."""
 
 
@@ -129,7 +131,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             column[:], working[i] = table[i - 1], working[i - 1]
             _fill_weights(column, kind, local)
             continue
-        working[i] = _fill(column, kind, work, seconds[i], local)
+        working[i] = _fill(column, kind, work, seconds[i], local.of(kind))
     split = local.together if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
@@ -146,6 +148,7 @@ def _fill(
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+        column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
         column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])

@@ -133,8 +133,8 @@ class Work(NamedTuple):
     """Bytes that selective recompute moves again."""
     kernels: int
     """Memory-bound kernels launched forward."""
-    logits: bool = False
-    """Its GEMMs make logits, in the number format of a recipe's head."""
+    wide: bool = False
+    """Its GEMMs are in the number format of a recipe's head."""
     loss_bytes: Value | float = 0.0
     """Those of moved_bytes that are cross-entropy's."""
     again: Again = Again()
@@ -296,6 +296,7 @@ def block_work(
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
         kernels=KERNELS_PER_BLOCK,
+        wide=block.wide,
         again=again.parts,
     )
 
@@ -399,6 +400,6 @@ def add(works: list[Work]) -> Work:
         selective_gemms=[g for w in works for g in w.selective_gemms],
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
         kernels=sum(w.kernels for w in works),
-        logits=all(w.logits for w in works),
+        wide=all(w.wide for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
     )

@@ -179,6 +179,24 @@ class PlanFields:
         plain=True,
         header="fp8-w",
     )
+    bf16_first_layers: Cell = recipe(
+        help="first layers whose products stay in 16 bits among scaled ones",
+        values=Count(),
+        turn=146,
+        ranked=True,
+        plain=True,
+        shown=SELDOM,
+        header="bf16-first",
+    )
+    bf16_last_layers: Cell = recipe(
+        help="last layers whose products stay in 16 bits among scaled ones",
+        values=Count(),
+        turn=147,
+        ranked=True,
+        plain=True,
+        shown=SELDOM,
+        header="bf16-last",
+    )
     optimizer: Cell = recipe(
         help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
     )

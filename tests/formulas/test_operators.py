@@ -95,7 +95,7 @@ def test_gemms_of_a_dense_layer():
         (2048, 4096, 5_000, 1),
     ]
     assert found.kernels == 6
-    assert not found.logits
+    assert not found.wide
     # An MLP without gate has one input matrix.
     plain = work(Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False)), strategy(tp=2))
     assert sides(plain.gemms)[2:] == [(4096, 5_000, 4096, 1), (4096, 4096, 5_000, 1)]

@@ -64,6 +64,10 @@ def _learned(n: Numbers) -> bool:
     return n.learned and not n.rotary
 
 
+def _one_if_wide(n: Numbers) -> int:
+    return int(n.wide_ends)
+
+
 def _rate(text: str) -> float:
     try:
         return float(text)
@@ -75,6 +79,7 @@ def _read_rate(source: Source, at: str, n: Numbers) -> bool:
     return _rate(source.text(at)) > 0
 
 
+NONE_OR_MORE = count(least=0)
 RATE = Kind(lambda dropped: "0.1" if dropped else "0.0", _read_rate)
 """A dropout rate, of which only zero is another model of a step; 0.1 is usual."""
 
@@ -195,6 +200,15 @@ TRAINING: Table = (
         "fp8_recipe",
         Precision.FP8_DELAYED,
         kind=choice(spelling.FP8_RECIPES),
+    ),
+    flag("--fp8-param-gather", "fp8_params"),
+    Implied("--reuse-grad-buf-for-mxfp8-param-ag", True, spelling.gathers_mxfp8),
+    Implied("--fp4-format", "e2m1", lambda n: n.fp4),
+    flag("--first-last-layers-bf16", "wide_ends"),
+    *only(
+        lambda n: n.wide_ends,
+        Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_wide),
+        Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_wide),
     ),
     Row("--optimizer", "optimizer", choice(OPTIMIZERS), Optimizer.ADAM),
     rare("--recompute-granularity", "recompute", Recompute.NONE, kind=choice(RECOMPUTE)),

@@ -37,8 +37,11 @@ def meant(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> N
     flags.together("--bf16", "--fp16")
     old = n.fp8_hybrid or n.fp8_e4m3
     n.fp8 = old or flags.there("--fp8-format")
+    n.fp4 = flags.there("--fp4-format")
     half = Precision.FP16 if n.fp16 else Precision.BF16 if n.bf16 else Precision.FP32
-    n.precision = int(n.fp8_recipe if n.fp8 else half)
+    n.precision = int(n.fp8_recipe if n.fp8 else Precision.NVFP4 if n.fp4 else half)
+    if not (n.fp8 or n.fp4):
+        n.fp8_params = n.bf16_first_layers = n.bf16_last_layers = 0
     n.dropout = n.attention_dropout or n.hidden_dropout
     n.accumulation = None if n.global_batch else 1
 

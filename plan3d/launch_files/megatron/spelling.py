@@ -49,7 +49,9 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.fsdp, n.distributed, n.strategy = n.zero > 1, n.zero > 0, n.zero
     n.fp16, n.fp8 = n.precision == Precision.FP16, n.precision in FP8_RECIPES.values()
     n.fp8_recipe = n.precision if n.fp8 else Precision.FP8_DELAYED
-    n.bf16 = n.precision == Precision.BF16 or n.fp8
+    n.fp4 = n.precision == Precision.NVFP4
+    n.bf16 = n.precision == Precision.BF16 or n.fp8 or n.fp4
+    n.wide_ends = bool(n.bf16_first_layers or n.bf16_last_layers)
     n.attention_dropout = n.hidden_dropout = n.dropout
     n.modules = recomputed_modules(task) if n.recompute == Recompute.SELECTIVE else ()
     n.method = "uniform" if n.recompute == Recompute.FULL else ""
@@ -72,7 +74,12 @@ def usual_channels(n: Numbers) -> int:
 
 def groups_gemms(n: Numbers) -> bool:
     """Whether the experts' products are one kernel."""
-    return n.precision in (Precision.BF16, *FP8_RECIPES.values())
+    return n.precision in (Precision.BF16, Precision.NVFP4, *FP8_RECIPES.values())
+
+
+def gathers_mxfp8(n: Numbers) -> bool:
+    """Whether weights of MXFP8 are gathered through the buffer of gradients, as they must be."""
+    return bool(n.fp8_params and n.precision == Precision.MXFP8 and not n.fsdp)
 
 
 def cuts_buckets(n: Numbers) -> bool:

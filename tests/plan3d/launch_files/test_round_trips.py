@@ -56,6 +56,9 @@ FIELDS = {
         "virtual_stages": (1, 2, 4),
         "zero": (0, 1, 2, 3),
         "precision": (Precision.BF16, Precision.FP16, Precision.FP8, Precision.FP8_DELAYED),
+        "fp8_params": (0, 0, 0, 1),
+        "bf16_first_layers": (0, 0, 0, 0, 0, 1),
+        "bf16_last_layers": (0, 0, 0, 0, 0, 2),
         "recompute": tuple(Recompute),
         "optimizer": (Optimizer.ADAM, Optimizer.SGD),
         "overlap_grad_reduce": (0, AUTO),
@@ -107,7 +110,7 @@ FIELDS = {
     },
 }
 """What each framework can say."""
-DRAWN = 150_000
+DRAWN = 250_000
 """Random plans of which the legal ones are tested."""
 
 

@@ -70,6 +70,8 @@ CHANGES = {
     "expert_dispatch": ("ep=16", "expert_dispatch=hierarchical"),
     "precision": ("tp=2", "precision=fp8"),
     "fp8_params": ("tp=2 precision=fp8-delayed", "fp8_params=1"),
+    "bf16_first_layers": ("tp=2 precision=fp8", "bf16_first_layers=1"),
+    "bf16_last_layers": ("tp=2 precision=fp8", "bf16_last_layers=1"),
     "optimizer": ("tp=2", "optimizer=sgd"),
     "first_stage_layers": ("pp=4", "first_stage_layers=5"),
     "last_stage_layers": ("pp=4", "last_stage_layers=5"),

@@ -282,6 +282,13 @@ REFUSED = [
         {"fp8_params": 1, "precision": "fp8", "zero": 0},
         "here precision=fp8 zero=0; nearest: fp8_params=0",
     ),
+    ("ends-in-16-bits", task(), {"bf16_last_layers": 2}, "precision=bf16; nearest"),
+    (
+        "ends-in-16-bits",
+        task(),
+        {"bf16_first_layers": 41, "bf16_last_layers": 40, "precision": "fp8"},
+        "here 80 layers",
+    ),
     ("muon-whole-matrices", task(), {"optimizer": "muon", "zero": 3}, "zero=3"),
     ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
     ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
