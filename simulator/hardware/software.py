@@ -141,6 +141,14 @@ class Software:
     kept_logit_bytes: float
     """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax. The others are
     gone when a layer is run again."""
+    unfused_logit_bytes: float
+    """Those at the peak where the plan asks for an unfused loss; 0 where the stack has none."""
+    fused_logit_bytes: float
+    """The same of a fused loss."""
+    loss_pieces: int
+    """Pieces of the tokens that a chunked loss goes through; 0 where the stack has none."""
+    fused_linear_loss: bool
+    """The stack has a loss that is fused with the head (Liger)."""
     gather_buffers: float
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
     sharded_inputs: float

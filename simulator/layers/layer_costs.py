@@ -34,6 +34,7 @@ from .layer_kinds import (
     local_strategies,
     work_of,
 )
+from .losses import summing_seconds
 from .memory_footprint import (
     gathered_inputs,
     kept_activations,
@@ -155,10 +156,14 @@ def _fill(
     if some(s.offload_activations):
         gathered = gathered + move_activations(column, s, local.task)
     column[Cost.GATHERED] = gathered_inputs(kind, local)
-    if "head" in kind.name or "mtp" in kind.name:
+    if _makes_logits(kind):
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
     return gathered + alive + unpacked
+
+
+def _makes_logits(kind: LayerKind) -> bool:
+    return "head" in kind.name or "mtp" in kind.name
 
 
 def _fill_weights(column: Value, kind: LayerKind, local: Local) -> Value | float:
@@ -248,6 +253,8 @@ def _passes(
         forward[COMPUTE] *= ratio[0]
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
+    if _makes_logits(kind) and some(local.s.loss):
+        backward[Cost.MEMORY_BOUND] += summing_seconds(local)
     if kind.block:
         if kind.block.experts:
             _add_experts(forward, backward, kind.block.experts, local)

@@ -16,6 +16,7 @@ from ..workload.blocks import Block, Experts
 from . import grid_communication, quantisation
 from .frozen_weights import Spare, spare_inputs
 from .layer_kinds import LayerKind, Local
+from .losses import bytes_of_logit
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
@@ -90,8 +91,8 @@ def loss_bytes(local: Local) -> tuple[Value, Value]:
     software = local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards
-    kept = software.kept_logit_bytes
-    return kept * logits, (software.logit_bytes - kept) * logits
+    peak, kept = bytes_of_logit(local)
+    return kept * logits, (peak - kept) * logits
 
 
 def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) -> Value:

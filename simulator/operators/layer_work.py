@@ -49,6 +49,7 @@ class Strategy:
     expert_dispatch: Value
     offload_activations: Value
     """Percent of what is kept."""
+    loss: Value
     tp_grid: Value
     """Code of the grid of tensor_grid; 0 in what is not on one."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedules import SCHEDULE_NAMES
-from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
+from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Loss, Recompute, Sync, names_of
 from .field_record import (
     Field,
     SeenBy,
@@ -268,6 +268,12 @@ class PlanFields:
         turn=230,
         plain=True,
         header="off-act %",
+    )
+    loss: Cell = layer(
+        help="how cross-entropy is computed; usual: as the stack does",
+        values=Choice(names_of(Loss)),
+        turn=235,
+        plain=True,
     )
     layers_per_stage: tuple[int, ...] = stages(
         help="layers of every stage",

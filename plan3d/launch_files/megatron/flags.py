@@ -7,7 +7,7 @@ from) and megatron/core 0.16, transformer/transformer_config.py.
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.plan.codes import Dispatch, Recompute
+from plan3d.simulator.plan.codes import Dispatch, Loss, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..tables import (
@@ -80,6 +80,10 @@ def _read_rate(source: Source, at: str, n: Numbers) -> bool:
 
 
 NONE_OR_MORE = count(least=0)
+FUSED_LOSS = Kind(
+    lambda loss: loss == Loss.FUSED,
+    lambda source, at, n: Loss.FUSED if source.switch(at) else Loss.USUAL,
+)
 RATE = Kind(lambda dropped: "0.1" if dropped else "0.0", _read_rate)
 """A dropout rate, of which only zero is another model of a step; 0.1 is usual."""
 
@@ -217,6 +221,7 @@ TRAINING: Table = (
     rare("--recompute-modules", "modules", (), kind=WORDS),
     rare("--recompute-method", "method", "", kind=choice({"uniform": "uniform", "block": "block"})),
     rare("--recompute-num-layers", "recomputed_layers", kind=COUNT),
+    Row("--cross-entropy-loss-fusion", "loss", FUSED_LOSS, Loss.USUAL),
     Row("--attention-dropout", "attention_dropout", RATE, True),
     Row("--hidden-dropout", "hidden_dropout", RATE, True),
 )

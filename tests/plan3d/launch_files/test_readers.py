@@ -22,6 +22,7 @@ from plan3d.launch_files.shell.conditions import Branches, holds
 from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import Loss
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.workload.model import Model
 
@@ -98,6 +99,7 @@ def test_an_old_script():
             4,
         ),
         ("--first-last-layers-bf16", "bf16_first_layers", 0),
+        ("--cross-entropy-loss-fusion", "loss", int(Loss.FUSED)),
         ("--optimizer sgd", "optimizer", 1),
         ("--context-parallel-size 2 --cp-comm-type a2a", "cp_comm", 2),
         ("--context-parallel-size 2 --cp-comm-type allgather", "cp_comm", 1),

@@ -59,6 +59,9 @@ CHANGES = {
     "logit_bytes": (200.0, {}, DENSE),
     "sharded_logits": (False, {"logit_bytes": 200.0}, DENSE),
     "kept_logit_bytes": (14.0, {"logit_bytes": 200.0}, replace(DENSE, schedule="gpipe")),
+    "unfused_logit_bytes": (200.0, {}, replace(DENSE, loss="unfused")),
+    "fused_logit_bytes": (200.0, {}, replace(DENSE, loss="fused")),
+    "loss_pieces": (4, {"loss_pieces": 8}, replace(DENSE, loss="chunked")),
     "gather_buffers": (50.0, {}, DENSE),
     "boundary_buffers": (50.0, {}, DENSE),
     "sharded_inputs": (50.0, {}, replace(DENSE, zero=3, pp=1, dp=16)),
@@ -80,6 +83,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
+    elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
     elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py

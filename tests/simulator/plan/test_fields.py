@@ -89,6 +89,7 @@ CHANGES = {
     "shard": ("zero=3", "shard=4"),
     "offload_optimizer": ("tp=2", "offload_optimizer=50"),
     "offload_activations": ("tp=2", "offload_activations=50"),
+    "loss": ("tp=2", "loss=unfused"),
     "layers_per_stage": ("pp=4", "layers_per_stage=7,9,9,7"),
     "segments": ("pp=2", "segments=16:recompute=full|16"),
 }
@@ -133,7 +134,7 @@ def test_what_sees_a_field():
     """Layers, stages and synchronisation share the fields with the step and what is trained."""
     assert set(STRATEGY) == {
         *("tp", "tp_grid", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute"),
-        *("overlap_tp", "overlap_ep", "cp_comm", "expert_dispatch", "offload_activations"),
+        *("overlap_tp", "overlap_ep", "cp_comm", "expert_dispatch", "offload_activations", "loss"),
     }
     assert set(SKELETON) - set(STRATEGY) == {
         *("pp", "dp", "virtual_stages", "schedule", "micro_batch_group"),

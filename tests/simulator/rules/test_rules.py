@@ -282,6 +282,12 @@ REFUSED = [
         {"fp8_params": 1, "precision": "fp8", "zero": 0},
         "here precision=fp8 zero=0; nearest: fp8_params=0",
     ),
+    (
+        "loss-of-stack",
+        task(),
+        {"loss": 3},
+        "megatron-core computes the loss of a language model as",
+    ),
     ("ends-in-16-bits", task(), {"bf16_last_layers": 2}, "precision=bf16; nearest"),
     (
         "ends-in-16-bits",
