@@ -126,6 +126,8 @@ class Software:
     """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
     keeps_gathered: bool
     """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
+    fused_permutation: bool
+    """Tokens are put into the order of their experts by one kernel, and back by another."""
     keeps_expert_output: bool
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]

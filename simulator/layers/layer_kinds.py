@@ -207,6 +207,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
                 task.software.selective,
                 task.software.norm_bytes,
                 task.documents,
+                task.software.fused_permutation,
             )
         )
     if "mtp" in kind.name:

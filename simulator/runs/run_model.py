@@ -116,7 +116,7 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
             gated=gated,
             bias=run["expert_biases"],
             shared_ffn=run["shared_expert_ffn"],
-            imbalance=max(run.given("capacity_factor", 1.0), 1.0),
+            imbalance=_imbalance(run),
         )
     elif run["ffn_hidden"] is None:
         raise InputError("ffn_hidden of the layers without experts is not stated")
@@ -127,6 +127,15 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
         norms=1 if run["parallel_block"] else 2,
         parallel=run["parallel_block"],
     )
+
+
+def _imbalance(run: PublishedRun) -> float:
+    """Tokens of the busiest rank over their mean: experts are padded to their capacity, but behind
+    HybridEP it is the room of buffers, of which kernels work on what came (Megatron-Core,
+    paged_stash.md, moe_expert_rank_capacity_factor)."""
+    if run["dispatcher"] == "hybridep":
+        return 1.0
+    return max(float(run.given("capacity_factor", 1.0)), 1.0)
 
 
 def _attention(run: PublishedRun, look: ModelFamily, window: int) -> Attention:

@@ -83,6 +83,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
+    elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
     elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
