@@ -157,6 +157,10 @@ class Software:
     """Copies of the input of every layer that are kept besides under ZeRO 3."""
     boundary_buffers: float
     """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
+    cublas_workspaces: float
+    """Workspaces of cuBLAS that are allocated once and stay."""
+    expert_workspaces: float
+    """Those besides where grouped products run on streams of their own."""
     context_bytes: float
     """CUDA context and libraries."""
     communicator_bytes: float

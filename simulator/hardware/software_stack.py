@@ -72,6 +72,7 @@ QUANTITIES = {
     "vocabulary_multiple": Quantity(
         dimension="length", example="tokens", least=1, most=2**31, whole=True
     ),
+    **dict.fromkeys(("cublas_workspaces", "expert_workspaces"), _TENSORS),
     **dict.fromkeys(("gather_buffers", "boundary_buffers", "sharded_inputs"), _TENSORS),
     **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),
     "allocator_slack": Quantity(dimension="ratio", example="1", most=100.0, zero=True),

@@ -41,6 +41,7 @@ from .memory_footprint import (
     loss_bytes,
     pending_activations,
     stored_parameters,
+    workspace_bytes,
 )
 
 
@@ -159,7 +160,7 @@ def _fill(
     if _makes_logits(kind):
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
-    return gathered + alive + unpacked
+    return gathered + alive + unpacked + workspace_bytes(local.task)
 
 
 def _makes_logits(kind: LayerKind) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
+from ..base.units import GIB
+from ..hardware.precision.number_formats import FP8
 from ..operators import layer_work
 from ..operators.layer_work import Work
 from ..task import Task
@@ -84,6 +86,18 @@ def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.split
     return kept, gathered, local.full * software.working_sets * everything
+
+
+def workspace_bytes(task: Task) -> float:
+    """Bytes of the workspaces of cuBLAS: 32 MiB each on what multiplies 8 bits, else 4.
+
+    Source: NVIDIA, cuBLAS, cublasSetWorkspace (recommended sizes of Hopper and of others).
+    """
+    software = task.software
+    experts = any(kind.experts for kind in task.model.kinds)
+    narrow = FP8.peak in task.cluster.accelerator.peak
+    each = (32 if narrow else 4) * GIB / 1024
+    return each * (software.cublas_workspaces + software.expert_workspaces * experts)
 
 
 def loss_bytes(local: Local) -> tuple[Value, Value]:

@@ -216,7 +216,7 @@ def test_experts():
 
 
 def test_moved_bytes_of_experts():
-    """4096 assignments, 4 of each token, put in the order of ranks and back, 2 (1 + 1/4) h elements,
+    """4096 assignments, 4 of a token, put in the order of ranks and back, 2 (1 + 1/4) h elements,
     and in that of 8 experts and back, 4 h, and SwiGLU's 4 ffn / etp; shared experts 4 ffn / t a
     token. As many of the former backward."""
     s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
