@@ -36,6 +36,7 @@ MACHINE = (
     "network_latency",
     "latency_per_node",
     "network",
+    "power_limit",
     "expert_imbalance",
 )
 """Options that a verb without prediction does not have."""

@@ -60,6 +60,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         network_latency=args.network_latency,
         latency_per_node=args.latency_per_node,
         network=args.network,
+        power_limit=args.power_limit,
     )
 
 
