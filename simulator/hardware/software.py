@@ -189,6 +189,6 @@ UNCERTAIN = (
 """Constants of simulator/uncertainty/constants.py."""
 OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
-MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
 DEFAULT_SOFTWARE = "megatron-core"

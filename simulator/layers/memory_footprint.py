@@ -191,6 +191,8 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         routed, activation = _expert_activations(block.experts, local, spare)
         kept = kept + routed
         dropped = dropped + (routed if "moe" in ops else activation * ("moe_act" in ops))
+        if "shared_experts" in ops and "moe" not in ops:
+            dropped = dropped + _shared_activations(block.experts, local, spare)
     if "op-sac" in ops:
         dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
@@ -234,7 +236,15 @@ def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[V
     widths = _kept_widths(experts.gated, operand, task, spare)
     kept = widths * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / local.split
-    if experts.shared:
-        shared = _kept_widths(experts.shared.gated, operand, task, spare)
-        kept = kept + element * tokens * experts.shared.ffn * shared / s.tp
+    kept = kept + _shared_activations(experts, local, spare)
     return kept, operand * (not spare.product) * product
+
+
+def _shared_activations(experts: Experts, local: Local, spare: Spare) -> Value | float:
+    """Bytes of ffn width that shared experts keep."""
+    if not experts.shared:
+        return 0.0
+    operand = quantisation.kept_operand(local) / local.recipe.activation
+    widths = _kept_widths(experts.shared.gated, operand, local.task, spare)
+    kept: Value = local.recipe.activation * local.tokens * experts.shared.ffn * widths
+    return kept / local.s.tp

@@ -368,7 +368,11 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
         if "moe" in ops:
             gemms += _expert_gemms(experts, hidden, s, sequence)
             moved = moved + _permuted_bytes(experts, hidden, s, routed)
-    whole = bool(mlp) and "mlp" in ops
+    shared = bool(experts) and "shared_experts" in ops and "moe" not in ops
+    if experts and experts.shared and shared:
+        gemms += _mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
+        moved = moved + _activation_bytes(experts.shared, s.tp, tokens)
+    whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
     return Rerun(gemms, moved, Again("core_attn" in ops, int(whole), exchange))
 

@@ -10,6 +10,7 @@ import ast
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.hardware.software import MODULES
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
@@ -22,8 +23,6 @@ GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
 LONGEST_PATTERN = 10_000
 """Layers of the longest --moe-layer-freq list."""
-RECOMPUTED = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
-"""Modules whose recompute is modelled, by their names in --recompute-modules."""
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
@@ -199,11 +198,11 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
     if n.recompute == Recompute.SELECTIVE:
         if n.method:
             raise flags.wrong("--recompute-method", "contradicts selective recompute")
-        unknown = [module for module in modules if module not in RECOMPUTED]
+        unknown = [module for module in modules if module not in MODULES]
         if unknown:
             why = f"line {flags.line('--recompute-modules')}: recompute of {', '.join(unknown)}"
-            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(RECOMPUTED)})"
-        launch.software["selective"] = tuple(m for m in modules if m in RECOMPUTED)
+            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(MODULES)})"
+        launch.software["selective"] = tuple(m for m in modules if m in MODULES)
     if n.recompute == Recompute.FULL:
         count = n.recomputed_layers or 1
         whole = _most_layers(n, launch) if method == "block" else 1

@@ -138,5 +138,6 @@ def layout_text(n: Numbers) -> str:
 def recomputed_modules(task: Task) -> tuple[str, ...]:
     """The modules of the software profile that the model has."""
     has = shape.features(task.model)
-    needs = {"moe_act": shape.EXPERTS, "mla_up_proj": shape.LATENT}
+    needs = dict.fromkeys(("moe_act", "moe"), shape.EXPERTS)
+    needs |= {"mla_up_proj": shape.LATENT, "shared_experts": shape.SHARED}
     return tuple(m for m in task.software.selective if needs.get(m, has[0]) in has)

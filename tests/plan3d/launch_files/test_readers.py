@@ -187,7 +187,7 @@ def test_what_is_missing_is_asked_for_by_name(change, message):
     [
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",
-        "--recompute-granularity selective --recompute-modules mlp core_attn",
+        "--recompute-granularity selective --recompute-modules mhc core_attn",
     ],
 )
 def test_recompute_that_no_plan_has_can_be_replaced(more):
