@@ -338,7 +338,8 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     ratio = software.backward_bytes_ratio if ratio is None else ratio
     to_seconds = element / software.memory_bound_rate
     forward = kernel_times.memory_bound_seconds(moved * to_seconds, accelerator, work.kernels)
-    permuted = kernel_times.memory_bound_seconds(work.permuted_bytes * to_seconds, accelerator, 0)
+    permuted = np.asarray(work.permuted_bytes * to_seconds)
+    permuted = kernel_times.memory_bound_seconds(permuted, accelerator, 0)
     backward = forward * ratio - permuted * (ratio - 1)
     scaling = quantisation.seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]

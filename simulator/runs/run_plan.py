@@ -78,7 +78,7 @@ def _precision(run: PublishedRun) -> str:
     return SCALING.get(run.given("fp8_recipe", ""), name) if name == "fp8" else name
 
 
-def _wide_ends(run: PublishedRun) -> dict[str, int]:
+def _wide_ends(run: PublishedRun) -> dict[str, Any]:
     """Layers in 16 bits among scaled ones, as many at the start as at the end."""
     if run["dtype"] not in ("fp8", "mxfp8", "nvfp4"):
         return {}
