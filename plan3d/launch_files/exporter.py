@@ -16,7 +16,7 @@ import numpy as np
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
-from plan3d.simulator.plan.fields import BY_RUN, ON_HOST, PLAIN
+from plan3d.simulator.plan.fields import BY_RUN, ON_HOST, PLAIN, POLICY
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
@@ -26,7 +26,7 @@ from plan3d.simulator.workload.model import Model
 
 from .launch_file import Kept
 from .shape import EXPERTS, ROTARY, blocks, features
-from .tables import Table
+from .tables import Row, Table
 
 Write = Callable[[Task, Plan, Sequence[Kept]], str]
 """(task, plan, what an imported file also said) -> the file."""
@@ -106,7 +106,7 @@ def with_layers(plan: Plan) -> Plan:
 
 OWN_WAYS = ("bucket_parameters", "shard", *ON_HOST)
 """Fields that few plans use and that each framework has in its own way."""
-WAYS = {name: usual for name, usual in PLAIN.items() if name not in OWN_WAYS}
+WAYS = {n: usual for n, usual in PLAIN.items() if n in POLICY and n not in OWN_WAYS}
 """The others, which are about how replicas are kept together, and what every framework does."""
 
 
@@ -182,9 +182,19 @@ ONE_DIMENSIONAL = only(
 """The rule of every framework about tensor ranks."""
 
 
+UNWRITTEN = {
+    name: only(f"written-{name.replace('_', '-')}", name, (usual,), "launch files do not say it")
+    for name, usual in PLAIN.items()
+    if name not in (*POLICY, *OWN_WAYS)
+}
+"""The rules of frameworks of which no row says a field that few know of: it keeps its default."""
+
+
 def form_rules(form: Form) -> tuple[Rule, ...]:
     """Everything that a version of a framework refuses."""
-    return (ALL_REDUCED, ONE_DIMENSIONAL, *form.rules)
+    rows = {row.name for row in form.table if isinstance(row, Row)}
+    unwritten = (rule for name, rule in UNWRITTEN.items() if name not in rows)
+    return (ALL_REDUCED, ONE_DIMENSIONAL, *unwritten, *form.rules)
 
 
 def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:

@@ -31,6 +31,7 @@ from ..rules.layer_run_rules import run_rows
 from ..step import layer_run_stages, stages
 from ..step.costs import Costs
 from ..step.evaluate import simulate
+from ..step.plan_groups import trained_task
 from ..task import Task
 from ..workload.model import Network
 
@@ -50,7 +51,8 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
 
     Recompute repeats kernels of the forward pass and counts as the others do.
     """
-    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    table = costs.plans.take(slice(row, row + 1))
+    task = trained_task(costs.task, table)
     parts = simulate(task, table, single=True).compute_seconds
     shares = {
         "matmul": _gemms(costs, row),
@@ -73,7 +75,8 @@ def sentence(shares: dict[str, float]) -> str:
 def _gemms(costs: Costs, row: int) -> Value:
     """Share of the GEMM seconds of the slowest pipeline rank by origin; a listed layer's are those
     of GEMMs that it is none of."""
-    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    table = costs.plans.take(slice(row, row + 1))
+    task = trained_task(costs.task, table)
     if isinstance(task.model, Network):
         return _all(Origin.EXTRAPOLATED)
     recipe = RECIPES[int(table.precision[0])]
@@ -117,7 +120,7 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
         work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        recipe = local.recipe.of_head() if work.logits else local.recipe
+        recipe = local.recipe.of_head() if work.wide else local.recipe
         seconds = kernel_times.gemm_seconds(work.gemms, 1, cluster.accelerator, recipe, 1.0)
         found = kernel_times.gemm_origins(work.gemms, 1, cluster, recipe)
         out += count * np.bincount(found.ravel(), seconds.ravel(), len(Origin))
@@ -127,7 +130,8 @@ def _gemm_seconds(local: Local, counts: Value) -> Value:
 def _whole_layers(costs: Costs, row: int) -> Value:
     """Share of the slowest rank's kernel seconds that a table of layers gives, by origin."""
     out, total = np.zeros(len(Origin)), 0.0
-    task, table = costs.task, costs.plans.take(slice(row, row + 1))
+    table = costs.plans.take(slice(row, row + 1))
+    task = trained_task(costs.task, table)
     if isinstance(task.model, Network) or _layer_entry(task) is None:
         return out
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])

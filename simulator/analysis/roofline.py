@@ -16,6 +16,8 @@ from ..plan.plan import Plan
 from ..rules.layer_run_rules import run_rows
 from ..step import stages
 from ..step.costs import Costs
+from ..step.plan_groups import trained_task
+from ..task import Task
 from ..workload.model import Network
 
 
@@ -44,24 +46,25 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
     """
     if isinstance(costs.task.model, Network):
         return []
-    task, plan = costs.task, costs.one().plans.take(slice(0, 1))
+    plan = costs.one().plans.take(slice(0, 1))
+    task = trained_task(costs.task, plan)
     recipe = RECIPES[int(plan.precision[0])]
     rows = run_rows(plan, task)[0] if plan.segments else plan
-    found: dict[tuple[int, ...], GemmPoint] = {}
+    found: dict[tuple[float, ...], GemmPoint] = {}
     for row in range(rows.rows):
-        for point in _points(costs, recipe, rows.take(slice(row, row + 1))):
-            found.setdefault((*point.sides, point.batch), point)
+        for point in _points(task, recipe, rows.take(slice(row, row + 1))):
+            found.setdefault((*point.sides, point.batch, point.roof), point)
     return list(found.values())
 
 
-def _points(costs: Costs, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
-    task, machine = costs.task, costs.task.cluster.accelerator
+def _points(task: Task, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
+    machine = task.cluster.accelerator
     local = local_strategies(task, recipe, stages.strategy(row))
     for kind in layer_kinds(task.model):
         work = work_of(kind, local)
         if work is None or not work.gemms:
             continue
-        own = recipe.of_head() if work.logits else recipe
+        own = recipe.of_head() if work.wide else recipe
         seconds = kernel_times.gemm_seconds(work.gemms, 1, machine, own, task.software.sustained)
         sizes = kernel_times.stack_gemms(work.gemms, 1)[:, :, 0].T
         for (m, n, k, batch), s in zip(sizes.tolist(), seconds[:, 0].tolist(), strict=True):

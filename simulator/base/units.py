@@ -58,6 +58,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "parameters": {"parameters": 1.0, "M parameters": 1e6},
     "layers": {"layers": 1.0},
     "tensors": {"tensors": 1.0},
+    "pieces": {"pieces": 1.0},
     **{f"bytes per {what}": {f"B/{unit}": 1.0} for what, unit in _EACH.items()},
 }
 

@@ -126,6 +126,8 @@ class Software:
     """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
     keeps_gathered: bool
     """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
+    fused_permutation: bool
+    """Tokens are put into the order of their experts by one kernel, and back by another."""
     keeps_expert_output: bool
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
@@ -141,12 +143,24 @@ class Software:
     kept_logit_bytes: float
     """Those of them that wait for the backward pass: 16-bit logits and fp32 softmax. The others are
     gone when a layer is run again."""
+    unfused_logit_bytes: float
+    """Those at the peak where the plan asks for an unfused loss; 0 where the stack has none."""
+    fused_logit_bytes: float
+    """The same of a fused loss."""
+    loss_pieces: int
+    """Pieces of the tokens that a chunked loss goes through; 0 where the stack has none."""
+    fused_linear_loss: bool
+    """The stack has a loss that is fused with the head (Liger)."""
     gather_buffers: float
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
     sharded_inputs: float
     """Copies of the input of every layer that are kept besides under ZeRO 3."""
     boundary_buffers: float
     """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
+    cublas_workspaces: float
+    """Workspaces of cuBLAS that are allocated once and stay."""
+    expert_workspaces: float
+    """Those besides where grouped products run on streams of their own."""
     context_bytes: float
     """CUDA context and libraries."""
     communicator_bytes: float
@@ -175,6 +189,6 @@ UNCERTAIN = (
 """Constants of simulator/uncertainty/constants.py."""
 OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
-MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
 DEFAULT_SOFTWARE = "megatron-core"

@@ -59,6 +59,8 @@ QUANTITIES = {
     "expert_seconds": _TIME,
     **dict.fromkeys(("score_bytes", "kept_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
+    **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),
+    "loss_pieces": Quantity(dimension="pieces", example="pieces", most=4096, zero=True, whole=True),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory"), _OF_PARAMETER),
     "norm_bytes": _OF_UNIT,
@@ -70,6 +72,7 @@ QUANTITIES = {
     "vocabulary_multiple": Quantity(
         dimension="length", example="tokens", least=1, most=2**31, whole=True
     ),
+    **dict.fromkeys(("cublas_workspaces", "expert_workspaces"), _TENSORS),
     **dict.fromkeys(("gather_buffers", "boundary_buffers", "sharded_inputs"), _TENSORS),
     **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),
     "allocator_slack": Quantity(dimension="ratio", example="1", most=100.0, zero=True),

@@ -138,22 +138,23 @@ def expert_exchange(experts: Experts, local: Local) -> Value:
     dispatch = collectives.all_to_all(size, group, cluster)
     if some(s.expert_dispatch):
         nodes = nodes_reached(experts, group.domains)
-        once = collectives.spread(tokens, nodes, experts.top_k, group, cluster)
+        copies = nodes_reached(experts, group.domains, group.in_domain)
+        once = collectives.spread(tokens, nodes, copies, group, cluster)
         dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)
     gather = collectives.all_gather(size * s.etp, within, cluster)
     scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
     return 2 * dispatch + gather + scatter
 
 
-def nodes_reached(experts: Experts, nodes: Value) -> Value:
-    """Nodes that hold the experts of a token, on average: K' (1 - (1 - 1/K')^k).
+def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> Value:
+    """Nodes, or ranks of which a node has `each`, that hold the experts of a token, on average:
+    K' (1 - (1 - 1/K')^k).
 
     Even routing of k = top_k choices over K' nodes, those that the token's groups of experts may
     lie on (DeepSeek-V3 report, section 2.1.2: at most 4 of 8).
     """
     within: Value = np.maximum(nodes * (experts.group_limit / experts.groups), 1.0)
-    out: Value = within * (1 - (1 - 1 / within) ** experts.top_k)
-    return out
+    return layer_work.reached(experts.top_k, within * each)
 
 
 def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:

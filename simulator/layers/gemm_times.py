@@ -16,7 +16,7 @@ from .layer_kinds import Local
 def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value, Value]]:
     """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
 
-    The GEMM that makes logits has a format of its own (Recipe.head).
+    Those of the head and of layers in 16 bits have a format of their own (Recipe.head).
     """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     rows, task, recipe = local.s.tp.size, local.task, local.recipe
@@ -31,11 +31,12 @@ def seconds_by_kind(works: list[Work | None], local: Local) -> list[tuple[Value,
     for work in works:
         middle = at + (len(work.gemms) if work else 0)
         end = middle + (len(work.selective_gemms) if work else 0)
-        own = seconds[at:middle]
-        if work and work.logits and recipe.head != recipe.linear:
+        own, again = seconds[at:middle], seconds[middle:end]
+        if work and work.wide and recipe.head != recipe.linear:
             of_head = recipe.of_head()
-            own = kernel_times.gemm_seconds(every[at:middle], rows, accelerator, of_head, sustained)
-        out.append((in_order(own), in_order(seconds[middle:end])))
+            both = kernel_times.gemm_seconds(every[at:end], rows, accelerator, of_head, sustained)
+            own, again = both[: middle - at], both[middle - at :]
+        out.append((in_order(own), in_order(again)))
         at = end
     return [(own[which], again[which]) for own, again in out] if fewer else out
 

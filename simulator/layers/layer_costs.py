@@ -34,12 +34,14 @@ from .layer_kinds import (
     local_strategies,
     work_of,
 )
+from .losses import summing_seconds
 from .memory_footprint import (
     gathered_inputs,
     kept_activations,
     loss_bytes,
     pending_activations,
     stored_parameters,
+    workspace_bytes,
 )
 
 
@@ -77,10 +79,12 @@ class Cost(IntEnum):
     """Bytes of copies of weights in the format that products read."""
     MATRICES = 20
     """Parameters of hidden layers: those that are neither of embedding nor of head."""
-    ORTHOGONAL = 21
+    SCALED = 21
+    """Those of them whose products read a scaled format."""
+    ORTHOGONAL = 22
     """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
     muon_tp_mode blockwise)."""
-    FROZEN = 22
+    FROZEN = 23
     """Bytes of weights that are not trained; the parameters above are those that are."""
 
 
@@ -129,7 +133,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             column[:], working[i] = table[i - 1], working[i - 1]
             _fill_weights(column, kind, local)
             continue
-        working[i] = _fill(column, kind, work, seconds[i], local)
+        working[i] = _fill(column, kind, work, seconds[i], local.of(kind))
     split = local.together if task.software.scatter_gather else local.split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
@@ -146,16 +150,21 @@ def _fill(
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+        column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
         column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):
         gathered = gathered + move_activations(column, s, local.task)
     column[Cost.GATHERED] = gathered_inputs(kind, local)
-    if "head" in kind.name or "mtp" in kind.name:
+    if _makes_logits(kind):
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
-    return gathered + alive + unpacked
+    return gathered + alive + unpacked + workspace_bytes(local.task)
+
+
+def _makes_logits(kind: LayerKind) -> bool:
+    return "head" in kind.name or "mtp" in kind.name
 
 
 def _fill_weights(column: Value, kind: LayerKind, local: Local) -> Value | float:
@@ -245,6 +254,8 @@ def _passes(
         forward[COMPUTE] *= ratio[0]
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
+    if _makes_logits(kind) and some(local.s.loss):
+        backward[Cost.MEMORY_BOUND] += summing_seconds(local)
     if kind.block:
         if kind.block.experts:
             _add_experts(forward, backward, kind.block.experts, local)
@@ -324,9 +335,12 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     moved = work.moved_bytes
     if loss is not None:
         moved = moved - work.loss_bytes
-    moved = moved * element / software.memory_bound_rate
-    forward = kernel_times.memory_bound_seconds(moved, accelerator, work.kernels)
-    backward = forward * (software.backward_bytes_ratio if ratio is None else ratio)
+    ratio = software.backward_bytes_ratio if ratio is None else ratio
+    to_seconds = element / software.memory_bound_rate
+    forward = kernel_times.memory_bound_seconds(moved * to_seconds, accelerator, work.kernels)
+    permuted = np.asarray(work.permuted_bytes * to_seconds)
+    permuted = kernel_times.memory_bound_seconds(permuted, accelerator, 0)
+    backward = forward * ratio - permuted * (ratio - 1)
     scaling = quantisation.seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]
     if loss is not None:

@@ -5,6 +5,7 @@ Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     if model.tied:
         kinds.append(LayerKind("shared head"))
     if model.mtp_layers:
-        last = model.kinds[model.order[-1]]
+        last = replace(model.kinds[model.order[-1]], wide=False)
         kinds += [
             LayerKind("mtp", last),
             LayerKind("shared mtp", last),
@@ -83,6 +84,12 @@ class Local(NamedTuple):
     def together(self) -> Value:
         """Ranks that have the same sequences."""
         return self.s.tp if self.grid is None else np.asarray(self.grid.size / self.grid.tokens)
+
+    def of(self, kind: LayerKind) -> Local:
+        """The same with the recipe of a kind of layers."""
+        if kind.block and kind.block.wide:
+            return self._replace(recipe=self.recipe.wide())
+        return self
 
     @property
     def weight_split(self) -> Value:
@@ -200,6 +207,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
                 task.software.selective,
                 task.software.norm_bytes,
                 task.documents,
+                task.software.fused_permutation,
             )
         )
     if "mtp" in kind.name:

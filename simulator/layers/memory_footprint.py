@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
+from ..base.units import GIB
+from ..hardware.precision.number_formats import FP8
 from ..operators import layer_work
 from ..operators.layer_work import Work
 from ..task import Task
@@ -16,6 +18,7 @@ from ..workload.blocks import Block, Experts
 from . import grid_communication, quantisation
 from .frozen_weights import Spare, spare_inputs
 from .layer_kinds import LayerKind, Local
+from .losses import bytes_of_logit
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
@@ -85,13 +88,25 @@ def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value
     return kept, gathered, local.full * software.working_sets * everything
 
 
+def workspace_bytes(task: Task) -> float:
+    """Bytes of the workspaces of cuBLAS: 32 MiB each on what multiplies 8 bits, else 4.
+
+    Source: NVIDIA, cuBLAS, cublasSetWorkspace (recommended sizes of Hopper and of others).
+    """
+    software = task.software
+    experts = any(kind.experts for kind in task.model.kinds)
+    narrow = FP8.peak in task.cluster.accelerator.peak
+    each = (32 if narrow else 4) * GIB / 1024
+    return each * (software.cublas_workspaces + software.expert_workspaces * experts)
+
+
 def loss_bytes(local: Local) -> tuple[Value, Value]:
     """Bytes of logits that wait for the backward pass, and those alive during the loss besides."""
     software = local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards
-    kept = software.kept_logit_bytes
-    return kept * logits, (software.logit_bytes - kept) * logits
+    peak, kept = bytes_of_logit(local)
+    return kept * logits, (peak - kept) * logits
 
 
 def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) -> Value:
@@ -176,6 +191,8 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         routed, activation = _expert_activations(block.experts, local, spare)
         kept = kept + routed
         dropped = dropped + (routed if "moe" in ops else activation * ("moe_act" in ops))
+        if "shared_experts" in ops and "moe" not in ops:
+            dropped = dropped + _shared_activations(block.experts, local, spare)
     if "op-sac" in ops:
         dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
@@ -219,7 +236,15 @@ def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[V
     widths = _kept_widths(experts.gated, operand, task, spare)
     kept = widths * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / local.split
-    if experts.shared:
-        shared = _kept_widths(experts.shared.gated, operand, task, spare)
-        kept = kept + element * tokens * experts.shared.ffn * shared / s.tp
+    kept = kept + _shared_activations(experts, local, spare)
     return kept, operand * (not spare.product) * product
+
+
+def _shared_activations(experts: Experts, local: Local, spare: Spare) -> Value | float:
+    """Bytes of ffn width that shared experts keep."""
+    if not experts.shared:
+        return 0.0
+    operand = quantisation.kept_operand(local) / local.recipe.activation
+    widths = _kept_widths(experts.shared.gated, operand, local.task, spare)
+    kept: Value = local.recipe.activation * local.tokens * experts.shared.ffn * widths
+    return kept / local.s.tp

@@ -35,7 +35,7 @@ def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
     """Seconds of scaling forward and backward: inputs, then gradients of outputs; weights in both
     passes where no copies are kept."""
     how = local.recipe.quantisation
-    if how is None or work.logits:
+    if how is None or work.wide:
         return 0.0, 0.0
     moved = _of(local, how.moved)
     none = weights = np.zeros(local.s.tp.shape)

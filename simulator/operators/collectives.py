@@ -188,7 +188,7 @@ def spread(
     size: Value | float, nodes: Value, copies: Value | float, group: ProcessGroup, cluster: Cluster
 ) -> Value:
     """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
-    wants it (`nodes` on average) and on to its `copies` receivers inside.
+    wants it (`nodes` on average) and on to the `copies` ranks inside that do.
 
     Across, a rank sends nodes (K-1)/K size through its own NIC; inside, what arrived is passed on
     as it comes, so the longer of the two counts (as all_to_all does).

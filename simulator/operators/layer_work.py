@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from ..hardware.precision.optimizers import orthogonalisation_flops
+from ..plan.codes import Dispatch
 from ..plan.fields import STATED, STRATEGY
 from ..workload.blocks import Attention, Block, Experts, Mlp
 from ..workload.documents import mean_over_tokens
@@ -49,6 +50,7 @@ class Strategy:
     expert_dispatch: Value
     offload_activations: Value
     """Percent of what is kept."""
+    loss: Value
     tp_grid: Value
     """Code of the grid of tensor_grid; 0 in what is not on one."""
 
@@ -133,10 +135,12 @@ class Work(NamedTuple):
     """Bytes that selective recompute moves again."""
     kernels: int
     """Memory-bound kernels launched forward."""
-    logits: bool = False
-    """Its GEMMs make logits, in the number format of a recipe's head."""
+    wide: bool = False
+    """Its GEMMs are in the number format of a recipe's head."""
     loss_bytes: Value | float = 0.0
     """Those of moved_bytes that are cross-entropy's."""
+    permuted_bytes: Value | float = 0.0
+    """Those of moved_bytes that tokens take on their way to experts: as many backward."""
     again: Again = Again()
     """What else selective recompute runs again."""
     thin: Sequence[Gemm] = ()
@@ -237,14 +241,34 @@ def _activation_bytes(mlp: Mlp, split: Value, tokens: Value) -> Value:
     return 2 * tokens * (4 if mlp.gated else 3) * mlp.ffn / split
 
 
-def _permuted_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
-    """Tokens put into the order of ranks and back, read and written each time; and again into the
-    order of experts where a rank holds several.
+def reached(choices: int, places: Value) -> Value:
+    """Places that some of `choices` even choices fall on, on average: n (1 - (1 - 1/n)^k)."""
+    out: Value = places * (1 - (1 - 1 / places) ** choices)
+    return out
 
-    Source: Megatron-Core 0.16, the all-to-all token dispatcher (permutation 1 and 2).
+
+def _permuted_bytes(
+    experts: Experts, hidden: int, s: Strategy, routed: Value, fused: bool = True
+) -> Value:
+    """Tokens put into the order of experts and back, forward; backward the same.
+
+    An all-to-all wants them in the order of ranks: each token is read once and written k times,
+    and back, or, not fused, read and written k times and added up one by one; then they are read
+    and written again, and back, where a rank holds several experts.
+    DeepEP and HybridEP hand over each token once, and it is read once and written for each of its
+    experts on the rank.
+
+    Source: Megatron-Core d98e8a6, moe_utils.py, permute, unpermute and sort_chunks_by_idxs;
+    token_dispatcher.py.
     """
-    orders = 1.0 + (experts.count > s.ep)
-    return 2 * routed * 4 * hidden * orders
+    k = experts.top_k
+    to_ranks = 2 * (1 + 1 / k) if fused else 2 + 3 + 1 / k
+    sorted_again = 4.0 * (experts.count > s.ep)
+    handed_over = 2 * (1 + reached(k, s.ep) / k)
+    spread = s.expert_dispatch == Dispatch.HIERARCHICAL
+    passes = np.where(spread, handed_over, to_ranks + sorted_again)
+    out: Value = 2 * routed * hidden * passes
+    return out
 
 
 def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
@@ -255,7 +279,6 @@ def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value
         moved = moved + _activation_bytes(block.mlp, s.tp, tokens)
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
-        moved = moved + _permuted_bytes(block.experts, hidden, s, routed)
         moved = moved + _activation_bytes(block.experts.expert, s.etp, routed)
         if block.experts.shared:
             moved = moved + _activation_bytes(block.experts.shared, s.tp, tokens)
@@ -270,10 +293,11 @@ def block_work(
     selective: tuple[str, ...],
     norm_bytes: float = 0.0,
     documents: tuple[int, ...] = (),
+    fused_permutation: bool = True,
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
-    `norm_bytes` is what unfused norms move besides, per token and hidden unit, and `documents` are
-    the lengths that attention stays inside."""
+    `norm_bytes` is what unfused norms move besides, per token and hidden unit, `documents` are the
+    lengths that attention stays inside, and `fused_permutation` is how experts get their tokens."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = _attention_gemms(attn, hidden, s, sequence)
@@ -282,6 +306,10 @@ def block_work(
     if block.experts:
         gemms += _expert_gemms(block.experts, hidden, s, sequence)
     again = rerun(block, hidden, s, sequence, selective)
+    permuted: Value | float = 0.0
+    if block.experts:
+        routed = expert_assignments(block.experts, s, sequence)
+        permuted = _permuted_bytes(block.experts, hidden, s, routed, fused_permutation)
     return Work(
         gemms=gemms,
         attention=AttentionWork(
@@ -292,10 +320,13 @@ def block_work(
             aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
         ),
         moved_bytes=_moved_bytes(block, hidden, s, sequence)
+        + permuted
         + norm_bytes * tokens * hidden / s.norm_split,
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
         kernels=KERNELS_PER_BLOCK,
+        wide=block.wide,
+        permuted_bytes=permuted,
         again=again.parts,
     )
 
@@ -337,7 +368,11 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
         if "moe" in ops:
             gemms += _expert_gemms(experts, hidden, s, sequence)
             moved = moved + _permuted_bytes(experts, hidden, s, routed)
-    whole = bool(mlp) and "mlp" in ops
+    shared = bool(experts) and "shared_experts" in ops and "moe" not in ops
+    if experts and experts.shared and shared:
+        gemms += _mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
+        moved = moved + _activation_bytes(experts.shared, s.tp, tokens)
+    whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
     return Rerun(gemms, moved, Again("core_attn" in ops, int(whole), exchange))
 
@@ -399,6 +434,7 @@ def add(works: list[Work]) -> Work:
         selective_gemms=[g for w in works for g in w.selective_gemms],
         selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
         kernels=sum(w.kernels for w in works),
-        logits=all(w.logits for w in works),
+        wide=all(w.wide for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
+        permuted_bytes=sum((w.permuted_bytes for w in works), 0.0),
     )

@@ -16,6 +16,22 @@ class Recompute(IntEnum):
     FULL = 2
 
 
+class Loss(IntEnum):
+    """How cross-entropy is computed from the hidden states."""
+
+    USUAL = 0
+    """As the stack does where nobody asks."""
+    UNFUSED = 1
+    """Each of its steps is a kernel with a result of its own."""
+    FUSED = 2
+    """One kernel from logits to their gradient."""
+    CHUNKED = 3
+    """Head, loss and both backward passes of one piece of the tokens after the other."""
+    FUSED_LINEAR = 4
+    """The same in one function, of as many pieces as the vocabulary is wider than a hidden state
+    (Liger)."""
+
+
 class ContextComm(IntEnum):
     """How the ranks of a split sequence get each other's keys and values (Megatron-LM's names)."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedules import SCHEDULE_NAMES
-from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Recompute, Sync, names_of
+from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Loss, Recompute, Sync, names_of
 from .field_record import (
     Field,
     SeenBy,
@@ -179,6 +179,24 @@ class PlanFields:
         plain=True,
         header="fp8-w",
     )
+    bf16_first_layers: Cell = recipe(
+        help="first layers whose products stay in 16 bits among scaled ones",
+        values=Count(),
+        turn=146,
+        ranked=True,
+        plain=True,
+        shown=SELDOM,
+        header="bf16-first",
+    )
+    bf16_last_layers: Cell = recipe(
+        help="last layers whose products stay in 16 bits among scaled ones",
+        values=Count(),
+        turn=147,
+        ranked=True,
+        plain=True,
+        shown=SELDOM,
+        header="bf16-last",
+    )
     optimizer: Cell = recipe(
         help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
     )
@@ -250,6 +268,12 @@ class PlanFields:
         turn=230,
         plain=True,
         header="off-act %",
+    )
+    loss: Cell = layer(
+        help="how cross-entropy is computed; usual: as the stack does",
+        values=Choice(names_of(Loss)),
+        turn=235,
+        plain=True,
     )
     layers_per_stage: tuple[int, ...] = stages(
         help="layers of every stage",

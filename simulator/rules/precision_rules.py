@@ -19,6 +19,10 @@ _KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8
 """Recipes whose weights may be in 8 bits."""
 
 
+_SCALE = [code for code, one in RECIPES.items() if one.scaled]
+"""Recipes that scale operands."""
+
+
 def _computes(p: Any, task: Task) -> Any:
     out: Any = False
     for code in supported_precisions(task):
@@ -39,6 +43,13 @@ def supported_precisions(task: Task) -> list[int]:
 def _whole_layers(task: Task) -> bool:
     """Whether matrices of transformer layers are trained whole."""
     return not isinstance(task.model, Network) and task.adapters is None
+
+
+def _ends_are_wide(p: Any, task: Task) -> Any:
+    """No end is in 16 bits, or layers of a transformer are, among those that are scaled."""
+    ends = p.bf16_first_layers + p.bf16_last_layers
+    blocks = not isinstance(task.model, Network)
+    return (ends == 0) | (np.isin(p.precision, _SCALE) & (ends <= task.model.layers) & blocks)
 
 
 def _no_format(p: Plan, task: Task) -> str:
@@ -65,6 +76,18 @@ PRECISION_RULES: tuple[Rule, ...] = (
             "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
             f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
             f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
+        ),
+    ),
+    Rule(
+        "ends-in-16-bits",
+        ("bf16_first_layers", "bf16_last_layers", "precision"),
+        _ends_are_wide,
+        lambda p, t: (
+            f"bf16_first_layers={p.bf16_first_layers} bf16_last_layers={p.bf16_last_layers} are "
+            "layers among scaled ones: at most all of a transformer's, and a precision of "
+            f"{', '.join(RECIPES[code].name for code in _SCALE)}; here {t.model.layers} layers, "
+            f"precision={RECIPES[int(p.precision)].name}; nearest: bf16_first_layers=0 "
+            "bf16_last_layers=0"
         ),
     ),
     Rule(

@@ -26,6 +26,7 @@ from .expert_rules import EXPERT_RULES
 from .framework_rules import ONE_STRATEGY, required
 from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
+from .loss_rules import LOSS_RULES
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .precision_rules import PRECISION_RULES
@@ -214,6 +215,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
     ),
     *PRECISION_RULES,
+    *LOSS_RULES,
     *SYNC_RULES,
     *OFFLOAD_RULES,
     *ADAPTER_RULES,

@@ -61,6 +61,7 @@ def plan_of(run: PublishedRun) -> Plan:
         recompute=run["recompute"],
         precision=(precision := _precision(run)),
         fp8_params=int(bool(run["fp8_params"]) and zero > 0 and "8" in precision),
+        **_wide_ends(run),
         optimizer=OPTIMIZERS[run["optimizer"]],
         offload_optimizer=100 * bool(run["optimizer_on_host"]),
         offload_activations=_offloaded(run),
@@ -75,6 +76,14 @@ def _precision(run: PublishedRun) -> str:
     if name == "tf32":
         raise InputError(f"precision {name} is not modelled")
     return SCALING.get(run.given("fp8_recipe", ""), name) if name == "fp8" else name
+
+
+def _wide_ends(run: PublishedRun) -> dict[str, Any]:
+    """Layers in 16 bits among scaled ones, as many at the start as at the end."""
+    if run["dtype"] not in ("fp8", "mxfp8", "nvfp4"):
+        return {}
+    first = run["bf16_end_layers"] // 2
+    return {"bf16_first_layers": first, "bf16_last_layers": run["bf16_end_layers"] - first}
 
 
 def _shard(run: PublishedRun, ranks: int, zero: int) -> int:

@@ -93,6 +93,8 @@ timings of kernels alone, forward and backward: FlashAttention-2 is 1.7 to 3.0 t
 first and 1.3 to 2.5 times as fast as Triton's on A100 (Dao 2023, arXiv:2307.08691, section 4.1),
 FlashAttention-3 and cuDNN 1.5 to 2.0 and 1.5 to 1.75 times as fast as the second on H100 (Shah et
 al. 2024, arXiv:2407.08608, section 4.1). Geometric middles."""
+_UNFUSED_PERMUTATION = ("megatron-core", "nemo")
+"""Stacks whose moe_permute_fusion is off unless a row says otherwise."""
 _FUSED_LOSS = (8.0, 0.0)
 """Bytes a logit of the Trainer where cross-entropy is one kernel: a copy in fp32, and another of
 all but the last position in which the gradient takes the place of the logits (transformers,
@@ -108,8 +110,7 @@ _FUSED_SOFTMAX = 9.0
 def software_of(run: PublishedRun, learned: bool = True) -> Software:
     """The software profile of a row with what the row states, and with what published runs taught
     or not."""
-    stack = run.given("stack", "megatron-core")
-    name = STACKS[stack].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
+    name = STACKS[stack_of(run)].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
     if run.source == "vtrain24_single":
         name = "vtrain"
     software = software_profile(name)
@@ -127,6 +128,11 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
         changes |= {**_looked_at(run), **fitted}
         changes["provenance"] = {**software.provenance, **dict.fromkeys(fitted, told)}
     return replace(software, **changes)
+
+
+def stack_of(run: PublishedRun) -> str:
+    """The stack of a row."""
+    return str(run.given("stack", "megatron-core"))
 
 
 def _looked_at(run: PublishedRun) -> dict[str, Any]:
@@ -149,6 +155,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if not software.provenance["attention_rate"].origins and run.stated("attention_kernel"):
         generation = run["accelerator"][0].upper()
         out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
+    usual = stack_of(run) not in _UNFUSED_PERMUTATION
+    out["fused_permutation"] = usual if run["permute_fusion"] is None else run["permute_fusion"]
     if "lora" in run.given("fused_kernels", ()):
         out["fused_adapters"] = True
     if run["compile"] is False and run.stated("compile") and software.name == "torchtitan":

@@ -109,7 +109,7 @@ def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
     if recipe.gathered is None:
         return recipe.weight
     total = np.maximum(weights.dense + weights.expert, 1.0)
-    return recipe.weight + (recipe.gathered - recipe.weight) * weights.matrices / total
+    return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled / total
 
 
 def _slices(task: Task, weights: Weights) -> Value:

@@ -11,22 +11,22 @@ import numpy as np
 
 from ..base.arrays import Index, Value, codes_in, distinct, repeats
 from ..pipeline import stage_placement
-from ..plan.fields import POLICY
+from ..plan.fields import POLICY, TRAINED
 from ..plan.plan import Plan, resolve
 from ..rules.validity import check
 from ..task import Task
 from .costs import Costs
 from .layer_run_groups import SegmentGroup
-from .plan_groups import PlanGroup
+from .plan_groups import PlanGroup, trained_task
 from .stage_layouts import LayoutOf
 
 
 def _groups(plans: Plan) -> list[Index]:
-    """Rows by precision, optimizer and policy; mostly one group."""
-    key = plans.precision * 32 + plans.optimizer * 2 + plans.fp8_params
+    """Rows by what is trained and by policy; mostly one group."""
+    key = plans.precision
     if key.size < 2:
         return [np.arange(1)] * key.size
-    for column in (getattr(plans, name) for name in POLICY):
+    for column in (getattr(plans, name) for name in (*TRAINED, *POLICY)):
         if not repeats(column) and (column != column[0]).any():
             _, key = distinct([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
@@ -34,8 +34,8 @@ def _groups(plans: Plan) -> list[Index]:
 
 def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> PlanGroup:
     if plans.segments:
-        return SegmentGroup(task, plans, rows)
-    return PlanGroup(task, plans, rows, layout_of)
+        return SegmentGroup(trained_task(task, plans), plans, rows)
+    return PlanGroup(trained_task(task, plans), plans, rows, layout_of)
 
 
 def simulate(

@@ -259,6 +259,12 @@ class PlanGroup:
         return out
 
 
+def trained_task(task: Task, plans: Plan) -> Task:
+    """The task whose model has the number formats of plans of one group."""
+    ends = int(plans.bf16_first_layers[0]), int(plans.bf16_last_layers[0])
+    return replace(task, model=task.model.with_wide_ends(*ends)) if any(ends) else task
+
+
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
     """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
 

@@ -26,6 +26,7 @@ OF_WEIGHTS = {
     "units": Cost.UNITS,
     "copies": Cost.COPIES,
     "matrices": Cost.MATRICES,
+    "scaled": Cost.SCALED,
     "orthogonal": Cost.ORTHOGONAL,
 }
 """Columns of a layer's cost that fields of Weights add up."""
@@ -48,6 +49,8 @@ class Weights:
     """Bytes of copies of weights in the format that products read."""
     matrices: Value
     """Parameters of hidden layers among them."""
+    scaled: Value
+    """Those of them whose products read a scaled format."""
     orthogonal: Value
     """FLOPs to orthogonalise these once."""
     data_group: collectives.ProcessGroup
@@ -162,6 +165,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
             copies=stage[Cost.COPIES],
             matrices=stage[Cost.MATRICES],
+            scaled=stage[Cost.SCALED],
             orthogonal=stage[Cost.ORTHOGONAL],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,

@@ -125,6 +125,8 @@ class Block:
     """Norms of hidden width in the layer."""
     parallel: bool = False
     """Attention and MLP read the same input (GPT-J): one residual, one TP collective each way."""
+    wide: bool = False
+    """Its products stay in 16 bits where a plan scales those of the other layers."""
 
     def parameters(self, hidden: int, norm_width: int) -> Counter[str]:
         """Parameters by component; norm_width is h, or 2h when norms have a bias."""

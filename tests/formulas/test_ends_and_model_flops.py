@@ -42,7 +42,7 @@ def test_head():
     assert sides(found.gemms) == [(8192, 8000, 4096, 1)]
     assert found.loss_bytes == 8 * 8192 * 8000
     assert found.moved_bytes == 2048 * 2 * 4096 * 2 + 8 * 8192 * 8000
-    assert (found.kernels, found.logits) == (3, True)
+    assert (found.kernels, found.wide) == (3, True)
 
 
 MTP = Model(
@@ -85,7 +85,7 @@ def test_parts_add_up():
     assert whole.loss_bytes == 8 * 8192 * 8000
     assert whole.selective_bytes == 2048 * 2 * 4 * 4096
     assert whole.attention == block.attention
-    assert not whole.logits
+    assert not whole.wide
     layer = 2 * (2048 * 11 * 4096 + 8192 * 8 * 256 + 8192 * 4 * 250)
     ends = 2 * 2048 * 6 * 4096 + 2 * 2048 * 2 * 4096 + 8 * 8192 * 8000
     assert whole.moved_bytes == layer + ends

@@ -40,7 +40,7 @@ RECIPES = [
     ("fp8-delayed", NARROW, 2 + 1 + 1, 1, 2),
     ("fp8-delayed", WIDE, 2 + 1, 1, 1),
     ("fp8-blockwise", NARROW, 2 + 1 + 1, 1, 2),
-    ("fp8-rowwise", NARROW, 2 * (2 + 2 + 1), 1, 2),
+    ("fp8-rowwise", NARROW, (2 + 2 + 1) * (1 + 2.1 / 0.65), 1, 2),
     ("mxfp8", WIDE, 2 + 2 * MX, MX, 2 * MX),
     ("nvfp4", WIDE, 2 + 2 + 2 * NV, NV, 2 * NV),
 ]
@@ -97,6 +97,26 @@ def test_parameters_in_8_bits(name, machine, weight, gathered):
     assert found.memory["weights"] == pytest.approx(expected)
     fewer = layers * (2 - gathered) / 2 / 100e9
     assert plain.seconds["data_comm"] - found.seconds["data_comm"] == pytest.approx(fewer)
+
+
+def test_end_layers_in_16_bits():
+    """One layer of four at the start and one at the end are those of bf16: their products run at
+    half the rate, nothing of theirs is scaled, and they have no copies; the others are fp8's."""
+    question = task(2, cluster=replace(WIDE, gpus=2))
+    plan = "dp=2 zero=1 overlap_param_gather=0 precision={} fp8_params={}"
+    ends = " bf16_first_layers=1 bf16_last_layers=1"
+    found, whole = (costs_of(question, plan.format("fp8", 1) + more) for more in (ends, ""))
+    plain = costs_of(question, plan.format("bf16", 0))
+    for kernels in ("matmul", "memory_bound"):
+        both = plain.compute_seconds[kernels] + whole.compute_seconds[kernels]
+        assert found.compute_seconds[kernels] == pytest.approx(both / 2)
+    for part in ("weights", "activations"):
+        assert found.memory[part] == pytest.approx((plain.memory[part] + whole.memory[part]) / 2)
+    exchanged = (plain.seconds["data_comm"] + whole.seconds["data_comm"]) / 2
+    assert found.seconds["data_comm"] == pytest.approx(exchanged)
+    assert costs_of(question, plan.format("fp8", 0) + " bf16_first_layers=4").step_seconds == (
+        pytest.approx(plain.step_seconds, rel=1e-12)
+    )
 
 
 @pytest.mark.parametrize(

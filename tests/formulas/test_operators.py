@@ -24,8 +24,8 @@ def sides(gemms):
     return [tuple(float(np.squeeze(side)) for side in gemm) for gemm in gemms]
 
 
-def work(block, s, hidden=4096, sequence=4096, selective=(), norm_bytes=0.0):
-    return layer_work.block_work(block, hidden, s, sequence, selective, norm_bytes)
+def work(block, s, hidden=4096, sequence=4096, selective=(), norm_bytes=0.0, **more):
+    return layer_work.block_work(block, hidden, s, sequence, selective, norm_bytes, **more)
 
 
 def attention(**changes):
@@ -95,7 +95,7 @@ def test_gemms_of_a_dense_layer():
         (2048, 4096, 5_000, 1),
     ]
     assert found.kernels == 6
-    assert not found.logits
+    assert not found.wide
     # An MLP without gate has one input matrix.
     plain = work(Block(attention=attention(), mlp=Mlp(ffn=10_000, gated=False)), strategy(tp=2))
     assert sides(plain.gemms)[2:] == [(4096, 5_000, 4096, 1), (4096, 4096, 5_000, 1)]
@@ -216,17 +216,35 @@ def test_experts():
 
 
 def test_moved_bytes_of_experts():
-    """4096 assignments put in the order of ranks and back, and in that of 8 experts, 4 h elements
-    each, and SwiGLU's 4 ffn / etp; shared experts 4 ffn / t a token."""
+    """4096 assignments, 4 of a token, put in the order of ranks and back, 2 (1 + 1/4) h elements,
+    and in that of 8 experts and back, 4 h, and SwiGLU's 4 ffn / etp; shared experts 4 ffn / t a
+    token. As many of the former backward."""
     s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
     block = Block(attention=attention(), experts=experts())
     rest = 2 * 4096 * 11 * 4096 / 8 + 2 * 4096 * 8 * 1024 / 8
-    routed, shared = 2 * 4096 * (2 * 4 * 4096 + 4 * 500), 2 * 4096 * 4 * 250
+    activation, shared = 2 * 4096 * 4 * 500, 2 * 4096 * 4 * 250
+    permuted = 2 * 4096 * (2.5 + 4) * 4096
+    routed = permuted + activation
     assert work(block, s).moved_bytes == rest + routed + shared
+    assert work(block, s).permuted_bytes == permuted
     alone = Block(attention=attention(), experts=experts(shared_ffn=0))
     assert work(alone, s).moved_bytes == rest + routed
     one = strategy(tp=8, ep=64, etp=2, sequence_parallel=1)
     assert work(alone, one).moved_bytes == rest + routed - 2 * 4096 * 4 * 4096
+
+
+def test_other_ways_to_put_tokens_in_order():
+    """Not fused: read and written, 2 h, and back by adding up, 3 h and a fourth of it for the sum;
+    DeepEP: a token once to each of 8 ranks that 4 choices reach, 8 (1 - (7/8)^4), to its experts
+    there, and back."""
+    block = Block(attention=attention(), experts=experts())
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    unfused = work(block, s, fused_permutation=False).permuted_bytes
+    assert unfused == 2 * 4096 * (5.25 + 4) * 4096
+    spread = strategy(tp=8, ep=8, etp=2, sequence_parallel=1, expert_dispatch=1)
+    ranks = 8 * (1 - (7 / 8) ** 4)
+    expected = 2 * 4096 * 2 * (1 + ranks / 4) * 4096
+    assert work(block, spread).permuted_bytes == pytest.approx(expected)
 
 
 def test_what_selective_recompute_runs_again():

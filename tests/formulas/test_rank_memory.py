@@ -55,6 +55,14 @@ def test_a_stack_may_keep_gathered_inputs(text, more):
     assert gathered_inputs(kind(MODEL, "block 0"), local(task(4), text)) == 0
 
 
+def test_workspaces_of_cublas_stay():
+    """Three of 32 MiB, and four more beside experts."""
+    software = stack(cublas_workspaces=3.0, expert_workspaces=4.0)
+    for model, each in ((MODEL, 3), (sparse(), 7)):
+        found, none = (costs_of(task(1, 4, model, software=s), "tp=1") for s in (software, stack()))
+        assert found.memory["buffers"] - none.memory["buffers"] == each * 32 * 2**20
+
+
 @pytest.mark.parametrize(("sharded", "split"), [(True, 4), (False, 1)])
 def test_logits_wait_and_are_alive_during_the_loss(sharded, split):
     """Six bytes each of this stack's ten wait for the backward pass."""

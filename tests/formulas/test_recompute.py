@@ -101,6 +101,21 @@ def test_selective_recompute_of_latent_up_projections():
     assert again("recompute=selective", question) == pytest.approx(4 * flops / 100e12)
 
 
+@pytest.mark.parametrize(
+    ("module", "model", "ffn"),
+    [("mlp", of_blocks(BLOCK), 4096), ("shared_experts", sparse(shared_ffn=2048), 2048)],
+)
+def test_selective_recompute_of_a_whole_mlp(module, model, ffn):
+    """Both products of 1,024 tokens and the activation run again; its input and output of ffn width
+    are dropped."""
+    question = task(4, 16, model, software=stack(selective=(module,)))
+    seconds = 2 * 1024 * 1024 * 2 * ffn / 100e12 + 2 * 1024 * 3 * ffn / 1e12
+    assert again("recompute=selective", question) == pytest.approx(4 * seconds)
+    dropped = [costs_of(question, f"recompute={r}").memory for r in ("none", "selective")]
+    fewer = dropped[0]["activations"] - dropped[1]["activations"]
+    assert fewer == pytest.approx(4 * 2 * 1024 * 2 * ffn)
+
+
 def test_a_table_may_mix_ways_to_recompute():
     """None, norms, all."""
     question = task(software=stack(selective=("layernorm",)))

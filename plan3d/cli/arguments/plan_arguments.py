@@ -37,6 +37,7 @@ MACHINE = (
     "latency_per_node",
     "gpus_per_adapter",
     "network",
+    "power_limit",
     "expert_imbalance",
 )
 """Options that a verb without prediction does not have."""

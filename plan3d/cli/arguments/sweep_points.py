@@ -23,7 +23,7 @@ OF_TASK = (
     *("gpus_per_domain", "global_batch_tokens", "software", "framework"),
     "inter_node_bandwidth",
     *("intra_node_bandwidth", "network_latency", "latency_per_node", "memory"),
-    *("network", "expert_imbalance"),
+    *("network", "power_limit", "expert_imbalance"),
 )
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")

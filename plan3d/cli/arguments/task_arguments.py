@@ -61,6 +61,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         latency_per_node=args.latency_per_node,
         gpus_per_adapter=args.gpus_per_adapter,
         network=args.network,
+        power_limit=args.power_limit,
     )
 
 

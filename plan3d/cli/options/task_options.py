@@ -207,6 +207,13 @@ TASK_OPTIONS = (
         help="to cross the network once, such as 5us",
     ),
     Option(
+        flag="--power-limit",
+        value="W",
+        verbs=PREDICTING,
+        read=positive,
+        help="watts of a GPU, below those of its board: what long GEMMs sustain falls with it",
+    ),
+    Option(
         flag="--expert-imbalance",
         value="X",
         verbs=PREDICTING,

@@ -40,6 +40,7 @@ UNITS = {
     "network_latency": ("us", 1e-6),
     "latency_per_node": ("us", 1e-6),
     "memory": ("GiB", GIB),
+    "power_limit": ("W", 1.0),
 }
 """Units in which varied numbers are shown, in SI."""
 AXIS_NAMES = {

@@ -7,7 +7,7 @@ from) and megatron/core 0.16, transformer/transformer_config.py.
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.plan.codes import Dispatch, Recompute
+from plan3d.simulator.plan.codes import Dispatch, Loss, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..tables import (
@@ -64,6 +64,10 @@ def _learned(n: Numbers) -> bool:
     return n.learned and not n.rotary
 
 
+def _one_if_wide(n: Numbers) -> int:
+    return int(n.wide_ends)
+
+
 def _rate(text: str) -> float:
     try:
         return float(text)
@@ -75,6 +79,11 @@ def _read_rate(source: Source, at: str, n: Numbers) -> bool:
     return _rate(source.text(at)) > 0
 
 
+NONE_OR_MORE = count(least=0)
+FUSED_LOSS = Kind(
+    lambda loss: loss == Loss.FUSED,
+    lambda source, at, n: Loss.FUSED if source.switch(at) else Loss.USUAL,
+)
 RATE = Kind(lambda dropped: "0.1" if dropped else "0.0", _read_rate)
 """A dropout rate, of which only zero is another model of a step; 0.1 is usual."""
 
@@ -196,6 +205,15 @@ TRAINING: Table = (
         Precision.FP8_DELAYED,
         kind=choice(spelling.FP8_RECIPES),
     ),
+    flag("--fp8-param-gather", "fp8_params"),
+    Implied("--reuse-grad-buf-for-mxfp8-param-ag", True, spelling.gathers_mxfp8),
+    Implied("--fp4-format", "e2m1", lambda n: n.fp4),
+    flag("--first-last-layers-bf16", "wide_ends"),
+    *only(
+        lambda n: n.wide_ends,
+        Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_wide),
+        Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_wide),
+    ),
     Row("--optimizer", "optimizer", choice(OPTIMIZERS), Optimizer.ADAM),
     rare("--recompute-granularity", "recompute", Recompute.NONE, kind=choice(RECOMPUTE)),
     flag("--recompute-activations", "recompute_some", reads=True),
@@ -203,6 +221,7 @@ TRAINING: Table = (
     rare("--recompute-modules", "modules", (), kind=WORDS),
     rare("--recompute-method", "method", "", kind=choice({"uniform": "uniform", "block": "block"})),
     rare("--recompute-num-layers", "recomputed_layers", kind=COUNT),
+    Row("--cross-entropy-loss-fusion", "loss", FUSED_LOSS, Loss.USUAL),
     Row("--attention-dropout", "attention_dropout", RATE, True),
     Row("--hidden-dropout", "hidden_dropout", RATE, True),
 )

@@ -10,6 +10,7 @@ import ast
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.hardware.software import MODULES
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
@@ -22,8 +23,6 @@ GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
 LONGEST_PATTERN = 10_000
 """Layers of the longest --moe-layer-freq list."""
-RECOMPUTED = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
-"""Modules whose recompute is modelled, by their names in --recompute-modules."""
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
@@ -37,8 +36,11 @@ def meant(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> N
     flags.together("--bf16", "--fp16")
     old = n.fp8_hybrid or n.fp8_e4m3
     n.fp8 = old or flags.there("--fp8-format")
+    n.fp4 = flags.there("--fp4-format")
     half = Precision.FP16 if n.fp16 else Precision.BF16 if n.bf16 else Precision.FP32
-    n.precision = int(n.fp8_recipe if n.fp8 else half)
+    n.precision = int(n.fp8_recipe if n.fp8 else Precision.NVFP4 if n.fp4 else half)
+    if not (n.fp8 or n.fp4):
+        n.fp8_params = n.bf16_first_layers = n.bf16_last_layers = 0
     n.dropout = n.attention_dropout or n.hidden_dropout
     n.accumulation = None if n.global_batch else 1
 
@@ -196,11 +198,11 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
     if n.recompute == Recompute.SELECTIVE:
         if n.method:
             raise flags.wrong("--recompute-method", "contradicts selective recompute")
-        unknown = [module for module in modules if module not in RECOMPUTED]
+        unknown = [module for module in modules if module not in MODULES]
         if unknown:
             why = f"line {flags.line('--recompute-modules')}: recompute of {', '.join(unknown)}"
-            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(RECOMPUTED)})"
-        launch.software["selective"] = tuple(m for m in modules if m in RECOMPUTED)
+            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(MODULES)})"
+        launch.software["selective"] = tuple(m for m in modules if m in MODULES)
     if n.recompute == Recompute.FULL:
         count = n.recomputed_layers or 1
         whole = _most_layers(n, launch) if method == "block" else 1

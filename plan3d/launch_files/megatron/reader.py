@@ -29,7 +29,6 @@ MATTERS = (
     "--use-tp-pp-dp-mapping",
     "--rampup-batch-size",
     "--encoder-num-layers",
-    "--cross-entropy-loss-fusion",
     "--moe-pad-expert-input-to-capacity",
     "--moe-expert-capacity-factor",
 )

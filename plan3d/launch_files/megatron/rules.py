@@ -45,7 +45,8 @@ EXPRESSES = (
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
 WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
-PRECISIONS = (*FP8_RECIPES.values(), Precision.FP16, Precision.FP32, Precision.BF16)
+SCALED = (Precision.NVFP4, *FP8_RECIPES.values())
+PRECISIONS = (*SCALED, Precision.FP16, Precision.FP32, Precision.BF16)
 
 
 def _ends_fit(p: Any, task: Task) -> Any:
@@ -55,6 +56,13 @@ def _ends_fit(p: Any, task: Task) -> Any:
     rest = task.model.layers - first - last
     whole = (first % v == 0) & (last % v == 0) & (rest % (free * v + (free == 0)) == 0)
     return whole | ((first == 0) & (last == 0))
+
+
+def _ends_are_written(p: Any, task: Task) -> Any:
+    """At most the layers of a stage at either end, and scales that are found layer by layer."""
+    most = np.maximum(p.bf16_first_layers, p.bf16_last_layers)
+    written = (most <= task.model.layers // p.pp) & (p.precision != Precision.FP8_DELAYED)
+    return (most == 0) | written
 
 
 def rules(title: str, prefix: str) -> tuple[Rule, ...]:
@@ -74,6 +82,17 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
                 f"{p.last_stage_layers}: {title} needs whole chunks of virtual_stages="
                 f"{p.virtual_stages} and equal ranks between them; nearest: layers_per_stage="
                 f"{','.join(map(str, chunk_sizes(t, p)))} without them"
+            ),
+        ),
+        Rule(
+            f"{prefix}-ends-in-16-bits",
+            ("bf16_first_layers", "bf16_last_layers", "precision", "pp"),
+            _ends_are_written,
+            lambda p, t: (
+                f"bf16_first_layers={p.bf16_first_layers} bf16_last_layers={p.bf16_last_layers}: "
+                f"{title} keeps no more than {t.model.layers // p.pp} layers, those of a stage, at "
+                "either end in 16 bits, and none with delayed scaling; nearest: "
+                "bf16_first_layers=0 bf16_last_layers=0"
             ),
         ),
         *_sharding_rules(prefix),
@@ -111,7 +130,7 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
             f"{prefix}-experts-bf16",
             ("precision",),
             lambda p, t: (
-                np.isin(p.precision, (Precision.BF16, *FP8_RECIPES.values()))
+                np.isin(p.precision, (Precision.BF16, *SCALED))
                 | (shape.EXPERTS not in shape.features(t.model))
             ),
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",
@@ -156,14 +175,19 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
     return (
         Rule(
             f"{prefix}-offloaded-optimizer",
-            ("offload_optimizer", "zero", "optimizer"),
+            ("offload_optimizer", "zero", "optimizer", "fp8_params", "precision"),
             lambda p, t: (
-                (p.offload_optimizer == 0) | ((p.zero < 2) & (p.optimizer == Optimizer.ADAM))
+                (p.offload_optimizer == 0)
+                | (
+                    (p.zero < 2)
+                    & (p.optimizer == Optimizer.ADAM)
+                    & ((p.fp8_params == 0) | (p.precision == Precision.FP8_DELAYED))
+                )
             ),
             lambda p, t: (
                 f"{said(p, 'offload_optimizer')}: the host updates for the distributed optimizer "
-                "with Adam, not yet for Megatron-FSDP (NVIDIA/Megatron-LM#4910); nearest: zero=1 "
-                "optimizer=adam"
+                "with Adam, not yet for Megatron-FSDP (NVIDIA/Megatron-LM#4910), nor weights in "
+                "8 bits but of delayed scaling; nearest: zero=1 optimizer=adam fp8_params=0"
             ),
         ),
         Rule(

@@ -49,7 +49,9 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.fsdp, n.distributed, n.strategy = n.zero > 1, n.zero > 0, n.zero
     n.fp16, n.fp8 = n.precision == Precision.FP16, n.precision in FP8_RECIPES.values()
     n.fp8_recipe = n.precision if n.fp8 else Precision.FP8_DELAYED
-    n.bf16 = n.precision == Precision.BF16 or n.fp8
+    n.fp4 = n.precision == Precision.NVFP4
+    n.bf16 = n.precision == Precision.BF16 or n.fp8 or n.fp4
+    n.wide_ends = bool(n.bf16_first_layers or n.bf16_last_layers)
     n.attention_dropout = n.hidden_dropout = n.dropout
     n.modules = recomputed_modules(task) if n.recompute == Recompute.SELECTIVE else ()
     n.method = "uniform" if n.recompute == Recompute.FULL else ""
@@ -72,7 +74,12 @@ def usual_channels(n: Numbers) -> int:
 
 def groups_gemms(n: Numbers) -> bool:
     """Whether the experts' products are one kernel."""
-    return n.precision in (Precision.BF16, *FP8_RECIPES.values())
+    return n.precision in (Precision.BF16, Precision.NVFP4, *FP8_RECIPES.values())
+
+
+def gathers_mxfp8(n: Numbers) -> bool:
+    """Whether weights of MXFP8 are gathered through the buffer of gradients, as they must be."""
+    return bool(n.fp8_params and n.precision == Precision.MXFP8 and not n.fsdp)
 
 
 def cuts_buckets(n: Numbers) -> bool:
@@ -131,5 +138,6 @@ def layout_text(n: Numbers) -> str:
 def recomputed_modules(task: Task) -> tuple[str, ...]:
     """The modules of the software profile that the model has."""
     has = shape.features(task.model)
-    needs = {"moe_act": shape.EXPERTS, "mla_up_proj": shape.LATENT}
+    needs = dict.fromkeys(("moe_act", "moe"), shape.EXPERTS)
+    needs |= {"mla_up_proj": shape.LATENT, "shared_experts": shape.SHARED}
     return tuple(m for m in task.software.selective if needs.get(m, has[0]) in has)

@@ -107,3 +107,7 @@ class Recipe:
     def of_head(self) -> Recipe:
         """The recipe of the GEMM that makes logits."""
         return self if self.head == self.linear else replace(self, linear=self.head)
+
+    def wide(self) -> Recipe:
+        """The recipe of layers whose operands are not scaled: their products are the head's."""
+        return replace(self, linear=self.head, quantisation=None, gathered=None)

@@ -22,6 +22,7 @@ from plan3d.launch_files.shell.conditions import Branches, holds
 from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import Loss
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.workload.model import Model
 
@@ -89,6 +90,16 @@ def test_an_old_script():
         ("--recompute-activations", "recompute", 1),
         ("--fp8-format hybrid", "precision", int(Precision.FP8_DELAYED)),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "precision", int(Precision.MXFP8)),
+        ("--fp4-format e2m1", "precision", int(Precision.NVFP4)),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", "fp8_params", 1),
+        ("--fp4-format e2m1 --first-last-layers-bf16", "bf16_last_layers", 1),
+        (
+            "--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 4",
+            "bf16_last_layers",
+            4,
+        ),
+        ("--first-last-layers-bf16", "bf16_first_layers", 0),
+        ("--cross-entropy-loss-fusion", "loss", int(Loss.FUSED)),
         ("--optimizer sgd", "optimizer", 1),
         ("--context-parallel-size 2 --cp-comm-type a2a", "cp_comm", 2),
         ("--context-parallel-size 2 --cp-comm-type allgather", "cp_comm", 1),
@@ -176,7 +187,7 @@ def test_what_is_missing_is_asked_for_by_name(change, message):
     [
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",
-        "--recompute-granularity selective --recompute-modules mlp core_attn",
+        "--recompute-granularity selective --recompute-modules mhc core_attn",
     ],
 )
 def test_recompute_that_no_plan_has_can_be_replaced(more):

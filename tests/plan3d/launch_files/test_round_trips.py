@@ -25,7 +25,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.pipeline.schedules import code
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Loss, Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal
@@ -56,6 +56,10 @@ FIELDS = {
         "virtual_stages": (1, 2, 4),
         "zero": (0, 1, 2, 3),
         "precision": (Precision.BF16, Precision.FP16, Precision.FP8, Precision.FP8_DELAYED),
+        "fp8_params": (0, 0, 0, 1),
+        "loss": (Loss.USUAL, Loss.FUSED),
+        "bf16_first_layers": (0, 0, 0, 0, 0, 1),
+        "bf16_last_layers": (0, 0, 0, 0, 0, 2),
         "recompute": tuple(Recompute),
         "optimizer": (Optimizer.ADAM, Optimizer.SGD),
         "overlap_grad_reduce": (0, AUTO),
@@ -107,7 +111,7 @@ FIELDS = {
     },
 }
 """What each framework can say."""
-DRAWN = 150_000
+DRAWN = 250_000
 """Random plans of which the legal ones are tested."""
 
 

@@ -59,9 +59,13 @@ CHANGES = {
     "logit_bytes": (200.0, {}, DENSE),
     "sharded_logits": (False, {"logit_bytes": 200.0}, DENSE),
     "kept_logit_bytes": (14.0, {"logit_bytes": 200.0}, replace(DENSE, schedule="gpipe")),
+    "unfused_logit_bytes": (200.0, {}, replace(DENSE, loss="unfused")),
+    "fused_logit_bytes": (200.0, {}, replace(DENSE, loss="fused")),
+    "loss_pieces": (4, {"loss_pieces": 8}, replace(DENSE, loss="chunked")),
     "gather_buffers": (50.0, {}, DENSE),
     "boundary_buffers": (50.0, {}, DENSE),
     "sharded_inputs": (50.0, {}, replace(DENSE, zero=3, pp=1, dp=16)),
+    "cublas_workspaces": (50.0, {}, DENSE),
     "context_bytes": (9e9, {}, DENSE),
     "communicator_bytes": (9e9, {}, DENSE),
     "allocator_slack": (0.5, {}, DENSE),
@@ -80,6 +84,9 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 def test_every_field_is_tried() -> None:
     elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
+    elsewhere |= {"expert_workspaces"}  # tests/formulas/test_rank_memory.py
+    elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
+    elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
     elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py

@@ -116,12 +116,15 @@ def sparse(text, task=SPARSE):
     return evaluate(task, Plan.parse(f"pp=4 ep=32 micro_batch=1 recompute=full {text}"))
 
 
-def test_overlap_and_hierarchy_shorten_the_exchange_and_change_nothing_else():
+def test_overlap_and_hierarchy_shorten_the_exchange():
+    """And keep as much; one copy a node is also put in order of experts once instead of twice."""
     plain = sparse("virtual_stages=2")
     for text in ("overlap_ep=1", "expert_dispatch=hierarchical"):
         better = sparse(f"virtual_stages=2 {text}")
         assert better.seconds["expert_comm"] < plain.seconds["expert_comm"]
-        assert better.seconds["compute"] == plain.seconds["compute"]
+        moved = plain.compute_seconds["memory_bound"] - better.compute_seconds["memory_bound"]
+        assert (moved > 0) == ("dispatch" in text)
+        assert better.compute_seconds["matmul"] == plain.compute_seconds["matmul"]
         assert better.memory == plain.memory
 
 
@@ -148,7 +151,7 @@ def test_deepseek_v3_as_it_was_trained():
     15 % short: 20 of 132 SMs served communication in that run (section 3.2.2)."""
     task = question("deepseek-v3", 2048, 4096, 15360, "h800-sxm")
     published = 2.664e6 * 3600 / 2048 * task.tokens / 14.8e12
-    plan = "pp=16 ep=64 micro_batch=1 recompute=selective schedule=dualpipe precision=fp8"
+    plan = "pp=16 ep=64 micro_batch=1 recompute=selective schedule=dualpipe precision=fp8-blockwise"
     as_run = evaluate(task, Plan.parse(f"{plan} overlap_ep=1 expert_dispatch=hierarchical"))
     assert published == pytest.approx(19.9, rel=0.01)
     assert as_run.step_seconds == pytest.approx(published, rel=0.18)

@@ -70,6 +70,8 @@ CHANGES = {
     "expert_dispatch": ("ep=16", "expert_dispatch=hierarchical"),
     "precision": ("tp=2", "precision=fp8"),
     "fp8_params": ("tp=2 precision=fp8-delayed", "fp8_params=1"),
+    "bf16_first_layers": ("tp=2 precision=fp8", "bf16_first_layers=1"),
+    "bf16_last_layers": ("tp=2 precision=fp8", "bf16_last_layers=1"),
     "optimizer": ("tp=2", "optimizer=sgd"),
     "first_stage_layers": ("pp=4", "first_stage_layers=5"),
     "last_stage_layers": ("pp=4", "last_stage_layers=5"),
@@ -87,6 +89,7 @@ CHANGES = {
     "shard": ("zero=3", "shard=4"),
     "offload_optimizer": ("tp=2", "offload_optimizer=50"),
     "offload_activations": ("tp=2", "offload_activations=50"),
+    "loss": ("tp=2", "loss=unfused"),
     "layers_per_stage": ("pp=4", "layers_per_stage=7,9,9,7"),
     "segments": ("pp=2", "segments=16:recompute=full|16"),
 }
@@ -131,7 +134,7 @@ def test_what_sees_a_field():
     """Layers, stages and synchronisation share the fields with the step and what is trained."""
     assert set(STRATEGY) == {
         *("tp", "tp_grid", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute"),
-        *("overlap_tp", "overlap_ep", "cp_comm", "expert_dispatch", "offload_activations"),
+        *("overlap_tp", "overlap_ep", "cp_comm", "expert_dispatch", "offload_activations", "loss"),
     }
     assert set(SKELETON) - set(STRATEGY) == {
         *("pp", "dp", "virtual_stages", "schedule", "micro_batch_group"),
