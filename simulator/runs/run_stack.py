@@ -110,12 +110,13 @@ _FUSED_SOFTMAX = 9.0
 def software_of(run: PublishedRun, learned: bool = True) -> Software:
     """The software profile of a row with what the row states, and with what published runs taught
     or not."""
-    name = STACKS[stack_of(run)].software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
+    rule = STACKS[stack_of(run)]
+    name = rule.software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
     if run.source == "vtrain24_single":
         name = "vtrain"
     software = software_profile(name)
     software = software if learned else neutral(software)
-    changes = {**STACKS[stack].changes, **_kernels(run, software)}
+    changes = {**rule.changes, **_kernels(run, software)}
     changes |= {**_formats(run, software), **_recompute(run)}
     if learned:
         fitted = OF_SOURCE.get(run.source, {})
