@@ -24,7 +24,7 @@ ORDER = """
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
 HEAVY |= {"cmaes", "gymnasium"}
 """Loaded by the functions that need them."""
-READ = (".toml", ".csv", ".json", ".typed", ".js", ".css")
+READ = (".toml", ".csv", ".json", ".typed", ".js", ".css", ".npz")
 """Endings of files beside the modules."""
 
 
