@@ -144,7 +144,8 @@ function showAnswer(rows) {
 function compared(best, before) {
   const change = best.speed / before.speed - 1;
   const more = `${change < 0 ? "fewer" : "more"} ${data.asked.unit}/s than as asked`;
-  return `; ${percent(Math.abs(change))} % ${more}, ${best.plan === before.plan ? "the same" : "another"} plan`;
+  const which = best.plan === before.plan ? "the same" : "another";
+  return `; ${percent(Math.abs(change))} % ${more}, ${which} plan`;
 }
 
 // What was found at other positions and would be better as asked, too.
