@@ -65,13 +65,13 @@ const cost = (row) => {
 const COLUMNS = [
   { name: "family", head: "family", value: (row) => row.family, words: true },
   { name: "step", head: "step s", value: (row) => row.step, show: (x) => x.toPrecision(4) },
-  { name: "speed", head: "tokens/s", value: (row) => row.speed, show: (x) => whole(x) },
+  { name: "speed", head: `${data.asked.unit}/s`, value: (row) => row.speed, show: whole },
   { name: "mfu", head: "MFU %", value: (row) => row.mfu, show: percent },
   { name: "sent", head: "exposed comm. %", value: (row) => share(row, "sent"), show: percent },
   { name: "bytes", head: "memory GiB", value: (row) => row.bytes / GIB, show: (x) => x.toFixed(1) },
   { name: "left", head: "left GiB", show: (x) => x.toFixed(1),
     value: (row) => (state.memory * data.limit - row.bytes) / GIB },
-  { name: "cost", head: data.asked.cost_of, value: cost, show: (x) => whole(x) },
+  { name: "cost", head: data.asked.cost_of, value: cost, show: whole },
   { name: "plan", head: "plan", value: (row) => row.plan, words: true },
 ];
 
@@ -121,7 +121,9 @@ function showPositions() {
       : "no plan uses it";
   }
   const { global_batch, tokens } = data.batches[state.batch];
-  element("batch-said").textContent = `${global_batch.toLocaleString("en-US")} sequences, ${digits(tokens / 1e6)} M tokens`;
+  const batch = global_batch.toLocaleString("en-US");
+  element("batch-said").textContent = data.asked.unit === "tokens"
+    ? `${batch} sequences, ${digits(tokens / 1e6)} M tokens` : `${batch} ${data.asked.unit}`;
   const memory = ((state.memory * data.limit) / GIB).toFixed(1);
   element("memory-said").textContent = `${memory} GiB, × ${digits(state.memory)}`;
   element("price-said").textContent = `${state.price.toFixed(2)} USD`;
@@ -141,8 +143,9 @@ function showAnswer(rows) {
 
 function compared(best, before) {
   const change = best.speed / before.speed - 1;
-  const more = `${percent(Math.abs(change))} % ${change < 0 ? "fewer" : "more"} tokens/s`;
-  return `; ${more} than as asked, ${best.plan === before.plan ? "the same" : "another"} plan`;
+  const more = `${change < 0 ? "fewer" : "more"} ${data.asked.unit}/s than as asked`;
+  const which = best.plan === before.plan ? "the same" : "another";
+  return `; ${percent(Math.abs(change))} % ${more}, ${which} plan`;
 }
 
 // What was found at other positions and would be better as asked, too.

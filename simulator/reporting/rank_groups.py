@@ -73,7 +73,13 @@ def groups_of(task: Task, plan: Plan) -> list[Group]:
 
 
 def _domains(ranks: int, stride: int, cluster: Cluster) -> int:
-    return int(place(float(ranks), float(stride), cluster).domains)
+    """Those of the group of GPU 0 where it leaves its own, else of the worst group; in racks of
+    several nodes jobs are spread evenly."""
+    worst = int(place(float(ranks), float(stride), cluster).domains)
+    if cluster.fast.gpus > cluster.gpus_per_node:
+        return worst
+    own = len({gpu // cluster.fast.gpus for gpu in range(0, ranks * stride, stride)})
+    return own if own > 1 else worst
 
 
 def said(group: Group, cluster: Cluster) -> str:

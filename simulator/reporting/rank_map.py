@@ -36,7 +36,7 @@ def rank_page(task: Task, plan: Plan) -> Any:
     cell = min((WIDTH - LEFT - 0.2) / unit.width, WIDEST)
     gap = 0.3 + LANE * len(lines)
     tops = [TOP + (i > 0) * gap + i * (TALL + 0.42) for i in range(len(unit.rows))]
-    legend = tops[-1] + TALL + (gap if len(tops) == 1 else 0.45)
+    legend = tops[-1] + TALL + (gap + 0.3 if len(tops) == 1 else 0.45)
     size = max(LEFT + unit.width * cell + 0.2, 9.0), legend + 0.3 + 0.22 * max(len(groups), 1)
     drawn = figure(*size)
     drawn.set_layout_engine("none")
@@ -123,13 +123,27 @@ class _Page:
         """A group's line below the first row, a dot at every member that is drawn there."""
         places = [self.unit.at(gpu) for gpu in group.members]
         seen = [LEFT + (at[0] + 0.5) * self.cell for at in places if at and at[1] == 0]
-        end = LEFT + self.unit.width * self.cell if len(seen) < group.ranks else seen[-1]
+        end = self._end(group, seen[-1], y)
         colour = COLOURS[group.name]
         dashed = "--" if group.domains > 1 else "-"
         self.axes.plot([seen[0], end], [y, y], linestyle=dashed, color=colour, linewidth=2)
         self.axes.plot(seen, [y] * len(seen), "o", markersize=5, color=colour)
         name = f"{group.name} {group.ranks:,}"
         self._aside(y, name, fontsize=9, color=colour, weight="bold")
+
+    def _end(self, group: Group, seen: float, y: float) -> float:
+        """Where a line ends: at its last member, or where that is left out, which is said."""
+        last, unit = group.members[-1], self.unit
+        at = unit.at(last)
+        if at and at[1] == 0:
+            return seen
+        if last < unit.length:
+            end = LEFT + self.cell * (unit.left(len(unit.nodes) - 1) - 1.3)
+            self.axes.text(end, y, f" to GPU {last:,}", fontsize=8, va="center")
+            return end
+        end = LEFT + self.cell * unit.width
+        self.axes.text(end, y, f"to GPU {last:,}", fontsize=8, va="bottom", ha="right")
+        return end
 
     def pipeline(self, tops: Sequence[float], crosses: bool) -> None:
         """Arrows from a pipeline rank to the next."""

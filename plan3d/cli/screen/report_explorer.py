@@ -113,6 +113,7 @@ def record(
             "step": float(result.costs.step[0]),
             "tokens": of,
             "price": PRICE if price is None else price,
-            "cost_of": f"USD for {format_count(of)} tokens",
+            "unit": result.task.model.unit,
+            "cost_of": f"USD for {format_count(of)} {result.task.model.unit}",
         },
     }

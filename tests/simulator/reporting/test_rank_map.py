@@ -64,6 +64,8 @@ def test_a_large_cluster_is_drawn_by_its_ends():
         (1, "tp=1", "one GPU holds the whole model and every sequence"),
         (8, "tp=2 pp=4", "pp 4, pipeline parallel: within one domain"),
         (12, "pp=4", "dp 3, data parallel: some such groups leave their domain, over"),
+        (96, "pp=16", "to GPU 90"),
+        (96, "pp=16", "pp 16, pipeline parallel: 12 domains"),
         (1024, "tp=8 pp=8", "dp 16, data parallel: 16 domains, over InfiniBand"),
     ],
 )
