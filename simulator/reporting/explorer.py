@@ -38,7 +38,7 @@ DIGITS = 5
 """Significant digits of what is embedded."""
 LABELS = {
     "ideal": LOSSES["ideal"],
-    "kernels": "kernels below peak, uneven stages",
+    "kernels": "kernels below peak",
     **{name: LOSSES[name] for name in ("recompute", *PARTS[1:])},
 }
 """Parts of a step on the page; they add up to it."""
@@ -50,6 +50,7 @@ GROUPS = {
     "host_comm": "other",
     "launch": "other",
     "bubble": "other",
+    "imbalance": "other",
     "optimizer": "other",
 }
 """Colour of each part on the page."""
