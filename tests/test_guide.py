@@ -104,10 +104,15 @@ def some_runs(folder: Path) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def screens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def test_commands_of_the_pages_are_answered(tmp_path: Path) -> None:
+    """One test, since the commands take ten seconds."""
+    shown = screens(tmp_path)
+    first_screens_answer(shown)
+    each_of_twelve_questions_has_one_command(shown)
+
+
+def screens(folder: Path) -> dict[str, list[str]]:
     """Lines of the first screen of every command of the pages, each run once, in their order."""
-    folder = tmp_path_factory.mktemp("reader")
     for name, source in BROUGHT.items():
         shutil.copy(source, folder / name)
     few = some_runs(folder)
@@ -127,7 +132,8 @@ def screens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-def test_first_screens_answer(screens: dict[str, list[str]]) -> None:
+def first_screens_answer(screens: dict[str, list[str]]) -> None:
+    """Each fits a screen and begins with the sentence of its verb."""
     for asked, lines in screens.items():
         verb, *words = shlex.split(asked)
         assert lines, asked
@@ -140,7 +146,8 @@ def test_first_screens_answer(screens: dict[str, list[str]]) -> None:
     assert len(screens) >= 50
 
 
-def test_each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> None:
+def each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> None:
+    """The questions of guide.md, each with its own sentence."""
     asked = re.findall(r"^([A-Z][^\n]*\?)\n\n(```sh\n.*?```)$", page("guide"), re.M | re.S)
     assert len(asked) == len(TWELVE)
     for (question, block), (words, sentence) in zip(asked, TWELVE.items(), strict=True):

@@ -12,7 +12,7 @@ SWEEP_OPTIONS = (
         value="M",
         verbs=SWEEP,
         completes="model",
-        help="preset or path of a config.json, unless --over varies it",
+        help="preset or config.json, unless --over varies it",
     ),
     Option(
         flag="--cluster",
@@ -27,7 +27,7 @@ SWEEP_OPTIONS = (
         read=words,
         many=True,
         verbs=SWEEP,
-        help="vary F, an option of the task or a plan field; once or twice",
+        help="vary F, a task option or plan field; once or twice",
     ),
     Option(
         flag="--plan",
