@@ -127,4 +127,6 @@ def told(plan: Plan, best: Plan) -> str:
         if len(said) > WIDEST:
             break
         out = said
-    return out or f"segments={plan.segments_text}"[:WIDEST]
+    if out or plan.segments:
+        return out or f"segments={plan.segments_text}"[:WIDEST]
+    return next((f"{name}={own[name]}" for name in own if own[name] != other[name]), "")

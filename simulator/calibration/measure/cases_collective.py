@@ -52,8 +52,13 @@ class CollectiveCase(NamedTuple):
     layout: Layout
     bytes: int
 
-    suite = "collective"
-    dtype = "fp32"
+    @property
+    def suite(self) -> str:
+        return "collective"
+
+    @property
+    def dtype(self) -> str:
+        return "fp32"
 
     def shape(self, per_node: int) -> dict[str, int]:
         return {

@@ -6,6 +6,7 @@ runs on NCCL's own stream for as long. Their ratio is what overlap costs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .cases_collective import Layout, slowest
@@ -29,8 +30,13 @@ class ContentionCase(NamedTuple):
     """m = n = k of the product."""
     bytes: int
 
-    suite = "contention"
-    dtype = "bf16"
+    @property
+    def suite(self) -> str:
+        return "contention"
+
+    @property
+    def dtype(self) -> str:
+        return "bf16"
 
     @property
     def op(self) -> str:
@@ -86,7 +92,7 @@ def _started(
     count = max(case.bytes // 4 // len(ranks), 1)
     whole = torch.ones(count * len(ranks), device=bench.device)
     part = torch.ones(count, device=bench.device)
-    begin = {
+    begin: Callable[[], Any] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group, async_op=True),
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group, async_op=True),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(

@@ -67,9 +67,8 @@ def _start(device: str) -> tuple[Any, int, int]:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, world = next(iter(rendezvous("env://")))
-    inner = dist.PrefixStore("collectives", store)
     backend = "nccl" if device == "cuda" else "gloo"
-    sizes: dict[str, Any] = {"store": inner, "rank": rank, "world_size": world}
+    sizes: dict[str, Any] = {"store": store, "rank": rank, "world_size": world}
     dist.init_process_group(backend, timeout=LONGEST_WAIT, **sizes)
     return store, rank, per_node
 

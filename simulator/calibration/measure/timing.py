@@ -99,7 +99,8 @@ def _time_cold(call: Call, bench: Bench) -> Timing:
 
     size = 2**16 if bench.quick else COLD_BYTES
     other = torch.zeros(size, dtype=torch.uint8, device=bench.device)
-    began, seconds = time.perf_counter(), []
+    began = time.perf_counter()
+    seconds: list[float] = []
     while len(seconds) < FEWEST_BATCHES or time.perf_counter() - began < bench.budget:
         other.add_(1)
         seconds.append(batch_seconds(call, 1, bench.device))
