@@ -217,7 +217,7 @@ class TestInABrowser:
         assert sum(width for _, width in bars[:-1]) == pytest.approx(100, abs=1)
         browser.point("#waterfall .bar:nth-child(2)")
         assert re.fullmatch(
-            r"kernels below peak, uneven stages: \S+ m?s, \S+ % of the step; without it MFU \S+ %",
+            r"kernels below peak: \S+ m?s, \S+ % of the step; without it MFU \S+ %",
             browser.ask("document.querySelector('#said').innerText"),
         )
 
