@@ -33,7 +33,7 @@ ANSWERS = {
     "estimate": (26, r"s a step \(.* at 80 %\), [\d.]+ % MFU|days.* at 80 % \(expected"),
     "explain": (36, r"s a step|^measured .* predicted"),
     "sweep": (42, r"tokens/s, the most of \d+ points"),
-    "compare": (60, r"^\S+ is the fastest of \d+ systems"),
+    "compare": (66, r"^\S+ is the fastest of \d+ systems"),
     "import": (40, r"read as megatron"),
     "validate": (18, r"off by [\d.]+ % in the median"),
     "systems": (26, r"^system +meaning"),
