@@ -135,7 +135,7 @@ SYSTEMS = {
         ),
         _system(
             "downpour",
-            "parameter servers that nobody waits for: gradients of old weights",
+            "parameter servers that nobody waits for",
             "Dean et al. 2012 (DistBelief, Downpour SGD), section 4.1",
             {"sync": ("asynchronous-parameter-server",), **_AT_THE_END},
             exact=False,
@@ -254,7 +254,7 @@ SYSTEMS = {
         ),
         _system(
             "megascale",
-            "tensor, interleaved pipeline and data parallelism, all communication overlapped",
+            "interleaved 3-D parallelism, all communication overlapped",
             "Jiang et al. 2024 (NSDI), sections 3.2 and 3.3",
             {
                 **dict.fromkeys(("tp", "pp", "virtual_stages"), SEVERAL),
@@ -265,7 +265,7 @@ SYSTEMS = {
         ),
         _system(
             "llama3",
-            "tensor, context (keys gathered), pipeline and data parallelism, gradients sharded",
+            "4-D parallelism with context, gradients sharded",
             "Llama Team 2024 (The Llama 3 herd of models), section 3.3.2",
             {
                 **dict.fromkeys(("tp", "pp"), SEVERAL),

@@ -174,7 +174,7 @@ class Cluster:
         memory: float | None = None,
         network_latency: float | None = None,
         latency_per_node: float | None = None,
-        gpus_per_adapter: int | None = None,
+        nic_gpus: int | None = None,
         network: str | None = None,
         power_limit: float | None = None,
         learned: bool = True,
@@ -182,7 +182,7 @@ class Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72;
-        `gpus_per_adapter` share one network adapter, all of which one of them may use alone. The
+        `nic_gpus` GPUs share one network adapter, all of which one of them may use alone. The
         other arguments replace numbers of the profile: SI units, bandwidths in one direction for
         one GPU. The collectives follow intra_node_bandwidth in proportion, what GEMMs sustain a
         power_limit below the board's (watts). `network` names one with constants of its own
@@ -195,7 +195,7 @@ class Cluster:
             "links.network.bandwidth": inter_node_bandwidth,
             "links.network.latency": network_latency,
             "links.network.latency_per_node": latency_per_node,
-            "links.network.nic_gpus": gpus_per_adapter,
+            "links.network.nic_gpus": nic_gpus,
             POWER: power_limit,
         }
         given = {key: value for key, value in changes.items() if value is not None}

@@ -98,24 +98,26 @@ def test_zero_3_with_full_recompute():
 
 
 def test_tensor_parallel_pipeline_of_two_replicas():
-    """Four micro-batches of the last rank and one of the first; four sends of half the hidden
-    states; the first rank, which waits for nobody, reduces and gathers its share; the last, with
-    the norm, updates most."""
+    """Four micro-batches of the mean rank, what the last works longer, and one of the first; four
+    sends of half the hidden states; the first rank, which waits for nobody, reduces and gathers
+    its share; the last, with the norm, updates most."""
     costs = costs_of(task(8, 8), f"tp=2 pp=2 dp=2 zero=1 {OFF}")
     g, s = gather(HIDDEN, 2), scatter(HIDDEN, 2)
     first = 3 * (2 * FORWARD + EMBEDDING) / 2 + 2 * 2 * (2 * g + 2 * s) + s + g
     last = 3 * (2 * FORWARD + HEAD) / 2 + 2 * 2 * (2 * g + 2 * s) + g + s
     layers = 2 * (12 * 1024**2 / 2 + 2 * 1024) + TABLE / 2
     assert last > first
+    compute = 3 * (2 * FORWARD + (HEAD + EMBEDDING) / 2) / 2
     parts = {
-        "compute": 4 * 3 * (2 * FORWARD + HEAD) / 2,
-        "tensor_comm": 4 * (last - 3 * (2 * FORWARD + HEAD) / 2),
+        "compute": 4 * compute,
+        "tensor_comm": 4 * ((first + last) / 2 - compute),
         "context_comm": 0,
         "expert_comm": 0,
         "host_comm": 0,
         "launch": 0,
         "pipeline_comm": 4 * send(HIDDEN / 2),
         "bubble": first,
+        "imbalance": 4 * (last - first) / 2,
         "data_comm": scatter(4 * layers, 2) + gather(2 * layers, 2),
         "optimizer": 30 * (layers + 1024) / 2 / 1e12,
     }

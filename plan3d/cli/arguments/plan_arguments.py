@@ -35,7 +35,7 @@ MACHINE = (
     "memory",
     "network_latency",
     "latency_per_node",
-    "gpus_per_adapter",
+    "nic_gpus",
     "network",
     "power_limit",
     "expert_imbalance",

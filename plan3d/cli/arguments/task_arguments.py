@@ -59,7 +59,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         memory=args.memory,
         network_latency=args.network_latency,
         latency_per_node=args.latency_per_node,
-        gpus_per_adapter=args.gpus_per_adapter,
+        nic_gpus=args.nic_gpus,
         network=args.network,
         power_limit=args.power_limit,
     )

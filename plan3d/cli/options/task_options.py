@@ -180,7 +180,7 @@ TASK_OPTIONS = (
         help="of the network, for one GPU in one direction, such as 200Gb/s",
     ),
     Option(
-        flag="--gpus-per-adapter",
+        flag="--nic-gpus",
         value="N",
         verbs=PREDICTING,
         read=whole,

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.sweep import Point, Row, Sweep
 
 ABOUT = """Ask the same question over one or two numbers: scaling, what-if, cost.
+F of --over: an option of the task (gpus, sequence, model ...) or a plan field.
 
   plan3d sweep llama-3.1-70b h100-sxm --over gpus=128,256,512 --tokens 2T
   plan3d sweep llama-7b h100-sxm 64 --over tp=1,2,4 --over zero=1,3
-  plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s
-
-F of --over: an option of the task (gpus, sequence, model ...) or a plan field."""
+  plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s"""
 UNITS = {
     "inter_node_bandwidth": ("GB/s", 1e9),
     "intra_node_bandwidth": ("GB/s", 1e9),

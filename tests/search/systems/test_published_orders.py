@@ -25,7 +25,7 @@ PAGE = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
 def images() -> Task:
     """ResNet-50 on 128 V100, one adapter of 25 Gb/s for 8."""
     cluster = Cluster.profile(
-        "v100-16gb-sxm", gpus=128, inter_node_bandwidth=3.125e9 / 8, gpus_per_adapter=8
+        "v100-16gb-sxm", gpus=128, inter_node_bandwidth=3.125e9 / 8, nic_gpus=8
     )
     return Task(Model.preset("resnet-50"), cluster, sequence=1, global_batch=4096)
 
