@@ -128,7 +128,7 @@ def test_pyproject_lists_every_file_that_is_read():
         place = ROOT / folders[top] / inside
         listed |= {path for pattern in patterns for path in place.glob(pattern)}
     every = {path for name in folders.values() for path in (ROOT / name).rglob("*.*")}
-    found = {path for path in every if path.suffix in (".toml", ".csv", ".json", ".typed")}
+    found = {path for path in every if path.suffix in (".toml", ".csv", ".json", ".npz", ".typed")}
     assert found == listed
     stacks = [path for path in found if path.parent.name == "software"]
     assert len(stacks) == 12

@@ -258,7 +258,7 @@ def pooled_pipelines(
     tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None = None
 ) -> Iterator[PooledPipeline]:
     """Every number of stages in each pool, every number of micro-batches and both orders."""
-    for counts in product(*(divisors(task.gpus) for task in tasks)):
+    for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
         if sum(counts) > tasks[0].model.layers:
             continue
         first, second = (
@@ -268,7 +268,7 @@ def pooled_pipelines(
         for key in first.keys() & second.keys():
             own = first[key], second[key]
             yield PooledPipeline.of(own, counts, swapped=False)
-            yield PooledPipeline.of(own[::-1], counts[::-1], swapped=True)
+            yield PooledPipeline.of((own[1], own[0]), (counts[1], counts[0]), swapped=True)
 
 
 def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
