@@ -74,7 +74,7 @@ def _check(args: argparse.Namespace) -> None:
 def _second(text: str) -> Cluster:
     name, colon, gpus = text.rpartition(":")
     if not colon or not is_whole(gpus) or int(gpus) < 1:
-        raise InputError(f"--second-pool {text!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64")
+        raise InputError(f"--second-pool {text[:60]!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64")
     return Cluster.profile(name, gpus=int(gpus))
 
 
