@@ -9,7 +9,7 @@ values that it was not trained on. The policy gradient goes on from it (reinforc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 import numpy as np
@@ -91,7 +91,7 @@ class Proposals:
 class PretrainedPolicy(PolicyGradient):
     """REINFORCE from a policy of other tasks; what is learned on the task is added to its logits.
 
-    A policy that only repeats itself goes back to what it was at first.
+    A policy that only repeats itself begins again, half as sure of what it was trained to give.
     """
 
     RATE = 1.0
@@ -105,8 +105,12 @@ class PretrainedPolicy(PolicyGradient):
                 f"{problem.task.model.name} is a list of layers, which the pretrained policy was "
                 "not trained on; nearest: --backend reinforcement-learning"
             )
-        self.proposals = Proposals(problem, shipped())
+        self.proposals, self.sure = Proposals(problem, shipped()), 2.0
         super().__init__(problem, random, first)
 
     def _fresh(self) -> ChoicePolicy:
-        return ChoicePolicy(self.problem, self.proposals)
+        self.sure /= 2
+        return ChoicePolicy(self.problem, partial(self._prior, self.sure))
+
+    def _prior(self, sure: float, variable: int, prefix: Points) -> Value:
+        return sure * self.proposals(variable, prefix)

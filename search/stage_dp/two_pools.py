@@ -12,140 +12,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Column, Value
+from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.operators.collectives import send
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Task
 
 from ..result.options import NEVER, Deadline, Progress
 from ..space.axes import divisors
 from ..space.space import Space
-from ..stages.candidates import Candidates, candidates
-from ..stages.ideal_ranks import even_cut, whole_model
-from ..stages.intervals import Intervals
-from ..stages.pipeline import LeastSeconds, Pipeline
+from ..stages.pipeline import Pipeline
 from ..stages.pipelines import pipelines
 from ..stages.stage_plans import Run
 from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
-from ..stages.stage_table import Entries, Places, StageTable
+from ..stages.stage_table import StageTable
 from .label_pass import Found
+from .pooled_pipeline import Limits, PooledPipeline
 from .stage_search import StageSearch, runs_of
 
 NAME = "dynamic-programming"
 SCHEDULES = ("1f1b", "gpipe")
 ROUGHLY = 1.05
 """Step of a good plan over that of both pools' own best plans side by side."""
-Limits = tuple[float, float]
-"""Bytes that a plan may use on a GPU of each pool."""
-
-
-@dataclass(frozen=True, eq=False)
-class PooledPipeline(Pipeline):
-    """A pipeline as pool 0 would have it alone, and what is different in pool 1."""
-
-    pools: tuple[Pipeline, Pipeline]
-    """All stages in one pool, and all in the other."""
-    counts: tuple[int, int]
-    """Stages of each."""
-    swapped: bool
-    """Whether the pool that was named second has the first stages."""
-
-    @classmethod
-    def of(
-        cls, pools: tuple[Pipeline, Pipeline], counts: tuple[int, int], swapped: bool
-    ) -> PooledPipeline:
-        own = {name: getattr(pools[0], name) for name in Pipeline.__dataclass_fields__}
-        return cls(**own, pools=pools, counts=counts, swapped=swapped)
-
-    @cached_property
-    def least(self) -> LeastSeconds:
-        """Layers each where they are fastest.
-
-        With layers x_ik of kind k in pool i, of s_ik seconds, and any weight w > 0, no plan's
-        slowest stage is faster than
-
-            sum_k n_k min(s_0k, w s_1k) / (p_0 + w p_1)
-
-        as p_i of the slowest is at least sum_k x_ik s_ik; w is the ratio of the pools' seconds.
-        """
-        each = [pool.layers.fastest.min(axis=0) for pool in self.pools]
-        whole = whole_model(even_cut(self.task.model, self.pp))
-        fastest, order = np.minimum(*each), list(self.task.model.order)
-        weight = float(whole @ each[0] / (whole @ each[1]))
-        busy = whole @ np.minimum(each[0], weight * each[1])
-        busy /= self.counts[0] + weight * self.counts[1]
-        slowest = float(max(busy, fastest[order].max()))
-        sends = min(pool.least.sends for pool in self.pools)
-        return LeastSeconds(float(whole @ fastest), slowest, sends, self.micro_batches)
-
-    def table(self, limits: Limits, longest: float, deadline: Deadline) -> StageTable | None:
-        """What every stage may be; None where some stage has nothing. Raises TimeIsUp."""
-        parts, places = [], []
-        seconds = np.minimum(*(pool.layers.fastest.min(axis=0) for pool in self.pools))
-        held = [pool.least_held.min(axis=0) for pool in self.pools]
-        share = np.minimum(held[0] / limits[0], held[1] / limits[1])
-        for pool, limit in zip(self.pools, limits, strict=True):
-            found = Intervals.of(pool, longest, limit, (seconds, share * limit))
-            if not found.start.size:
-                return None
-            table = candidates(pool, limit, longest, found, deadline)
-            if not table.kind.size:
-                return None
-            parts.append(table)
-            places.append(found)
-        return _joined(self, parts, places, deadline)
-
-
-def _joined(
-    pipeline: PooledPipeline, parts: list[Candidates], places: list[Intervals], deadline: Deadline
-) -> StageTable:
-    """The candidates of both pools as one table."""
-    handed = [np.stack([part.costs.received, part.costs.sent]) for part in parts]
-    sizes = np.unique(np.concatenate([sent.ravel() for sent in handed]))
-    tps = [p.tp[part.strategy] for p, part in zip(pipeline.pools, parts, strict=True)]
-    tied = np.zeros(max(int(tp.max()) for tp in tps) + 1)
-    for tp, part in zip(tps, parts, strict=True):
-        np.maximum.at(tied, tp, part.costs.tied)
-    entries: list[Entries] = []
-    start = 0
-    for i, count in enumerate(pipeline.counts):
-        boundary = np.searchsorted(sizes, handed[i]) + i * sizes.size
-        none = np.zeros_like(tps[i])
-        place = Places(places[i], parts[i], none, boundary, tps[i], bool(tied.any()), deadline)
-        for stage in range(len(entries), len(entries) + count):
-            own = place.entries(stage, pipeline.in_flight[stage])
-            entries.append(replace(own, candidate=own.candidate + start))
-        start += parts[i].kind.size
-    return StageTable(
-        pipeline=pipeline,
-        candidates=Candidates.concat(parts),
-        entries=entries,
-        hops=_hops(pipeline, sizes),
-        tied=tied,
-        gpus=0,
-    )
-
-
-def _hops(pipeline: PooledPipeline, sizes: Value) -> Value:
-    """StageTable.hops of boundary tensors of these sizes in pool 0, then of the same in pool 1."""
-    each = pipeline.sends / max(pipeline.pp - 1, 1)
-    n, larger = sizes.size, np.maximum(sizes[:, None], sizes)
-    out = np.zeros((2 * n + 1, 2 * n + 1))
-    tasks = [pool.task for pool in pipeline.pools]
-    across = np.maximum(*(send(larger, np.array(True), task.cluster) for task in tasks))
-    out[:n, n:-1] = out[n:-1, :n] = each * across
-    for i, task in enumerate(tasks):
-        own = slice(i * n, (i + 1) * n)
-        out[own, own] = each * hop_seconds(task, sizes[:, None], sizes[None])
-    return out
 
 
 @dataclass
@@ -258,7 +150,7 @@ def pooled_pipelines(
     tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None = None
 ) -> Iterator[PooledPipeline]:
     """Every number of stages in each pool, every number of micro-batches and both orders."""
-    for counts in product(*(divisors(task.gpus) for task in tasks)):
+    for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
         if sum(counts) > tasks[0].model.layers:
             continue
         first, second = (
@@ -268,7 +160,7 @@ def pooled_pipelines(
         for key in first.keys() & second.keys():
             own = first[key], second[key]
             yield PooledPipeline.of(own, counts, swapped=False)
-            yield PooledPipeline.of(own[::-1], counts[::-1], swapped=True)
+            yield PooledPipeline.of((own[1], own[0]), (counts[1], counts[0]), swapped=True)
 
 
 def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:

@@ -35,7 +35,7 @@ VARYING_LEAVES = re.compile(r"plan3d|seconds_searching|optimum\.seconds|backends
 """Places in a JSON object that hold the version, or how long something took."""
 BACKENDS = (
     *("exhaustive", "dynamic-programming", "random", "annealing", "spsa", "cma-es"),
-    "reinforcement-learning",
+    *("reinforcement-learning", "pretrained-policy"),
 )
 VARYING_TEXT = (
     (re.compile(r"((?:step-time|memory|cost|time-to-accuracy),\s+)\d\.\d\d s"), r"\1_.__ s"),

@@ -46,13 +46,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         found = search(tasks, (limits[0], limits[1]), (alone[0], alone[1]), choose, deadline, bar)
     if args.json:
         print_json(_record(found))
-    elif found.plan is not None:
+    elif found.plan is None:
+        Screen(args.verbose).lines([_none(found)])
+    else:
         _print(Screen(args.verbose), found, found.plan)
     if found.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED
-    if found.plan is None:
-        warn(_none(found), args.quiet)
     fits = found.plan is not None or min(alone) < float("inf")
     return 0 if fits else NoFeasiblePlanError.exit_code
 
@@ -74,7 +74,9 @@ def _check(args: argparse.Namespace) -> None:
 def _second(text: str) -> Cluster:
     name, colon, gpus = text.rpartition(":")
     if not colon or not is_whole(gpus) or int(gpus) < 1:
-        raise InputError(f"--second-pool {text!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64")
+        raise InputError(
+            f"--second-pool {text[:60]!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64"
+        )
     return Cluster.profile(name, gpus=int(gpus))
 
 

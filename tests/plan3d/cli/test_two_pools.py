@@ -48,3 +48,9 @@ def test_the_rest_is_refused(
 ) -> None:
     assert main([*ASKED, *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_pool_that_does_not_help_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "v100-16gb-sxm:1", *BATCH, "--precision", "fp16"]) == 0
+    out = capsys.readouterr().out
+    assert out == "no plan over both pools is faster than 8 x h100-sxm alone\n"
