@@ -199,6 +199,7 @@ def test_a_measured_field_slows_a_step(name: str) -> None:
 
 def test_defaults_are_what_stacks_assume() -> None:
     stack = software_profile("nanotron")
-    unmeasured = replace(GPU, training=replace(GPU.training, sustained=SUSTAINED))
+    rates = {"sustained": SUSTAINED, "dgrad_rate": 1.0, "wgrad_rate": None}
+    unmeasured = replace(GPU, training=replace(GPU.training, **rates))
     assert kernel_times.sustained_share(stack, unmeasured) == stack.sustained
-    assert kernel_times.gradient_rates(stack, GPU) == (1.0, stack.wgrad_rate)
+    assert kernel_times.gradient_rates(stack, unmeasured) == (1.0, stack.wgrad_rate)
