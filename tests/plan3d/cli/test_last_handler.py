@@ -89,3 +89,30 @@ def test_a_signal_that_comes_with_the_end_does_not_change_its_code():
         "os._exit(code)\n"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_an_interrupt_breaks_is_no_internal_error(capsys):
+    error = ImportError("numpy._core.multiarray failed to import")
+    error.__cause__ = KeyboardInterrupt()
+    assert main(SEARCH, progress=ends_in(error)) == 130
+    assert capsys.readouterr().err == "plan3d: interrupted\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_that_an_import_swallows_has_its_code(number, code):
+    """As extension modules do, which raise errors of their own in its place."""
+    program = (
+        "import io, os, sys, time\n"
+        "class Stream(io.StringIO):\n"
+        "    def flush(self):\n"
+        "        try:\n"
+        f"            os.kill(os.getpid(), {int(number)}); time.sleep(5)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+        "        raise SystemError('initialization failed')\n"
+        "sys.stdout, sys.argv = Stream(), ['plan3d', '--version']\n"
+        "from plan3d.__main__ import main\n"
+        "os._exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    assert done.returncode == code
