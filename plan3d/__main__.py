@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-TERMINATED, INTERRUPTED = 143, 130
-"""Exit codes after SIGTERM and SIGINT, as shells have them."""
+TERMINATED, INTERRUPTED, INTERNAL = 143, 130, 70
+"""Exit codes after SIGTERM and SIGINT, as shells have them, and after an internal error."""
 GRACE = 1.5
 """Seconds after SIGTERM in which the answer so far may be written."""
 
@@ -27,14 +27,17 @@ def main() -> int:
 
 
 def _ended(asked: list[int], code: int) -> int:
-    """The exit code. What remains is Python's own end: a signal ends it as it ends any process, but
-    for the SIGINT that follows a SIGTERM."""
+    """The exit code: an error in the place of an interrupt, as extension modules raise that are
+    being loaded, is one. What remains is Python's own end: a signal ends it as it ends any process,
+    but for the SIGINT that follows a SIGTERM."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN if asked else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if signal.SIGTERM in asked else signal.SIG_DFL)
     except KeyboardInterrupt:
         return _ended(asked, INTERRUPTED)
-    return TERMINATED if asked and code == INTERRUPTED else code
+    if code == INTERNAL and asked:
+        code = INTERRUPTED
+    return TERMINATED if signal.SIGTERM in asked and code == INTERRUPTED else code
 
 
 def _run() -> int:
@@ -52,7 +55,13 @@ def _run() -> int:
 
 def _interrupt_when_terminated(asked: list[int]) -> None:
     """SIGTERM acts as Ctrl-C does, also inside a solver that does not come back to Python until it
-    is interrupted; the process ends at the latest after GRACE. `asked` hears of it."""
+    is interrupted; the process ends at the latest after GRACE. `asked` hears of both."""
+
+    def interrupt(number: int, frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     if os.name != "posix":
         return
     import _thread

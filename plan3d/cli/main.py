@@ -124,8 +124,11 @@ def main(
         warn(f"cannot write the answer ({error.strerror})")
         return InputError.exit_code
     except Exception as error:  # the last handler: no mistake of the user ends here
-        from .screen.internal_error import INTERNAL, told
+        from .screen.internal_error import INTERNAL, follows_interrupt, told
 
+        if follows_interrupt(error):
+            warn("interrupted")
+            return INTERRUPTED
         warn(told(error, traceback=whole != words))
         return INTERNAL
     return code

@@ -37,7 +37,8 @@ def weight_gradient(task: Task, stage: Value) -> Value:
     """Seconds per micro-batch of weight gradients [class, skeleton]."""
     gemms, launches = stage[Cost.MATMUL], stage[Cost.LAUNCH]
     work = weight_seconds(task, gemms) + weight_launches(task, launches)
-    return np.minimum(work, stage[Cost.TOTAL] - stage[Cost.FORWARD])
+    out: Value = np.minimum(work, stage[Cost.TOTAL] - stage[Cost.FORWARD])
+    return out
 
 
 def passes_of(task: Task, stage: Value) -> Passes:

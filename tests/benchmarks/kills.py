@@ -159,9 +159,10 @@ def problems(verb: Verb, folder: Path, moment: float, number: signal.Signals) ->
     while members(child.pid) and time.monotonic() < limit:
         time.sleep(0.01)
     found = ["a process is left"] if members(child.pid) else []
-    early = b"init_import_site" in told  # of Python, before it has run a line of plan3d
+    early = b"KeyboardInterrupt" in told and b"plan3d" not in told  # Python is still starting
     if child.returncode not in (SIGNALS[number], 0, -number, early) or (ended and child.returncode):
-        found.append(f"exit code {child.returncode} after {number.name}")
+        last = told.decode("utf-8", "replace").rstrip().rpartition("\n")[2][:200]
+        found.append(f"exit code {child.returncode} after {number.name}: {last}")
     for name, whole in verb.files.items():
         text = _text(folder / name)
         if text not in ("", before[name]) and not whole(text):

@@ -24,12 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TESTS = (
     "tests/formulas",
-    "tests/simulator/base",
     "tests/simulator/reporting",
     "tests/simulator/calibration/test_fit.py",
-    "tests/search/exact",
     "tests/search/layer_ilp/test_tensor_partition.py",
-    "tests/search/layer_ilp/test_integer_programming.py",
     "tests/search/sampling",
     "tests/plan3d/launch_files/test_round_trips.py",
     "tests/plan3d/cli/test_cli.py",

@@ -42,7 +42,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from plan3d.simulator.analysis.textbook import rows
 
     choose = {} if args.precision is None else {"precision": [args.precision]}
-    best = find_plans(task, top=1, families=True, choose=choose).best
+    searched = find_plans(task, top=1, families=True, choose=choose)
+    if searched.interrupted:
+        raise KeyboardInterrupt
+    best = searched.best
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     trained = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens

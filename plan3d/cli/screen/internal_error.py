@@ -25,6 +25,13 @@ def told(error: Exception, *, traceback: bool) -> str:
     )
 
 
+def follows_interrupt(error: BaseException | None) -> bool:
+    """Whether an error was raised because of an interrupt, as by an import that it broke."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    return follows_interrupt(error.__cause__ or error.__context__)
+
+
 def _place(error: Exception) -> str:
     """File and line of the innermost call inside plan3d."""
     frames = tracebacks.extract_tb(error.__traceback__)

@@ -83,6 +83,8 @@ def crosses(rows: Measurements, cluster: Cluster) -> NDArray[np.bool_]:
     nodes = np.nan_to_num(rows.number("nodes"), nan=1.0)
     if not (ranks >= 2).all():
         raise CalibrationError("collectives: every row needs ranks, at least 2")
+    if not (rows.number("bytes") > 0).all():
+        raise CalibrationError("collectives: every row needs bytes, more than 0")
     node_wide = cluster.fast.gpus <= cluster.gpus_per_node
     out: NDArray[np.bool_] = (nodes > 1) if node_wide else (ranks > cluster.fast.gpus)
     lost = ~out & (ranks > cluster.fast.gpus)

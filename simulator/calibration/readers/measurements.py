@@ -72,7 +72,7 @@ def _number(row: Mapping[str, str], column: str) -> float:
     except ValueError:
         raise InputError(f"{where}: {column} {text[:40]!r} is not a number") from None
     if number and not math.isnan(number) and not 1 / LARGEST <= abs(number) <= LARGEST:
-        raise InputError(f"{where}: {column} {text[:40]!r} is no size that can be measured")
+        raise CalibrationError(f"{where}: {column} {text[:40]!r} is no size that can be measured")
     return number
 
 

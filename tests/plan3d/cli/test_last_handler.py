@@ -57,13 +57,25 @@ def test_a_signal_ends_a_solver(number, code):
     words = [sys.executable, "-m", "plan3d", "search", "--model", "gpt3-175b", "--gpus", "256"]
     words += ["--cluster", "h100-sxm", "--backend", "integer-programming", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        time.sleep(1.2)
+        while not listens(child.pid):
+            time.sleep(0.01)
+        time.sleep(1.0)
         assert child.poll() is None
         child.send_signal(number)
         sent = time.monotonic()
         child.communicate(timeout=30)
     assert child.returncode == code
     assert time.monotonic() - sent < 4
+
+
+def listens(process):
+    """Whether a process handles SIGTERM, where the system says so: a busy machine starts late."""
+    status = Path(f"/proc/{process}/status")
+    if not status.exists():
+        time.sleep(1.0)
+        return True
+    caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
+    return int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1
 
 
 def test_little_is_loaded_before_signals_are_listened_to():
@@ -89,3 +101,30 @@ def test_a_signal_that_comes_with_the_end_does_not_change_its_code():
         "os._exit(code)\n"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_an_interrupt_breaks_is_no_internal_error(capsys):
+    error = ImportError("numpy._core.multiarray failed to import")
+    error.__cause__ = KeyboardInterrupt()
+    assert main(SEARCH, progress=ends_in(error)) == 130
+    assert capsys.readouterr().err == "plan3d: interrupted\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_that_an_import_swallows_has_its_code(number, code):
+    """As extension modules do, which raise errors of their own in its place."""
+    program = (
+        "import io, os, sys, time\n"
+        "class Stream(io.StringIO):\n"
+        "    def flush(self):\n"
+        "        try:\n"
+        f"            os.kill(os.getpid(), {int(number)}); time.sleep(5)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+        "        raise SystemError('initialization failed')\n"
+        "sys.stdout, sys.argv = Stream(), ['plan3d', '--version']\n"
+        "from plan3d.__main__ import main\n"
+        "os._exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    assert done.returncode == code

@@ -21,6 +21,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 from plan3d.simulator.uncertainty.constants import scaled
 from plan3d.simulator.workload.model import Model
+from plan3d.tuning.advice import Tried, advise
 
 TASK = Task(
     Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=16), sequence=2048, global_batch=64
@@ -222,3 +223,11 @@ def _until(found, seconds=10.0):
     while not found() and time.monotonic() < limit:
         time.sleep(0.01)
     return found()
+
+
+def test_an_interrupted_search_gives_no_advice():
+    def stop(count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        advise(TASK, Tried(), progress=stop)
