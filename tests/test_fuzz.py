@@ -30,7 +30,6 @@ TRIED_BY = {
     "plan3d/tuning/session.py": "tune",
     "search/whatif/sweep_file.py": "sweep",
     "simulator/calibration/fit/profile_text.py": "fit",
-    "simulator/calibration/measure/rowfile.py": "rows",
     "simulator/calibration/readers/files.py": "trace",
     "simulator/calibration/readers/measurements.py": "measurements",
     "simulator/hardware/gemm_tables.py": "gemm-table",
@@ -43,6 +42,7 @@ TRIED_BY = {
 }
 """Every module that reads a file, and a reader that the benchmark has for it."""
 SHIPPED = {
+    "simulator/reporting/explorer.py",
     "simulator/runs/nearest_run.py",
     "simulator/runs/run_columns.py",
     "simulator/uncertainty/learned.py",

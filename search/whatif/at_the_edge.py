@@ -23,7 +23,7 @@ def at_the_edge(result: SearchResult, options: Mapping[str, Any]) -> Costs | Non
     if ranked is None or "headroom" in options or not result.complete:
         return None
     kept = {name: options[name] for name in _KEPT if name in options}
-    found = find_plans(result.task, headroom=DEFAULT_HEADROOM, top=1, **kept)
+    found = find_plans(result.task, headroom=DEFAULT_HEADROOM, families=True, top=1, **kept)
     if found.costs is None or found.costs.step[0] > ranked.step[0] * (1 - WORTH):
         return None
     return found.costs.one(0)

@@ -11,7 +11,7 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..analysis.sensitivity import KNOBS
 from ..analysis.time_breakdown import LABELS as LOSSES
 from ..base.arrays import Index, Value
+from ..base.files import read_text
 from ..base.printable import visible
 from ..hardware.cluster import FastDomain, InterNodeNetwork
 from ..plan.families import families, spelled
@@ -84,12 +85,16 @@ def explorer_record(
 
 def script() -> str:
     """The page's JavaScript."""
-    return Path(__file__).with_name("explorer.js").read_text(encoding="utf-8")
+    return _shipped("explorer.js")
 
 
 def style() -> str:
     """The page's style sheet."""
-    return Path(__file__).with_name("explorer.css").read_text(encoding="utf-8")
+    return _shipped("explorer.css")
+
+
+def _shipped(name: str) -> str:
+    return read_text(resources.files(__package__) / name, name)
 
 
 def allowed(code: str) -> str:

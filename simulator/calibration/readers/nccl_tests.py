@@ -93,7 +93,7 @@ def _row(cells: list[str], columns: list[str], run: NcclRun, name: str) -> Itera
     time = next((i for i, column in enumerate(columns) if column in ("time", "cputime")), 0)
     if not time or len(cells) <= time or run.op == "not fitted":
         return
-    if "#wrong" in columns:
+    if "#wrong" in columns[: len(cells)]:
         _check_right(cells[columns.index("#wrong")], cells[0], name)
     try:
         size, seconds = int(cells[0]), float(cells[time]) * 1e-6

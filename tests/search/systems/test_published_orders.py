@@ -60,8 +60,8 @@ LARGE: dict[str, Any] = {
 }
 OLD = "megatron-lm-2021"
 ROWS = {
-    "gossip over horovod": (images(), IMAGES, {}, 2.23, 1.25),
-    "horovod over parameter-server": (images(), IMAGES, {}, 1.8, 3.57),
+    "gossip over horovod": (images(), IMAGES, {}, 2.23, 1.28),
+    "horovod over parameter-server": (images(), IMAGES, {}, 1.8, 3.81),
     "downpour over parameter-server": (images(), IMAGES, {}, None, 1.11),
     "axonn over megatron": (
         *(perlmutter(), FULL, {"overlap_tp": [0], "virtual_stages": [1]}, 1.26, 1.26),
