@@ -35,8 +35,8 @@ NODES = [name for name in profile_names() if name not in RACKS]
 @pytest.mark.parametrize("plan", weak_scaling.PLANS)
 @pytest.mark.parametrize("profile", RACKS)
 def test_on_racks(profile: str, plan: str) -> None:
-    """Around one, two, four and 56 racks; the first also where a job leaves its rack."""
-    for first in (8, 64, 136, 280, 4024):
+    """Around one, four and 56 racks; the first also where a job leaves its rack."""
+    for first in (8, 64, 280, 4024):
         sizes = range(first, first + 33, 8)
         assert np.abs(weak_scaling.changes(profile, plan, sizes)).max() < MOST, first
 
@@ -45,9 +45,7 @@ def test_on_racks(profile: str, plan: str) -> None:
 @pytest.mark.parametrize("profile", NODES)
 def test_from_eight_nodes(profile: str, plan: str) -> None:
     """A job that leaves its first nodes changes by more: what they share crosses the network."""
-    for first in (64, 1992):
-        sizes = range(first, first + 17, 8)
-        assert np.abs(weak_scaling.changes(profile, plan, sizes)).max() < MOST, first
+    assert np.abs(weak_scaling.changes(profile, plan, range(64, 81, 8))).max() < MOST
 
 
 def test_groups_of_64_on_racks_of_72() -> None:
