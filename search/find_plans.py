@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -108,6 +109,7 @@ def find_plans(
     options = SearchOptions(
         objective=objective,
         limit=_limit(subject, headroom),
+        edge=_limit(subject, DEFAULT_HEADROOM),
         top=top if risk is None else max(top, SHORT_LIST),
         families=families,
         frontier=frontier,
@@ -120,9 +122,9 @@ def find_plans(
         # What was asked for by name has an answer, if none that can be launched.
         subject = _subject(unrestricted(wanted), space, backend, values)
         found = search(subject, options, **drawn)
-    edge, smallest = _limit(subject, DEFAULT_HEADROOM), found.smallest
-    if headroom is None and smallest is not None and options.limit < smallest.memory_bytes <= edge:
-        found = search(subject, replace(options, limit=edge), **drawn)
+    least = found.smallest.memory_bytes if found.smallest else math.inf
+    if headroom is None and options.limit < least <= options.edge:
+        found = search(subject, replace(options, limit=options.edge), **drawn)
     found = replace(found, task=task, system=system)
     return found if risk is None else ranked_at_risk(found, risk, top)
 

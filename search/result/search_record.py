@@ -115,6 +115,7 @@ class SearchRecord:
         self.families, self.frontier = FamilyPlans(), Frontier()
         self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
+        self.edge_seconds = np.inf
         self.host_short = 0
         self.complete = self.interrupted = False
         self.began = time.perf_counter()
@@ -142,6 +143,8 @@ class SearchRecord:
             self.frontier.add(costs, feasible)
             if self.options.families:
                 self._add_by_family(costs, feasible)
+        near = costs.step[costs.memory_total <= self.options.edge]
+        self.edge_seconds = float(min(self.edge_seconds, near.min(initial=np.inf)))
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.one(row)
@@ -182,6 +185,7 @@ class SearchRecord:
             frontier=self.frontier.costs,
             of_families=joined(of_families) if of_families else None,
             smallest=self.smallest,
+            edge_seconds=self.edge_seconds,
             interrupted=self.interrupted,
             trace=trace,
         )

@@ -22,8 +22,11 @@ def at_the_edge(result: SearchResult, options: Mapping[str, Any]) -> Costs | Non
     ranked = result.costs
     if ranked is None or "headroom" in options or not result.complete:
         return None
+    wanted = ranked.step[0] * (1 - WORTH)
+    if result.edge_seconds > wanted:
+        return None
     kept = {name: options[name] for name in _KEPT if name in options}
     found = find_plans(result.task, headroom=DEFAULT_HEADROOM, families=True, top=1, **kept)
-    if found.costs is None or found.costs.step[0] > ranked.step[0] * (1 - WORTH):
+    if found.costs is None or found.costs.step[0] > wanted:
         return None
     return found.costs.one(0)
