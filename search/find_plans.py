@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
-from plan3d.simulator.rules.precision_rules import supported_precisions
+from plan3d.simulator.rules.precision_rules import usual_precision
 from plan3d.simulator.task import Task
 
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
@@ -49,7 +49,7 @@ SPACES = ("uniform", "staged")
 TOP = 10
 """Plans to rank."""
 DEFAULT_HEADROOM = 0.10
-"""Share of a GPU's memory left free where no plan is sure to fit, and where plans are compared."""
+"""Share of a GPU's memory left free where no plan is sure to fit, and by compared systems."""
 
 
 def find_plans(
@@ -136,8 +136,8 @@ def _limit(subject: Space | StagedProblem, headroom: float | None) -> float:
         return task.cluster.accelerator.memory * (1 - headroom)
     from plan3d.simulator.uncertainty.memory import sure_bytes
 
-    usual = (min(supported_precisions(task)),)
-    return sure_bytes(task, subject.axes["precision"] if isinstance(subject, Space) else usual)
+    tried = subject.axes["precision"] if isinstance(subject, Space) else (usual_precision(task),)
+    return sure_bytes(task, tried)
 
 
 def lists_families(

@@ -23,7 +23,7 @@ from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.layer_runs import ABSENT
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.rules.precision_rules import supported_precisions
+from plan3d.simulator.rules.precision_rules import usual_precision
 from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.task import Task
@@ -153,7 +153,7 @@ class StagedProblem:
         parallel, several = 1 * (tp > 1), 1 * (dp > 1)
         return {
             **{"pp": pp, "tp": tp, "dp": dp, "micro_batch": micro_batch, "zero": zero},
-            "precision": np.full_like(pp, min(supported_precisions(self.task))),
+            "precision": np.full_like(pp, usual_precision(self.task)),
             "schedule": np.full_like(pp, schedules.usual(1)),
             "sequence_parallel": parallel,
             "overlap_tp": parallel * (self.task.software.tp_overlap_share > 0),

@@ -30,6 +30,11 @@ def _computes(p: Any, task: Task) -> Any:
     return out
 
 
+def usual_precision(task: Task) -> int:
+    """The recipe of plans that name none: the first that the machine and the stack have."""
+    return min(supported_precisions(task))
+
+
 def supported_precisions(task: Task) -> list[int]:
     """Precision recipes whose formats the accelerator computes in."""
     peaks = task.cluster.accelerator.peak

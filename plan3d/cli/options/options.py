@@ -61,7 +61,7 @@ OPTIONS = (
         value="SHARE",
         read=units.parse_fraction,
         verbs=CHOOSING,
-        help="of a GPU's memory to leave free (default: plans fit at 95%%; compare: 10%%)",
+        help="of a GPU's memory to leave free (default: plans fit at 95%%)",
     ),
     Option(
         flag="--objective",

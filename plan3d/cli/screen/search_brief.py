@@ -67,11 +67,13 @@ def _fuller(best: Costs, edge: Costs | None) -> brief.Items:
     """What a plan that is not sure to fit would bring."""
     if edge is None:
         return []
+    from plan3d.search.find_plans import DEFAULT_HEADROOM
+
     less = 100 * (1 - edge.step_seconds / float(best.step[0]))
     likely = spelled(float(probability_fits(edge)))
     change = told(edge.plans.take(0), best.plans.take(0))
     line = f"{less:.1f} % faster with {change}, which fits with probability {likely}"
-    return [("or", f"{line}: --memory-headroom 10%")]
+    return [("or", f"{line}: --memory-headroom {DEFAULT_HEADROOM:.0%}")]
 
 
 def _proven(result: SearchResult) -> brief.Items:
