@@ -19,14 +19,14 @@ class RowFile:
     def __init__(self, path: Path, columns: tuple[str, ...] = COLUMNS) -> None:
         self.path, self.columns = path, columns
         self.done: set[tuple[str, ...]] = set()
-        text = _whole_lines(path)
-        if text:
-            table = csv.DictReader(text.splitlines(), restval="")
-            if tuple(table.fieldnames or ()) != columns:
-                raise ValueError(f"{path} has other columns: choose another folder")
-            self.done.update(map(identity, table))
+        text = path.read_bytes() if path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]  # an interruption may have cut the last line short
+        if whole:
+            self.done.update(map(identity, _rows(path, whole, columns)))
         else:
-            path.write_text(",".join(columns) + "\n", encoding="utf-8")
+            whole = ",".join(columns).encode() + b"\n"
+        if whole != text:
+            path.write_bytes(whole)
 
     def __contains__(self, row: Row) -> bool:
         return identity(row) in self.done
@@ -46,12 +46,12 @@ def identity(row: Row) -> tuple[str, ...]:
     return tuple(str(row.get(name, "")) for name in IDENTITY)
 
 
-def _whole_lines(path: Path) -> str:
-    """The text of a file without a last line that an interruption cut short."""
-    if not path.exists():
-        return ""
-    text = path.read_text(encoding="utf-8")
-    end = text.rfind("\n") + 1
-    if end < len(text):
-        path.write_text(text[:end], encoding="utf-8")
-    return text[:end]
+def _rows(path: Path, text: bytes, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """The rows of a text with such columns."""
+    try:
+        table = csv.DictReader(text.decode("utf-8").split("\n"), restval="")
+        if tuple(table.fieldnames or ()) == columns:
+            return list(table)
+    except (csv.Error, UnicodeDecodeError):
+        raise ValueError(f"{path} is not a CSV file: choose another folder") from None
+    raise ValueError(f"{path} has other columns: choose another folder")

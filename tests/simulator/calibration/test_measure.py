@@ -47,11 +47,20 @@ def test_rows_are_kept_and_a_torn_line_is_dropped(tmp_path):
     assert len(rows_of(path)) == 2
 
 
-def test_a_file_of_other_columns_is_not_continued(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"suite,op,seconds\ngemm,forward,1e-6\ngemm,", "other columns"),
+        (",".join(COLUMNS).encode() + b"\n" + b"x" * 200_000 + b"\n", "is not a CSV file"),
+        (b"\xff\xfe\n", "is not a CSV file"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, content, why):
     path = tmp_path / "m.csv"
-    path.write_text("suite,op,seconds\ngemm,forward,1e-6\n")
-    with pytest.raises(ValueError, match="other columns"):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=why):
         RowFile(path)
+    assert path.read_bytes() == content
 
 
 def test_the_script_needs_nothing_of_plan3d():
