@@ -40,7 +40,7 @@ OPENS = {
     ("simulator/calibration/measure/rowfile.py", "open"): "adds a row",
     **{
         ("simulator/calibration/measure/rowfile.py", call): "runs where there is no plan3d"
-        for call in ("read_text", "csv.DictReader")
+        for call in ("read_bytes", "csv.DictReader")
     },
     **{
         ("search/sampling/pretrained_policy.py", call): "weights of the package"
