@@ -308,7 +308,7 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
         one_pass[Cost.EXPERT_COMM] = expert_exposed(
             exchange,
             in_order(one_pass[: Cost.EXPERT_COMM]),
-            local.task.software.contention,
+            local.task.software.kernel_contention,
             local.s.overlap_ep,
         )
 

@@ -32,9 +32,19 @@ _DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
 _MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_NONE)
 _CORE = StackRule(software="megatron-core")
 _NEMO = StackRule(software="megatron-core", overlap=_ALL)
+# Megatron-Bridge, scripts/performance/utils/overrides.py: the loss is Transformer Engine's, whose
+# gradient takes the place of 16-bit logits (pytorch/triton/cross_entropy.py before July 2026).
+_BRIDGE = StackRule(
+    software="megatron-core", overlap=_ALL, changes={"logit_bytes": 2.0, "kept_logit_bytes": 2.0}
+)
 _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
+# NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so that
+# gradients and torch.optim.Adam's moments are bf16 and there is no fp32 copy; reduced in fp32.
+_AUTOMODEL = StackRule(
+    software="torchtitan", overlap=_ALL, changes={"gradient_memory": 2.0, "optimizer_memory": 4.0}
+)
 # Loops of fine-tuning without torch.compile.
 _EAGER = StackRule(software="hf-trainer", overlap=_ALL)
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
@@ -56,14 +66,16 @@ STACKS: dict[str, StackRule] = {
     "nanotron": StackRule(software="nanotron", overlap=_NONE),
     "zero-bubble": _ZERO_BUBBLE,
     "pipe-offload": _ZERO_BUBBLE,
-    **dict.fromkeys(("nemo", "megatron-bridge"), _NEMO),
+    "nemo": _NEMO,
+    "megatron-bridge": _BRIDGE,
+    "automodel": _AUTOMODEL,
     **dict.fromkeys(("megatron-core", "flagscale", "megascale", "paddle"), _CORE),
     "internevo": _INTERNEVO,
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,
     **dict.fromkeys(
         (
-            *("fms-fsdp", "torchtitan", "automodel", "tinyllama", "torchtune"),
+            *("fms-fsdp", "torchtitan", "tinyllama", "torchtune"),
             *("flash-attention", "maxtext", "paxml"),
         ),
         _TORCH,

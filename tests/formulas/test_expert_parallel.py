@@ -154,13 +154,13 @@ def test_a_plan_exchanges_in_both_passes_of_every_layer(recompute, directions):
 
 def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass():
     """In both passes .25 of them show: the kernels take longer."""
-    question = task(8, 8, sparse())
+    question = replace(task(8, 8, sparse()), software=stack(kernel_contention=0.25))
     alone, hidden = (costs_of(question, f"ep=8 overlap_ep={o}") for o in (0, 1))
     assert alone.seconds["compute"] > 2 * alone.seconds["expert_comm"]
     assert hidden.seconds["expert_comm"] == pytest.approx(
         0.25 * 4 * 2 * 2 * exchange(2 * TOKENS, 8)
     )
-    slower = stack(contention=0.75)
+    slower = stack(kernel_contention=0.75)
     more = costs_of(replace(question, software=slower), "ep=8 overlap_ep=1")
     assert more.seconds["expert_comm"] == pytest.approx(3 * hidden.seconds["expert_comm"])
 
