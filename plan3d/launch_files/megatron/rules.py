@@ -15,7 +15,6 @@ from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape
@@ -49,15 +48,6 @@ SCALED = (Precision.NVFP4, *FP8_RECIPES.values())
 PRECISIONS = (*SCALED, Precision.FP16, Precision.FP32, Precision.BF16)
 
 
-def _ends_fit(p: Any, task: Task) -> Any:
-    """First, last and middle ranks hold whole chunks, and the middle ranks equally many."""
-    first, last, v = p.first_stage_layers, p.last_stage_layers, p.virtual_stages
-    free = p.pp - (first > 0) - (last > 0)
-    rest = task.model.layers - first - last
-    whole = (first % v == 0) & (last % v == 0) & (rest % (free * v + (free == 0)) == 0)
-    return whole | ((first == 0) & (last == 0))
-
-
 def _ends_are_written(p: Any, task: Task) -> Any:
     """At most the layers of a stage at either end, and scales that are found layer by layer."""
     most = np.maximum(p.bf16_first_layers, p.bf16_last_layers)
@@ -73,17 +63,6 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         only(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
         only(f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"),
         only(f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"),
-        Rule(
-            f"{prefix}-end-stages",
-            ("first_stage_layers", "last_stage_layers", "virtual_stages", "pp"),
-            _ends_fit,
-            lambda p, t: (
-                f"first_stage_layers={p.first_stage_layers} last_stage_layers="
-                f"{p.last_stage_layers}: {title} needs whole chunks of virtual_stages="
-                f"{p.virtual_stages} and equal ranks between them; nearest: layers_per_stage="
-                f"{','.join(map(str, chunk_sizes(t, p)))} without them"
-            ),
-        ),
         Rule(
             f"{prefix}-ends-in-16-bits",
             ("bf16_first_layers", "bf16_last_layers", "precision", "pp"),

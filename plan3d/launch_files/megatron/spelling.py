@@ -117,8 +117,16 @@ def layer_pattern(sparse: Sequence[bool]) -> str:
 
 def _needs_layout(n: Numbers) -> bool:
     """Whether neither equal stages nor other ends say it."""
-    ends = n.first_stage_layers > 0 or n.last_stage_layers > 0
-    return n.pp > 1 and bool(n.mtp_stage or (len(set(n.chunks)) > 1 and not ends))
+    return n.pp > 1 and bool(n.mtp_stage or (len(set(n.chunks)) > 1 and not ends_are_flags(n)))
+
+
+def ends_are_flags(n: Numbers) -> bool:
+    """Whether only the first or last rank differs: each holds whole chunks, and those between them
+    equally many."""
+    ends, v = (n.first_stage_layers, n.last_stage_layers), n.virtual_stages
+    free = n.pp - sum(end > 0 for end in ends)
+    whole = all(end % v == 0 for end in ends)
+    return any(ends) and whole and (n.layers - sum(ends)) % (free * v or 1) == 0
 
 
 def layout_text(n: Numbers) -> str:
