@@ -29,6 +29,11 @@ LOSS_BYTES = 8
 LOSS_BACKWARD = 1.6
 """Its bytes backward over those forward, as of other memory-bound kernels."""
 
+EXPERT_BIAS_BYTES = 28
+"""Bytes moved per element of the experts' output to add their biases, weighted by the router:
+product in fp32 (4), sum (2 + 4 + 4), parts put together (4 + 4), back to 16 bits (4 + 2). No
+grouped product adds it. Source: Megatron-Core d98e8a6, moe/experts.py, TEGroupedMLP._apply_bias."""
+
 KERNELS_PER_BLOCK = 6
 """Memory-bound kernels of a fused layer: norms with residuals, rotary, activation, copies."""
 
@@ -279,10 +284,16 @@ def _moved_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value
         moved = moved + _activation_bytes(block.mlp, s.tp, tokens)
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
-        moved = moved + _activation_bytes(block.experts.expert, s.etp, routed)
+        moved = moved + _routed_bytes(block.experts, hidden, s, routed)
         if block.experts.shared:
             moved = moved + _activation_bytes(block.experts.shared, s.tp, tokens)
     return moved
+
+
+def _routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
+    """Activations of the routed experts, and the biases of their outputs."""
+    biases = EXPERT_BIAS_BYTES * experts.bias * hidden * routed
+    return _activation_bytes(experts.expert, s.etp, routed) + biases
 
 
 def block_work(
@@ -364,10 +375,12 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
         gemms += [inputs, out] if "mlp" in ops else [inputs] if "mlp_in" in ops else []
     if experts and {"moe", "moe_act"} & {*ops}:
         routed = expert_assignments(experts, s, sequence)
-        moved = moved + _activation_bytes(experts.expert, s.etp, routed)
         if "moe" in ops:
             gemms += _expert_gemms(experts, hidden, s, sequence)
+            moved = moved + _routed_bytes(experts, hidden, s, routed)
             moved = moved + _permuted_bytes(experts, hidden, s, routed)
+        else:
+            moved = moved + _activation_bytes(experts.expert, s.etp, routed)
     shared = bool(experts) and "shared_experts" in ops and "moe" not in ops
     if experts and experts.shared and shared:
         gemms += _mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)

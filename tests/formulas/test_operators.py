@@ -233,6 +233,18 @@ def test_moved_bytes_of_experts():
     assert work(alone, one).moved_bytes == rest + routed - 2 * 4096 * 4 * 4096
 
 
+def test_biases_of_experts_are_added_in_fp32():
+    """28 bytes of each of 4096 x 4096 outputs; run again with the whole layer of experts, not with
+    their activation."""
+    plain, biased = (Block(attention=attention(), experts=experts(bias=b)) for b in (False, True))
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    added = work(biased, s).moved_bytes - work(plain, s).moved_bytes
+    assert added == 28 * 4096 * 4096
+    for ops, again in ((("moe",), added), (("moe_act",), 0)):
+        both = (work(block, s, selective=ops).selective_bytes for block in (biased, plain))
+        assert np.subtract(*both) == again
+
+
 def test_other_ways_to_put_tokens_in_order():
     """Not fused: read and written, 2 h, and back by adding up, 3 h and a fourth of it for the sum;
     DeepEP: a token once to each of 8 ranks that 4 choices reach, 8 (1 - (7/8)^4), to its experts
