@@ -51,6 +51,8 @@ SHOWN = {
     **{"zero": 0, "recompute": "none", "schedule": "1f1b"},
 }
 """Fields of a layout, and the value that is not worth a word."""
+DECIDES_MEMORY = ("virtual_stages", "micro_batch", "zero_stage", "recompute", "grad_dtype")
+"""Columns of a row that decide what it needs."""
 HELD = ("recompute", "zero", "schedule", "expert_dispatch")
 SWITCHES = (
     *("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"),
@@ -68,7 +70,8 @@ Trainings of 2021 to 2026, predicted with their published layout and searched. W
   how far off a prediction is of a stack that nobody has timed stands in [accuracy.md](accuracy.md).
 * *predicted*: with the 80 % interval; *error*: predicted over measured. MFU is measured /
   predicted, with attention over the whole window, and the same under the causal mask.
-* *memory*: share of a GPU that the published layout is said to need. All of these runs did fit.
+* *memory*: share of a GPU that the published layout is said to need. All of these runs did fit;
+  where one is said not to, what the source leaves open of what decides it is named.
 * *recommended*: the first plan of `find_plans` for the same model, GPUs, batch, format and stack.
   *gain*: how much faster it is predicted to be than the published layout, both predicted. Of a run
   whose layout was not published it is the gain over the measured step.
@@ -103,6 +106,12 @@ class Known(NamedTuple):
     def error(self) -> float:
         """Predicted over measured, less 1; NaN without a layout."""
         return self.costs.step_seconds / self.measured - 1 if self.laid_out else np.nan
+
+    @property
+    def left_open(self) -> str:
+        """What its source does not state of what decides memory, where it is said not to fit."""
+        guessed = [name for name in DECIDES_MEMORY if name in self.run.assumed]
+        return "" if self.costs.fits or not guessed else f" (assumed: {', '.join(guessed)})"
 
     def gain(self, other: Costs | None) -> float:
         """Of another plan over the published layout; NaN where there is none."""
@@ -186,7 +195,7 @@ def first_line(k: Known) -> str:
     mfu = [f"{100 * scale * m:.0f}" for m in (costs.mfu, costs.mfu_causal)]
     if k.laid_out:
         predicted = f"{costs.step_seconds:.4g} ({low:.3g}-{high:.3g})"
-        memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {verdict(costs)}"
+        memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {verdict(costs)}{k.left_open}"
         mfu = [
             f"{measured} / {100 * m:.0f}"
             for measured, m in zip(mfu, (costs.mfu, costs.mfu_causal), strict=True)
