@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value, some
-from ..operators import collectives, layer_work
+from ..operators import attention_work, collectives, feed_forward
 from ..plan.codes import ContextComm, Dispatch
 from ..workload.blocks import Block, Experts
 from .layer_kinds import LayerKind, Local
@@ -32,7 +32,7 @@ def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tu
 def _key_value_bytes(block: Block, local: Local) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
-    width = layer_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
+    width = attention_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
     out: Value = local.tokens * width * local.recipe.sent
     return out
 
@@ -68,7 +68,7 @@ def _exchanged(block: Block, core: tuple[Value, Value], local: Local) -> tuple[V
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place(s.cp, s.tp, cluster)
     element = local.tokens * local.recipe.sent
-    inputs = element * layer_work.qkv_width(attn, s.tp)
+    inputs = element * attention_work.qkv_width(attn, s.tp)
     output = element * attn.heads * attn.value_dim / s.tp
     both = collectives.all_to_all(inputs, group, cluster)
     both = both + collectives.all_to_all(output, group, cluster)
@@ -154,7 +154,7 @@ def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> 
     lie on (DeepSeek-V3 report, section 2.1.2: at most 4 of 8).
     """
     within: Value = np.maximum(nodes * (experts.group_limit / experts.groups), 1.0)
-    return layer_work.reached(experts.top_k, within * each)
+    return feed_forward.reached(experts.top_k, within * each)
 
 
 def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.arrays import Index, Value, distinct
 from ..operators import kernel_times
-from ..operators.layer_work import Gemm, Work
+from ..operators.work import Gemm, Work
 from .layer_kinds import Local
 
 

@@ -17,7 +17,8 @@ from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
 from ..operators.adapter_work import unpacked_bytes
-from ..operators.layer_work import AttentionWork, Strategy, Work
+from ..operators.strategy import Strategy
+from ..operators.work import AttentionWork, Work, orthogonalisation
 from ..plan import tensor_grid
 from ..task import Task
 from ..workload.blocks import Block, Experts
@@ -151,7 +152,7 @@ def _fill(
     if kind.block:
         column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
         column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
-        column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
+        column[Cost.ORTHOGONAL] = orthogonalisation(work.gemms)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):

@@ -16,7 +16,8 @@ from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
 from ..operators.adapter_work import with_adapters
-from ..operators.layer_work import GridStrategy, Strategy, Work
+from ..operators.strategy import GridStrategy, Strategy
+from ..operators.work import Work, add
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid, grid_of
 from ..task import Task
@@ -214,7 +215,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
         parts += layer_work.mtp_work(task.model, local.vocabulary, s, task.sequence)
     if "head" in kind.name:
         parts.append(layer_work.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
-    return layer_work.add(parts)
+    return add(parts)
 
 
 def layer_sizes(task: Task, s: Strategy) -> Value:

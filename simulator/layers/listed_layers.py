@@ -14,7 +14,7 @@ import numpy as np
 from ..base.arrays import Value, some
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
-from ..operators.layer_work import Strategy
+from ..operators.strategy import Strategy
 from ..plan.codes import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer

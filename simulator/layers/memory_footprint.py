@@ -11,8 +11,8 @@ import numpy as np
 from ..base.arrays import Value
 from ..base.units import GIB
 from ..hardware.precision.number_formats import FP8
-from ..operators import layer_work
-from ..operators.layer_work import Work
+from ..operators import attention_work, feed_forward
+from ..operators.work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication, quantisation
@@ -58,7 +58,7 @@ def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
     down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
-    repeated = layer_work.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
+    repeated = attention_work.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
     width = (attn.head_dim + attn.value_dim) * model.hidden
     extra = 0.0 if attn.kv_rank else repeated * width * (s.tp / ranks)
     split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
@@ -162,7 +162,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element
     inputs = operand * norms - unread
-    cores = element * tokens * (layer_work.qkv_width(attn, s.tp) + heads + spare.extra)
+    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + heads + spare.extra)
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
     kept = kept + quantisation.output_copy(local) * tokens * heads
     ops = software.selective
@@ -173,7 +173,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     if attn.kv_rank:
         kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
         if "mla_up_proj" in ops:
-            dropped = dropped + element * tokens * layer_work.qkv_width(attn, s.tp)
+            dropped = dropped + element * tokens * attention_work.qkv_width(attn, s.tp)
     if not software.flash_attention:
         each = software.kept_score_bytes + 3 * software.dropout
         scores = each * attn.heads * task.sequence * tokens / s.tp
@@ -210,7 +210,7 @@ def _op_list_kept(block: Block, local: Local) -> Value:
     """Bytes that torchtitan's op list keeps: a layer's input, queries, values, the output of
     attention, one input product of the MLP and its output."""
     attn, s, hidden = block.attention, local.s, local.task.model.hidden
-    values = layer_work.kv_heads_per_rank(attn, s.tp) * attn.value_dim
+    values = attention_work.kv_heads_per_rank(attn, s.tp) * attn.value_dim
     heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
     ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
     widths = 2 * hidden / local.split + heads + values + ffn
@@ -229,7 +229,7 @@ def _kept_widths(gated: bool, operand: float, task: Task, spare: Spare) -> float
 def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[Value, Value]:
     """Bytes that routed and shared experts keep, and those of the activation product alone."""
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
-    routed = layer_work.expert_assignments(experts, s, task.sequence)
+    routed = feed_forward.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
     operand = quantisation.kept_operand(local) / element
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output

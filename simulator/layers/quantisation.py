@@ -17,7 +17,7 @@ from ..base.arrays import Value
 from ..hardware.accelerator import Accelerator
 from ..hardware.precision.number_formats import MXFP8
 from ..operators import kernel_times
-from ..operators.layer_work import Gemm, Work
+from ..operators.work import Gemm, Work
 from .layer_kinds import LayerKind, Local
 
 

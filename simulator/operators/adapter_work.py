@@ -9,7 +9,8 @@ from ..base.arrays import Value
 from ..task import Task
 from ..workload.adapters import Adapters
 from ..workload.blocks import Block
-from .layer_work import Gemm, Strategy, Work
+from .strategy import Strategy
+from .work import Gemm, Work
 
 KERNELS, ELEMENTS = 2, 5
 """Kernels of an adapter besides its GEMMs in the forward pass, and elements that they move for each

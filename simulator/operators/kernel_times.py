@@ -28,7 +28,7 @@ from ..hardware.gemm_tables import GemmTable, Machine, Origin
 from ..hardware.precision import Recipe
 from ..hardware.precision.number_formats import BF16, FP32, NumberFormat
 from ..hardware.software_stack import Software
-from .layer_work import AttentionWork, Gemm
+from .work import AttentionWork, Gemm
 
 SCORES = BF16.width
 """Width of operands whose GEMMs the products of materialised attention are as efficient as."""

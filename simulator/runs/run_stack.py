@@ -40,8 +40,8 @@ _BRIDGE = StackRule(
 _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
-# NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so that
-# gradients and torch.optim.Adam's moments are bf16 and there is no fp32 copy; reduced in fp32.
+# NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so
+# gradients and torch.optim.Adam's moments are bf16, and there is no fp32 copy; reduced in fp32.
 _AUTOMODEL = StackRule(
     software="torchtitan", overlap=_ALL, changes={"gradient_memory": 2.0, "optimizer_memory": 4.0}
 )

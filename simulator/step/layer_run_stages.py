@@ -18,7 +18,7 @@ from ..hardware.precision import Recipe
 from ..layers.layer_costs import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
-from ..operators.layer_work import Strategy
+from ..operators.strategy import Strategy
 from ..plan.fields import STRATEGY
 from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan

@@ -18,7 +18,7 @@ from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, la
 from ..layers.listed_layers import listed_costs
 from ..operators import collectives
 from ..operators.kernel_times import smooth_maximum
-from ..operators.layer_work import Strategy
+from ..operators.strategy import Strategy
 from ..pipeline import schedules, uneven_chunks
 from ..pipeline.schedule import Sizes
 from ..plan import tensor_grid

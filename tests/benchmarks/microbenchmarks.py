@@ -28,7 +28,7 @@ from plan3d.simulator.hardware.cluster import Accelerator, Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import collectives, kernel_times
-from plan3d.simulator.operators.layer_work import AttentionWork, Gemm
+from plan3d.simulator.operators.work import AttentionWork, Gemm
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/simulator/data"

@@ -25,7 +25,7 @@ from plan3d.simulator.hardware.gemm_tables import Machine
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.profile_file import Provenance, TableFile
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.operators.layer_work import Gemm
+from plan3d.simulator.operators.work import Gemm
 
 BF16 = RECIPES[Precision.BF16]
 FILED = "n,k,64,128\n64,64,1,2\n64,128,16,32\n128,64,4,8\n128,128,64,128\n"

@@ -14,7 +14,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.layers.layer_kinds import local_strategies
 from plan3d.simulator.layers.losses import bytes_of_logit, summing_seconds
-from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.plan.codes import Loss
 
 LOGITS = 1024**2

@@ -21,7 +21,7 @@ from ...hardware.precision import RECIPES, Precision
 from ...hardware.software_stack import Software, software_profile
 from ...layers.layer_costs import block_seconds
 from ...layers.layer_kinds import is_tabled, layer_kinds
-from ...operators.layer_work import Strategy
+from ...operators.strategy import Strategy
 from ...runs.published_runs import PublishedRun
 from ...runs.run_tasks import Question, questions
 from ...step.stages import strategy

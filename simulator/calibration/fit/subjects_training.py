@@ -17,7 +17,8 @@ from ...hardware.accelerator import Accelerator
 from ...hardware.precision import RECIPES, Precision
 from ...hardware.precision.number_formats import BF16, FORMATS
 from ...operators import kernel_times
-from ...operators.layer_work import LOSS_BACKWARD, LOSS_BYTES, Gemm
+from ...operators.layer_work import LOSS_BACKWARD, LOSS_BYTES
+from ...operators.work import Gemm
 from ..readers.measurements import Measurements
 from . import priors
 from .robust import Constant, Constants, Subject, folds_of, groups_of

@@ -15,7 +15,7 @@ from plan3d.simulator.calibration.readers.measurements import Measurements, as_r
 from plan3d.simulator.hardware.cluster import AttentionTime, Cluster, CollectiveTime, GemmTime
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.operators import collectives, kernel_times
-from plan3d.simulator.operators.layer_work import Gemm
+from plan3d.simulator.operators.work import Gemm
 
 BASE = "a100-80gb-sxm"
 CLUSTER = Cluster.profile(BASE, nodes=1)

@@ -18,7 +18,8 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.operators.layer_work import LOSS_BACKWARD, LOSS_BYTES, Gemm
+from plan3d.simulator.operators.layer_work import LOSS_BACKWARD, LOSS_BYTES
+from plan3d.simulator.operators.work import Gemm
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task

@@ -18,7 +18,7 @@ from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.profile_file import MEASUREMENTS, PACKAGE
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.layer_costs import Cost, block_seconds, layer_costs
-from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.why import assumptions
 from plan3d.simulator.step.evaluate import evaluate

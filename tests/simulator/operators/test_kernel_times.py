@@ -21,7 +21,7 @@ from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.profile_file import PACKAGE
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.operators.layer_work import AttentionWork, Gemm
+from plan3d.simulator.operators.work import AttentionWork, Gemm
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import plan_record
 from plan3d.simulator.step.evaluate import evaluate

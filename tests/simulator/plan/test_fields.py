@@ -12,7 +12,7 @@ from plan3d.cli.options.options import OPTIONS
 from plan3d.search.space.axes import DERIVED, OF_TASK, default_axes
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.operators.layer_work import Strategy
+from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.plan.field_record import SeenBy
 from plan3d.simulator.plan.fields import (
     ALIASES,

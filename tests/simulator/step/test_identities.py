@@ -17,6 +17,7 @@ from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives, kernel_times, layer_work
 from plan3d.simulator.operators.collectives import place, wire_bytes
 from plan3d.simulator.operators.model_flops import model_flops_per_token
+from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.pipeline.schedules import code, in_flight
@@ -273,7 +274,7 @@ def test_bytes_over_all_shards_are_those_of_one_copy(name, zero):
 
 
 def strategy(**values):
-    return layer_work.Strategy.of(**values)
+    return Strategy.of(**values)
 
 
 def flops(gemms):

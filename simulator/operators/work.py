@@ -1,0 +1,91 @@
+"""Work of a layer on one rank, as records: products, attention, moved bytes; no time in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..hardware.precision.optimizers import orthogonalisation_flops
+
+
+class Gemm(NamedTuple):
+    """`batch` products of [m, k] and [k, n]; the fields broadcast."""
+
+    m: Value | float
+    n: Value | float
+    k: Value | float
+    batch: Value | float = 1.0
+
+
+class AttentionWork(NamedTuple):
+    """Scores of `rows` (query, head) pairs against `span` keys on average."""
+
+    rows: Value
+    width: int
+    """Query/key plus value head width."""
+    span: float
+    """Keys seen on average under the causal mask and the window."""
+    sequence: int
+    """Keys a materialised score matrix holds a row."""
+    aligned: bool = True
+    """Head widths are multiples of 8, as 16-bit tensor-core kernels want."""
+
+
+class Again(NamedTuple):
+    """Parts of a layer that selective recompute runs again besides GEMMs and moved bytes."""
+
+    attention: bool = False
+    """The attention core, where its scores are not stored."""
+    regions: int = 0
+    """Tensor-parallel regions, with their collectives."""
+    exchange: bool = False
+    """The dispatch and combine of experts."""
+
+
+class Work(NamedTuple):
+    """Forward work of one layer on one rank for one micro-batch."""
+
+    gemms: list[Gemm]
+    attention: AttentionWork | None
+    moved_bytes: Value
+    """Bytes moved by norms, residuals, activations and token permutation."""
+    selective_gemms: list[Gemm]
+    """The GEMMs that selective recompute runs again."""
+    selective_bytes: Value
+    """Bytes that selective recompute moves again."""
+    kernels: int
+    """Memory-bound kernels launched forward."""
+    wide: bool = False
+    """Its GEMMs are in the number format of a recipe's head."""
+    loss_bytes: Value | float = 0.0
+    """Those of moved_bytes that are cross-entropy's."""
+    permuted_bytes: Value | float = 0.0
+    """Those of moved_bytes that tokens take on their way to experts: as many backward."""
+    again: Again = Again()
+    """What else selective recompute runs again."""
+    thin: Sequence[Gemm] = ()
+    """Products of adapters, forward."""
+
+
+def add(works: list[Work]) -> Work:
+    """The work of several parts run one after another; at most one has attention."""
+    return Work(
+        gemms=[g for w in works for g in w.gemms],
+        attention=next((w.attention for w in works if w.attention), None),
+        moved_bytes=sum((w.moved_bytes for w in works[1:]), works[0].moved_bytes),
+        selective_gemms=[g for w in works for g in w.selective_gemms],
+        selective_bytes=sum((w.selective_bytes for w in works[1:]), works[0].selective_bytes),
+        kernels=sum(w.kernels for w in works),
+        wide=all(w.wide for w in works),
+        loss_bytes=sum((w.loss_bytes for w in works), 0.0),
+        permuted_bytes=sum((w.permuted_bytes for w in works), 0.0),
+    )
+
+
+def orthogonalisation(gemms: list[Gemm]) -> Value:
+    """FLOPs to orthogonalise the weights of some products, fused ones as one matrix."""
+    sides = ((np.minimum(g.n, g.k), np.maximum(g.n, g.k), g.batch) for g in gemms)
+    return sum((batch * orthogonalisation_flops(n, m) for n, m, batch in sides), np.zeros(1))
