@@ -20,8 +20,8 @@ grouped product adds it. Source: Megatron-Core d98e8a6, moe/experts.py, TEGroupe
 
 
 def mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | float) -> list[Gemm]:
-    """An MLP's products up and down, each `batch` times, of `tokens` rows: h to ffn / t, both halves
-    of a gated one in one, and back."""
+    """An MLP's products up and down, each `batch` times, of `tokens` rows: h to ffn / t, both
+    halves of a gated one in one, and back."""
     width = mlp.ffn / tp
     return [
         Gemm(tokens, (1 + mlp.gated) * width, hidden, batch),
