@@ -111,6 +111,10 @@ _FUSED_LOSS = (8.0, 0.0)
 """Bytes a logit of the Trainer where cross-entropy is one kernel: a copy in fp32, and another of
 all but the last position in which the gradient takes the place of the logits (transformers,
 ForCausalLMLoss)."""
+_UNFUSED_LOSS = {"megatron-core": (6.0, 4.0), "torchtitan": (14.0, 6.0), "automodel": (6.0, 4.0)}
+"""Bytes a logit, at the peak and until the backward pass, where a row says that its loss is neither
+fused nor compiled, by stack or by software profile (sources there); AutoModel's recipes leave
+logits in 16 bits (loss/masked_ce.py, fp32_upcast)."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
 _EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
@@ -183,15 +187,15 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if run["bucket_elements"]:
         out |= {"bucket_parameters": float(run["bucket_elements"])}
         out |= {"bucket_parameters_per_rank": 0.0}
+    loss: dict[str, tuple[float, float] | None]
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
     if software.label == "hf-trainer":
         loss["fused"] = _FUSED_LOSS
     if "full" in run.given("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
-    if run["loss"] in loss:
-        out["logit_bytes"], out["kept_logit_bytes"] = loss[run["loss"]]
-    elif run["loss"] == "unfused" and software.name == "megatron-core":
-        out["logit_bytes"], out["kept_logit_bytes"] = 6.0, 4.0
+    loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
+    if found := loss.get(run["loss"]):
+        out["logit_bytes"], out["kept_logit_bytes"] = found
     return out
 
 
