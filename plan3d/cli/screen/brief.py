@@ -6,6 +6,7 @@ Lines are (name, text) pairs for Screen.items(); everything else is in the table
 from __future__ import annotations
 
 import argparse
+import re
 
 from plan3d.search.whatif.best_change import best_change
 from plan3d.search.whatif.single_field_changes import WORTH
@@ -110,7 +111,7 @@ def fits(costs: Costs, limit: float | None = None) -> str:
     """Whether one plan fits, with which margin and how likely."""
     one = costs.one()
     if not one.fits or (limit is not None and one.memory_bytes > limit):
-        return views.verdict(one).lower()
+        return re.sub("^[A-Z ]+", lambda shouted: shouted[0].lower(), views.verdict(one))
     likely = float(probability_fits(one))
     held = (
         f"(probability {spelled(likely)}): {one.memory_bytes / GIB:.1f} of "

@@ -222,6 +222,8 @@ def test_estimate_says_clearly_that_a_plan_does_not_fit(
     assert main(["estimate", *TASK, *plan, "--memory", "12 GiB", "-v"]) == 0
     out, _ = capsys.readouterr()
     assert "DOES NOT FIT" in out
+    assert main(["estimate", *TASK, *plan, "--memory", "12 GiB"]) == 0
+    assert re.search(r"memory +does not fit: \d+\.\d GiB too much", capsys.readouterr().out)
     assert "accelerator.memory given by the user" in " ".join(out.split())
     assert "memory by pipeline rank" in out
     assert main(["estimate", *TASK, *plan, "-v"]) == 0
