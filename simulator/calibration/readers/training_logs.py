@@ -145,6 +145,8 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
     rates = _all(form.tokens_per_gpu, text)
     steps = _step_seconds(form, text, rates, tokens, batch, known.gpus)
     kept = _settled(steps or rates, name)
+    if statistics.median(kept) <= 0:
+        raise InputError(f"{name}: its iterations take no time")
     row: Row = {"suite": "step", "op": "train_step", "repeats": len(kept)}
     if steps:
         row |= {
