@@ -1,7 +1,8 @@
 """What it takes to scale the operands of linear layers: bytes moved, and copies kept.
 
 Legend: [m, k] times [k, n], input [m, k], weight [k, n], gradient of the output [m, n]. An operand
-is scaled once for both products that read it. Neglected: casts that norms and activations take in,
+is scaled once for both products that read it. What goes to experts is padded to the multiples that
+scaled products want, and back, in both passes. Neglected: casts that norms and activations take in,
 scales of tensors, and the weights of a step's first micro-batch where copies are kept.
 Check: Transformer Engine d0067d0, docs/examples/gemm_profiling: what scaling adds to the GEMMs of a
 layer is, with the bytes of the recipes, read and written at 0.58 (nvfp4) to 0.94 (fp8-delayed) of
@@ -42,9 +43,9 @@ def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
     if not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
     gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
-    kernels = len(work.gemms)
-    forward = _seconds(moved * (_inputs(work.gemms, local) + weights), kernels, local)
-    return forward, _seconds(moved * (gradients + weights), kernels, local)
+    kernels, padded = _kernels(work.gemms, local), work.padded_bytes
+    forward = _seconds(moved * (_inputs(work.gemms, local) + weights) + padded, kernels, local)
+    return forward, _seconds(moved * (gradients + weights) + padded, kernels, local)
 
 
 def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
@@ -52,7 +53,8 @@ def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
     how = local.recipe.quantisation
     if how is None or not gemms:
         return 0.0
-    return _seconds(_of(local, how.moved) * _inputs(gemms, local), len(gemms), local)
+    moved = _of(local, how.moved) * _inputs(gemms, local)
+    return _seconds(moved, _kernels(gemms, local), local)
 
 
 def _inputs(gemms: list[Gemm], local: Local) -> Value:
@@ -60,7 +62,16 @@ def _inputs(gemms: list[Gemm], local: Local) -> Value:
     return sum((none + g.batch * g.m * g.k for g in gemms), none)
 
 
-def _seconds(moved: Value, kernels: int, local: Local) -> Value:
+def _kernels(gemms: list[Gemm], local: Local) -> Value | float:
+    """Kernels that scale one operand of each product, those of experts one by one unless the recipe
+    takes them together (Transformer Engine, cast.cpp, multi_tensor_quantize_impl)."""
+    how = local.recipe.quantisation
+    if how is None or how.together:
+        return len(gemms)
+    return sum((g.batch for g in gemms), 0.0)
+
+
+def _seconds(moved: Value, kernels: Value | float, local: Local) -> Value:
     accelerator = local.task.cluster.accelerator
     measured = accelerator.training.scaling_efficiency
     if measured is None:

@@ -62,6 +62,17 @@ def routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> V
     return activation_bytes(experts.expert, s.etp, routed) + biases
 
 
+def padded_bytes(hidden: int, s: Strategy, routed: Value) -> Value:
+    """Bytes moved each way to put rows of zeros between the tokens of experts and to take them out:
+    16 bits read and written, of inputs and of outputs. Kernels of DeepEP and HybridEP do it as they
+    hand tokens over.
+
+    Source: Megatron-Core d98e8a6, moe/experts.py, quantization_padding.
+    """
+    out: Value = 8 * routed * hidden * (s.expert_dispatch == Dispatch.ALLTOALL)
+    return out
+
+
 def reached(choices: int, places: Value) -> Value:
     """Places that some of `choices` even choices fall on, on average: n (1 - (1 - 1/n)^k)."""
     out: Value = places * (1 - (1 - 1 / places) ** choices)

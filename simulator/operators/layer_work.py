@@ -16,7 +16,7 @@ from ..workload.blocks import Block
 from ..workload.documents import mean_over_tokens
 from ..workload.model import Model
 from .attention_work import attention_gemms, causal_span
-from .feed_forward import expert_assignments, expert_gemms, mlp_gemms, permuted_bytes
+from .feed_forward import expert_assignments, expert_gemms, mlp_gemms, padded_bytes, permuted_bytes
 from .layer_bytes import layer_bytes
 from .rerun import rerun
 from .strategy import Strategy
@@ -53,9 +53,11 @@ def block_work(
         gemms += expert_gemms(block.experts, hidden, s, sequence)
     again = rerun(block, hidden, s, sequence, selective)
     permuted: Value | float = 0.0
+    padded: Value | float = 0.0
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
         permuted = permuted_bytes(block.experts, hidden, s, routed, fused_permutation)
+        padded = padded_bytes(hidden, s, routed)
     return Work(
         gemms=gemms,
         attention=AttentionWork(
@@ -73,6 +75,7 @@ def block_work(
         kernels=KERNELS_PER_BLOCK,
         wide=block.wide,
         permuted_bytes=permuted,
+        padded_bytes=padded,
         again=again.parts,
     )
 

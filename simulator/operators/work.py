@@ -64,6 +64,8 @@ class Work(NamedTuple):
     """Those of moved_bytes that are cross-entropy's."""
     permuted_bytes: Value | float = 0.0
     """Those of moved_bytes that tokens take on their way to experts: as many backward."""
+    padded_bytes: Value | float = 0.0
+    """Bytes moved each way, where operands are scaled, to pad what goes to experts."""
     again: Again = Again()
     """What else selective recompute runs again."""
     thin: Sequence[Gemm] = ()
@@ -82,6 +84,7 @@ def add(works: list[Work]) -> Work:
         wide=all(w.wide for w in works),
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
         permuted_bytes=sum((w.permuted_bytes for w in works), 0.0),
+        padded_bytes=sum((w.padded_bytes for w in works), 0.0),
     )
 
 

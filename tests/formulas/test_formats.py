@@ -20,6 +20,7 @@ from round_numbers import (
     TABLE,
     cluster,
     costs_of,
+    sparse,
     stack,
     task,
 )
@@ -80,6 +81,22 @@ def test_scaling_has_a_rate_of_its_own_where_it_was_measured():
         for where in (half, NARROW)
     )
     assert found - usual == pytest.approx(4 * 4 * 6 * (INPUTS + GRADIENTS) / 1e12)
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("fp8", 2 + 1 + 2 * 8), ("fp8-delayed", 5)])
+def test_what_goes_to_experts_is_scaled_one_by_one(name, kernels):
+    """Two products of attention, the router's, and two of each of 8 experts, by kernels of 1 us, in
+    both passes of four layers; a recipe whose scales are known before has one for all experts."""
+    slow = replace(ACCELERATOR, memory_bound=replace(ACCELERATOR.memory_bound, latency=1e-6))
+
+    def waits(precision):
+        machines = (cluster(1, accelerator=one) for one in (slow, ACCELERATOR))
+        each = (
+            costs_of(task(model=sparse(), cluster=m), f"precision={precision}") for m in machines
+        )
+        return np.subtract(*(costs.compute_seconds["memory_bound"] for costs in each))
+
+    assert waits(name) - waits("bf16") == pytest.approx(4 * 4 * 2 * kernels * 1e-6)
 
 
 @pytest.mark.parametrize(

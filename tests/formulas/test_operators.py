@@ -12,6 +12,7 @@ import pytest
 
 from plan3d.simulator.operators import attention_work, feed_forward, layer_work
 from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.plan.codes import Dispatch
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 
@@ -243,6 +244,17 @@ def test_biases_of_experts_are_added_in_fp32():
     for ops, again in ((("moe",), added), (("moe_act",), 0)):
         both = (work(block, s, selective=ops).selective_bytes for block in (biased, plain))
         assert np.subtract(*both) == again
+
+
+def test_what_goes_to_experts_is_padded_where_operands_are_scaled():
+    """2 bytes read and written of each of 4096 x 4096 inputs and outputs each way, 8 in all; not
+    where tokens are handed over in their order."""
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    block = Block(attention=attention(), experts=experts())
+    assert work(block, s).padded_bytes == 8 * 4096 * 4096
+    assert work(Block(attention=attention(), mlp=Mlp(ffn=1000, gated=True)), s).padded_bytes == 0
+    deep = strategy(tp=8, ep=8, etp=2, sequence_parallel=1, expert_dispatch=Dispatch.HIERARCHICAL)
+    assert work(block, deep).padded_bytes == 0
 
 
 def test_other_ways_to_put_tokens_in_order():

@@ -10,5 +10,5 @@ RECIPE = replace(
     name="fp8-delayed",
     source="Transformer Engine, DelayedScaling (Megatron-LM: fp8_recipe delayed): the cast reads a "
     "tensor once, since its scale is known before",
-    quantisation=Quantisation(moved=(2 + 1 + 1, 2 + 1), kept=1, copies=(2, 1)),
+    quantisation=Quantisation(moved=(2 + 1 + 1, 2 + 1), kept=1, copies=(2, 1), together=True),
 )

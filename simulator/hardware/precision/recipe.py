@@ -29,6 +29,8 @@ class Quantisation:
     copies: tuple[float, float]
     """Of the copies of a weight that live beside it through all micro-batches, on narrow and on
     wide accelerators."""
+    together: bool = False
+    """One kernel scales what goes to all experts of a rank, where others need one for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
