@@ -99,6 +99,17 @@ def test_what_goes_to_experts_is_scaled_one_by_one(name, kernels):
     assert waits(name) - waits("bf16") == pytest.approx(4 * 4 * 2 * kernels * 1e-6)
 
 
+def test_what_goes_to_experts_is_padded():
+    """Inputs, and gradients of outputs, of attention, router and the experts of 2048 tokens; those
+    are padded and unpadded in both passes, 8 bytes of 1024 each."""
+    found, plain = (costs_of(task(model=sparse()), f"precision={p}") for p in ("fp8", "bf16"))
+    inputs = 1024 * 3 * 1024 + 2048 * (1024 + 4096)
+    gradients = 1024 * (3072 + 1024 + 8) + 2048 * (4096 + 1024)
+    moved = 6 * (inputs + gradients) + 2 * 8 * 2048 * 1024
+    more = found.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert more == pytest.approx(4 * 4 * moved / 1e12)
+
+
 @pytest.mark.parametrize(
     ("name", "machine", "weight", "gathered"),
     [("fp8", NARROW, 2.0, 1), ("fp8", WIDE, 1.0, 1), ("mxfp8", WIDE, 2 * MX, 2)],
