@@ -19,6 +19,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.task import Task
 
@@ -36,8 +37,8 @@ from .stage_search import StageSearch, runs_of
 
 NAME = "dynamic-programming"
 SCHEDULES = ("1f1b", "gpipe")
-ROUGHLY = 1.05
-"""Step of a good plan over that of both pools' own best plans side by side."""
+NEAR = ("tp", "micro_batch", "zero", "recompute", "cp", "ep", "sequence_parallel")
+"""Fields whose values in good plans of one pool are tried first."""
 
 
 @dataclass
@@ -112,38 +113,45 @@ def search(
     choose: Mapping[str, Sequence[Any]] | None = None,
     deadline: Deadline = NEVER,
     progress: Progress | None = None,
+    like: Sequence[Plan] = (),
 ) -> PooledResult:
     """The best plan whose stages are in both pools, if it is faster than `alone`, and a bound.
 
-    Tasks differ in their clusters, whose GPUs are those of the pools. Raises InputError for axes
+    Tasks differ in their clusters, whose GPUs are those of the pools. Values of NEAR in the plans
+    `like` are searched first: a good plan rules out most of the others. Raises InputError for axes
     that the dynamic program does not have.
     """
     began = time.perf_counter()
-    _check_whole(tasks[0], choose or {})
-    together = 1 / (1 / alone[0] + 1 / alone[1]) if np.isfinite(alone).all() else np.inf
-    found, interrupted = PooledSearch(np.inf), False
+    chosen = dict(choose or {})
+    _check_whole(tasks[0], chosen)
+    first = PooledSearch(np.inf, min(alone), deadline, progress, limits=limits)
+    whole, interrupted = replace(first, closed=0.0), False
     try:
-        # A plan as fast as both pools together rules out most of what a slower one leaves open.
-        for known in (ROUGHLY * together, min(alone)):
-            found = PooledSearch(np.inf, known, deadline, progress, limits=limits)
-            found.add_all(pooled_pipelines(tasks, choose))
-            found.run()
-            if found.incumbent < known or not found.ended:
-                break
+        if like:
+            first.add_all(pooled_pipelines(tasks, chosen | _near(like)))
+            first.run()
+        whole = PooledSearch(np.inf, first.incumbent, deadline, progress, limits=limits)
+        whole.add_all(pooled_pipelines(tasks, chosen))
+        whole.run()
     except KeyboardInterrupt:
         interrupted = True
-    better = [one for one in found.best if one[0] < min(alone)]
-    best = min(better, key=lambda one: one[0], default=None)
+    best = min([*first.best, *whole.best], key=lambda one: one[0], default=None)
     return PooledResult(
         tasks=tasks,
         plan=best and _plan(tasks, *best),
         alone=alone,
-        bound=found.bound,
-        complete=found.proven and not interrupted,
+        bound=whole.bound,
+        complete=whole.proven and not interrupted,
         interrupted=interrupted,
-        stages_costed=found.stages,
+        stages_costed=first.stages + whole.stages,
         seconds_searching=time.perf_counter() - began,
     )
+
+
+def _near(like: Sequence[Plan]) -> dict[str, list[int]]:
+    """Values of NEAR in some plans."""
+    each = {name: np.concatenate([np.atleast_1d(getattr(p, name)) for p in like]) for name in NEAR}
+    return {name: np.unique(column).tolist() for name, column in each.items()}
 
 
 def pooled_pipelines(

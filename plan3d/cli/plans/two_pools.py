@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,14 @@ TAKEN = (
 )
 """Options that change the answer; others are refused."""
 BACKEND = "dynamic-programming"
+HINTS = 8
+"""Plans of each pool whose values are tried first."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Print the best plan that has stages in both pools."""
     _check(args)
-    from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+    from plan3d.search.find_plans import find_plans
     from plan3d.search.result.options import Deadline
     from plan3d.search.stage_dp.two_pools import search
 
@@ -38,12 +41,16 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     choose = task_arguments.choices_of(args)
     task = task_arguments.task_of(args)
     tasks = task, replace(task, cluster=_second(args.second_pool))
-    share = 1 - (DEFAULT_HEADROOM if args.memory_headroom is None else args.memory_headroom)
-    limits = [one.cluster.accelerator.memory * share for one in tasks]
-    bests = [find_plans(one, choose=choose, headroom=1 - share, top=1).best for one in tasks]
+    own = {"headroom": args.memory_headroom}
+    bests = [find_plans(one, choose=choose, top=1, **own).best for one in tasks]
     alone = [float("inf") if best is None else float(best.step_seconds) for best in bests]
+    whole = {**choose, "virtual_stages": ["1"]}
+    each = [find_plans(one, choose=whole, top=HINTS, **own).costs for one in tasks]
+    like = [costs.plans for costs in each if costs is not None]
+    limits = [_limit(one, args.memory_headroom, choose) for one in tasks]
     with ProgressBar(args.quiet, progress) as bar:
-        found = search(tasks, (limits[0], limits[1]), (alone[0], alone[1]), choose, deadline, bar)
+        both = (limits[0], limits[1]), (alone[0], alone[1])
+        found = search(tasks, *both, choose, deadline, bar, like)
     if args.json:
         print_json(_record(found))
     elif found.plan is None:
@@ -69,6 +76,18 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError("--second-pool needs --global-batch: the pools share it")
+
+
+def _limit(task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any]]) -> float:
+    """Bytes that a plan may use on a GPU of a pool."""
+    from plan3d.simulator.plan.values import code
+    from plan3d.simulator.rules.precision_rules import usual_precision
+    from plan3d.simulator.uncertainty.memory import sure_bytes
+
+    if headroom is not None:
+        return task.cluster.accelerator.memory * (1 - headroom)
+    asked = [code("precision", value) for value in choose.get("precision", ())]
+    return sure_bytes(task, asked or [usual_precision(task)])
 
 
 def _second(text: str) -> Cluster:

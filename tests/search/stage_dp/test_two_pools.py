@@ -122,6 +122,13 @@ def test_brute_force_agrees(share):
     assert found.plan.step_seconds == pytest.approx(brute_force(tasks, limits), rel=1e-9)
     for stage in found.plan.stages:
         assert stage.memory_bytes <= limits[stage.cluster == "h100-sxm"]
+    # Where plans were tried first, what they rule out is no better.
+    plain = [find_plans(one, choose={**FEW, "virtual_stages": ["1"]}, top=1) for one in tasks]
+    like = [one.costs.plans for one in plain if one.costs is not None]
+    hinted = search(tasks, limits, (np.inf, np.inf), FEW, like=like)
+    assert like
+    assert hinted.complete
+    assert hinted.plan.step_seconds == found.plan.step_seconds
 
 
 def test_the_faster_pool_has_more_layers_and_a_slow_plan_is_none():
