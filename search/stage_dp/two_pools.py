@@ -21,16 +21,17 @@ from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Framework, Task
 
 from ..result.options import NEVER, Deadline, Progress
 from ..space.axes import divisors
 from ..space.space import Space
 from ..stages.pipeline import Pipeline
 from ..stages.pipelines import pipelines
-from ..stages.stage_plans import Run
+from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
 from ..stages.stage_table import StageTable
+from .alike_pools import alike
 from .label_pass import Found
 from .pooled_pipeline import Limits, PooledPipeline
 from .stage_search import StageSearch, runs_of
@@ -87,6 +88,8 @@ class PooledPlan:
     shared: dict[str, int]
     """Fields that all stages have."""
     stages: tuple[PooledStage, ...]
+    plan: Plan | None
+    """The same as one plan; None where stages have unlike numbers of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +117,14 @@ def search(
     deadline: Deadline = NEVER,
     progress: Progress | None = None,
     like: Sequence[Plan] = (),
+    framework: Framework | None = None,
 ) -> PooledResult:
     """The best plan whose stages are in both pools, if it is faster than `alone`, and a bound.
 
     Tasks differ in their clusters, whose GPUs are those of the pools. Values of NEAR in the plans
-    `like` are searched first: a good plan rules out most of the others. Raises InputError for axes
-    that the dynamic program does not have.
+    `like` are searched first: a good plan rules out most of the others. With a `framework` stages
+    differ in their layers only, and all else is as its rules allow. Raises InputError for axes that
+    the dynamic program does not have.
     """
     began = time.perf_counter()
     chosen = dict(choose or {})
@@ -128,10 +133,10 @@ def search(
     whole, interrupted = replace(first, closed=0.0), False
     try:
         if like:
-            first.add_all(pooled_pipelines(tasks, chosen | _near(like)))
+            first.add_all(pooled_pipelines(tasks, chosen | _near(like), framework))
             first.run()
         whole = PooledSearch(np.inf, first.incumbent, deadline, progress, limits=limits)
-        whole.add_all(pooled_pipelines(tasks, chosen))
+        whole.add_all(pooled_pipelines(tasks, chosen, framework))
         whole.run()
     except KeyboardInterrupt:
         interrupted = True
@@ -155,15 +160,27 @@ def _near(like: Sequence[Plan]) -> dict[str, list[int]]:
 
 
 def pooled_pipelines(
-    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None = None
+    tasks: tuple[Task, Task],
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    framework: Framework | None = None,
 ) -> Iterator[PooledPipeline]:
-    """Every number of stages in each pool, every number of micro-batches and both orders."""
+    """Every number of stages in each pool, every number of micro-batches and both orders; with a
+    framework those that it launches."""
+    found = _pooled(tasks, choose, framework is not None)
+    yield from alike(found, framework) if framework else found
+
+
+def _pooled(
+    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None, equal: bool
+) -> Iterator[PooledPipeline]:
+    """The same; with stages of equally many GPUs in both pools, or any."""
     for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
-        if sum(counts) > tasks[0].model.layers:
+        each = [task.gpus // count for task, count in zip(tasks, counts, strict=True)]
+        if sum(counts) > tasks[0].model.layers or (equal and each[0] != each[1]):
             continue
         first, second = (
-            _by_shared(_alike(task, sum(counts), task.gpus // count), sum(counts), choose)
-            for task, count in zip(tasks, counts, strict=True)
+            _by_shared(_alike(task, sum(counts), gpus), sum(counts), choose)
+            for task, gpus in zip(tasks, each, strict=True)
         )
         for key in first.keys() & second.keys():
             own = first[key], second[key]
@@ -219,7 +236,10 @@ def _plan(tasks: tuple[Task, Task], step: float, table: StageTable, found: Found
                 memory_bytes=float(held),
             )
         )
+    equal = len({stage.gpus for stage in stages}) == 1
+    runs = [list(stage.runs) for stage in stages]
     return PooledPlan(
+        plan=plan_of(pipeline, runs) if equal else None,
         step_seconds=step,
         micro_batches=pipeline.micro_batches,
         shared=dict(pipeline.shared),

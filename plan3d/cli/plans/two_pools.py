@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, is_whole
-from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.base.units import GIB
 from plan3d.simulator.task import Task
 
 from ..arguments import task_arguments
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TAKEN = (
     *("verb", "words", "model", "cluster", "gpus", "nodes", "sequence", "software", "second_pool"),
     *("global_batch", "global_batch_tokens", "memory_headroom", "time_limit", "fix", "choose"),
-    *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend"),
+    *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend", "framework"),
 )
 """Options that change the answer; others are refused."""
 BACKEND = "dynamic-programming"
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     deadline = Deadline.after(args.time_limit)
     choose = task_arguments.choices_of(args)
     task = task_arguments.task_of(args)
-    tasks = task, replace(task, cluster=_second(args.second_pool))
+    tasks = task, replace(task, cluster=task_arguments.second_pool(args.second_pool))
     own = {"headroom": args.memory_headroom}
     bests = [find_plans(one, choose=choose, top=1, **own).best for one in tasks]
     alone = [float("inf") if best is None else float(best.step_seconds) for best in bests]
@@ -50,13 +50,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     limits = [_limit(one, args.memory_headroom, choose) for one in tasks]
     with ProgressBar(args.quiet, progress) as bar:
         both = (limits[0], limits[1]), (alone[0], alone[1])
-        found = search(tasks, *both, choose, deadline, bar, like)
+        plain = replace(tasks[0], framework=None), replace(tasks[1], framework=None)
+        found = search(plain, *both, choose, deadline, bar, like, task.framework)
     if args.json:
-        print_json(_record(found))
+        print_json(_record(found, args))
     elif found.plan is None:
         Screen(args.verbose).lines([_none(found)])
     else:
-        _print(Screen(args.verbose), found, found.plan)
+        _print(Screen(args.verbose), found, found.plan, args)
     if found.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED
@@ -74,6 +75,13 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(
             f"--second-pool is searched by {BACKEND}, not by the {args.backend} backend"
         )
+    from ...launch_files.pools import CONSECUTIVE
+
+    if args.framework not in (None, *CONSECUTIVE):
+        raise InputError(
+            f"--second-pool goes with no --framework {args.framework}: launch files for two kinds "
+            f"of GPUs are written for {', '.join(CONSECUTIVE)}"
+        )
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError("--second-pool needs --global-batch: the pools share it")
 
@@ -90,15 +98,6 @@ def _limit(task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any
     return sure_bytes(task, asked or [usual_precision(task)])
 
 
-def _second(text: str) -> Cluster:
-    name, colon, gpus = text.rpartition(":")
-    if not colon or not is_whole(gpus) or int(gpus) < 1:
-        raise InputError(
-            f"--second-pool {text[:60]!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64"
-        )
-    return Cluster.profile(name, gpus=int(gpus))
-
-
 def _pools(tasks: tuple[Task, Task]) -> str:
     return " and ".join(f"{task.gpus} x {task.cluster.name}" for task in tasks)
 
@@ -112,7 +111,36 @@ def _none(found: PooledResult) -> str:
     return f"no plan over both pools is faster than {_pools((best, best)).split(' and ')[0]} alone"
 
 
-def _print(screen: Screen, found: PooledResult, plan: PooledPlan) -> None:
+def _launch(
+    found: PooledResult, plan: PooledPlan, args: argparse.Namespace
+) -> tuple[list[str], str]:
+    """The words of the command that writes the plan's launch file, or why there is none."""
+    from ...launch_files import frameworks, pools
+    from ...launch_files.registry import exporter
+
+    task = found.tasks[0]
+    usual = frameworks.with_usual(task).framework
+    name = args.framework or (usual.name if usual else pools.CONSECUTIVE[0])
+    form = exporter(name).form()
+    sizes = sorted({stage.gpus for stage in plan.stages})
+    if plan.plan is None:
+        told = " and ".join(map(str, sizes))
+        return [], f"{form.title} has no stages of {told} GPUs in one plan"
+    first = plan.stages[0].cluster == task.cluster.name
+    both = found.tasks if first else found.tasks[::-1]
+    launched = plan.plan.take(0)
+    refused = pools.refusals(both, launched, form)
+    if refused:
+        return [], f"{form.title} cannot run it: {'; '.join(refused)}"
+    one, other = both
+    words = ["plan3d", "export", str(launched), "--to", name, "--model", args.model]
+    words += ["--cluster", one.cluster.name, "--gpus", str(one.gpus)]
+    words += ["--second-pool", f"{other.cluster.name}:{other.gpus}"]
+    words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
+    return words, ""
+
+
+def _print(screen: Screen, found: PooledResult, plan: PooledPlan, args: argparse.Namespace) -> None:
     alone = [
         f"{seconds:.4g} s on {task.gpus} x {task.cluster.name}"
         for task, seconds in zip(found.tasks, found.alone, strict=True)
@@ -127,11 +155,16 @@ def _print(screen: Screen, found: PooledResult, plan: PooledPlan) -> None:
             f"{plan.step_seconds:.4g} s a step on {_pools(found.tasks)} ({proof}); "
             f"{plan.micro_batches} micro-batches, {shared}",
             f"each pool alone: {', '.join(alone) or 'no plan fits'}",
-            "no launch file is written for two kinds of GPUs",
         ]
     )
     print()
     screen.table(_table(plan))
+    words, refused = _launch(found, plan, args)
+    if words:
+        screen.command(words, "launch")
+        return
+    other = "" if args.framework else "; --framework searches plans that one launches"
+    screen.lines([f"{refused}{other}"])
 
 
 def _table(plan: PooledPlan) -> Table:
@@ -148,12 +181,13 @@ def _table(plan: PooledPlan) -> Table:
     return Table(headers=headers, rows=tuple(rows), words=frozenset({1, 2}))
 
 
-def _record(found: PooledResult) -> dict[str, Any]:
+def _record(found: PooledResult, args: argparse.Namespace) -> dict[str, Any]:
     from plan3d.simulator.plan.values import spell
 
     from ..screen import views
 
     plan = found.plan
+    launch, refused = _launch(found, plan, args) if plan else ([], "")
     return {
         "plan3d": views.version(),
         "pools": [views.task_record(task) for task in found.tasks],
@@ -167,6 +201,9 @@ def _record(found: PooledResult) -> dict[str, Any]:
             "step_seconds": plan.step_seconds,
             "tokens_per_second": found.tasks[0].tokens / plan.step_seconds,
             "micro_batches": plan.micro_batches,
+            "text": str(plan.plan.take(0)) if plan.plan else None,
+            "launch": shlex.join(launch),
+            "not_launched": refused,
             "shared": {name: spell(name, value) for name, value in plan.shared.items()},
             "stages": [
                 {
