@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -48,16 +49,9 @@ def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
 def _launched(pipeline: Pipeline, mode: int, zero: int, framework: Framework) -> bool:
     """Whether the framework's rules allow stages of one strategy."""
     tp, dp, micro = (int(c[0]) for c in (pipeline.tp, pipeline.dp, pipeline.micro_batch))
-    stated = pipeline.stated.get(zero, zero)
-    plan = Plan(
-        **pipeline.shared,
-        tp=tp,
-        dp=dp,
-        pp=pipeline.pp,
-        micro_batch=micro,
-        zero=stated,
-        recompute=mode,
-    )
+    own = {"tp": tp, "dp": dp, "pp": pipeline.pp, "micro_batch": micro, "recompute": mode}
+    own["zero"] = pipeline.stated.get(zero, zero)
+    fields: dict[str, Any] = {**pipeline.shared, **own}
     task = pipeline.task
-    plan = resolve(plan, task.gpus)
+    plan = resolve(Plan(**fields), task.gpus)
     return all(bool(np.all(rule.ok(plan, task))) for rule in framework.rules)

@@ -137,6 +137,7 @@ def _launch(
     words += ["--cluster", one.cluster.name, "--gpus", str(one.gpus)]
     words += ["--second-pool", f"{other.cluster.name}:{other.gpus}"]
     words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
+    words += ["--software", args.software] if args.software else []
     return words, ""
 
 
@@ -147,7 +148,8 @@ def _print(screen: Screen, found: PooledResult, plan: PooledPlan, args: argparse
         if seconds < float("inf")
     ]
     gap = max(1 - found.bound / plan.step_seconds, 0.0)
-    proof = "proven best" if found.complete else f"at most {100 * gap:.1f} % from the best"
+    left = f"at most {100 * gap:.1f} % from the best" if found.bound else "not yet bounded"
+    proof = "proven best" if found.complete else left
     shared = f"cp={plan.shared['cp']} ep={plan.shared['ep']}"
     shared += f" sequence_parallel={plan.shared['sequence_parallel']}"
     screen.lines(
