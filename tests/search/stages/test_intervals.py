@@ -57,7 +57,7 @@ def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room
 
 
 @given(most=st.lists(st.integers(1, 4), min_size=2, max_size=4), layers=st.integers(4, 8))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_have(most, layers):
     most, p = np.array(most, float), len(most)
     found = Intervals.of(pipeline_of((0,) * layers, p), np.inf, np.inf).within(most, layers)
