@@ -19,8 +19,8 @@ from . import exporter
 from .exporter import Form
 from .registry import EXPORTERS
 
-CONSECUTIVE = ("megatron", "megatron-bridge", "torchtitan")
-"""Frameworks whose pipeline stages are the outermost dimension of ranks."""
+TAKES_LAYERS = ("megatron", "megatron-bridge", "torchtitan")
+"""Frameworks that are told the layers of every stage; others cut stages themselves."""
 Pools = tuple[Task, Task]
 """The task on the machines of the first stages, and on those of the last."""
 
@@ -30,9 +30,9 @@ def refusals(pools: Pools, plan: Plan, form: Form) -> list[str]:
     nodes = [task.cluster.gpus_per_node for task in pools]
     gpus = pools[0].gpus + pools[1].gpus
     stage = gpus // int(plan.pp)
-    known = [name for name in CONSECUTIVE if form in EXPORTERS[name].forms]
+    known = [name for name in TAKES_LAYERS if form in EXPORTERS[name].forms]
     checks = (
-        (bool(known), f"of {form.title} is not known which ranks a stage has (ranks-of-stages)"),
+        (bool(known), f"{form.title} cuts stages itself, as if all ranks were alike (own-stages)"),
         (
             nodes[0] == nodes[1],
             f"nodes of {nodes[0]} and of {nodes[1]} GPUs start unlike numbers of processes "

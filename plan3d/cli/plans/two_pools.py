@@ -75,12 +75,12 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(
             f"--second-pool is searched by {BACKEND}, not by the {args.backend} backend"
         )
-    from ...launch_files.pools import CONSECUTIVE
+    from ...launch_files.pools import TAKES_LAYERS
 
-    if args.framework not in (None, *CONSECUTIVE):
+    if args.framework not in (None, *TAKES_LAYERS):
         raise InputError(
-            f"--second-pool goes with no --framework {args.framework}: launch files for two kinds "
-            f"of GPUs are written for {', '.join(CONSECUTIVE)}"
+            f"--second-pool goes with no --framework {args.framework}, which cuts stages itself; "
+            f"nearest: {', '.join(TAKES_LAYERS)}"
         )
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError("--second-pool needs --global-batch: the pools share it")
@@ -120,7 +120,7 @@ def _launch(
 
     task = found.tasks[0]
     usual = frameworks.with_usual(task).framework
-    name = args.framework or (usual.name if usual else pools.CONSECUTIVE[0])
+    name = args.framework or (usual.name if usual else pools.TAKES_LAYERS[0])
     form = exporter(name).form()
     sizes = sorted({stage.gpus for stage in plan.stages})
     if plan.plan is None:

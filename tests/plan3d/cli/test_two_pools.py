@@ -61,7 +61,7 @@ EXPORT += [*BATCH, "--to"]
         (["megatron", "--gpus", "16", "--second-pool", "gb200:8", "tp=2 pp=3"], "nodes-alike"),
         (["megatron", "--gpus", "12", "--second-pool", "a100-80gb-sxm:12", "pp=2"], "whole-nodes"),
         (["megatron", "--gpus", "24", "--second-pool", "a100-80gb-sxm:8", "pp=2"], "stages-in-one"),
-        (["deepspeed", "--gpus", "8", "--second-pool", "a100-80gb-sxm:8", "pp=2"], "ranks-of-stag"),
+        (["deepspeed", "--gpus", "8", "--second-pool", "a100-80gb-sxm:8", "pp=2"], "own-stages"),
         (["megatron", "--gpus", "8", "--second-pool", "v100-32gb-sxm:8", "pp=2"], "no bf16"),
         (
             [

@@ -173,7 +173,7 @@ def test_a_recipe_from_outside_is_one_record() -> None:
     assert told["seconds"][0] == told["seconds"][1]
     assert told["found"] == "fp8-lean"
     assert "precision=fp8-loan is not modelled; did you mean fp8-lean" in told["refused"]
-    assert told["beyond"] == "precision=12 must be at most 12"
+    assert told["beyond"] == "precision=13 must be at most 12"
 
 
 def test_formats_differ_from_bf16_in_what_they_say() -> None:
