@@ -6,6 +6,7 @@ Rows whose printed figure does not follow from its own formula reproduce the for
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plan3d.cli.main import main
 from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import operator_graph
 from plan3d.search.layer_ilp.block_partition import chain_of_products
@@ -732,19 +734,65 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
     assert 0.10 < megatron / megascale - 1 < 0.13
 
 
-def test_every_row_has_a_command_in_the_docs() -> None:
-    """A row of a table in docs/textbook.md, or a place in its text."""
-    page = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
-    *_, by_row = page.partition("## The lectures, row by row")
-    named = {
-        row
-        for cell in re.findall(r"^\| ([^|]+) \| `plan3d", by_row, re.M)
-        for row in cell.split(", ")
-    }
-    by_command = {*(f"M{i}" for i in range(1, 11)), *(f"T{i}" for i in range(1, 17))}
-    by_command |= {f"D{i}" for i in range(1, 13)}
-    assert named == by_command - {"D5", "D6"}
-    assert all(row in by_row for row in ("D5", "D6", "S1", "S2"))
+SHOWN = {
+    # Row of the ledger: what the command of its row in docs/textbook.md prints, in this order.
+    "M1": r"12 l h\^2 \+ 2 v h +(175\.2|64\.95) B",
+    "M2": r"16 N +2601\.8 GiB",
+    "M3": r"12 N +1951\.4 GiB",
+    "M4": r"4 b l \(2 s\^2 a \+ 14 s h\)",
+    "M5": r"weights +650\.45.*gradients +650\.45.*optimizer +1300\.91",
+    "M6": r"activations, b = 1 .* 414\.0 GiB",
+    "M7": r"a GPU, data parallel +2 \(4 N \+ \(b/n\) values\)",
+    "M8": r"a GPU, model parallel +16 N / n +2\.5 GiB +2\.5 GiB",
+    "M9": r"1\.517 B.*hidden +2048.*heads +24.*head_dim +128",
+    "M10": r"layers +80.*hidden +8192.*heads +64.*batch_tokens +4000000",
+    "T1": r"training +8 T N / \(n F U\)",
+    "T2": r"utilisation +8 T N / \(n F t\) +43\.4 %",
+    "T3": r"utilisation +6 T N / \(n F t\) +47\.3 %",
+    "T4": r"22 published runs are off by",
+    "T5": r"bubble 7[34]\.\d %, compute 2[45]\.\d %",
+    "T6": r"compute 81\.9 %, bubble 15\.3 %",
+    "T7": r"bubble +\S+ +13\.7.*imbalance +\S+ +8\.5",
+    "T8": r"128 operations,.*sends and waits 0\.00",
+    "T9": r"tensor_comm(?!.*bubble)",
+    "T10": r"rows, columns, columns at 3 ring.*rows, rows, columns +6 ",
+    "T11": r"8 +\S+ +\S+ +\S+ +10[23]\.\d ",
+    "T12": r"forward 6\.\d+ s, backward 12\.\d+ s",
+    "T13": r"bubble \+11\.\d s.*tensor-parallel communication -20\.9 s",
+    "T14": r"5[34]\.\d % MFU.*lost: kernels below peak",
+    "T15": r"expected: 21 days, \$5M",
+    "T16": r"for 134\.8 B tokens",
+    "D1": r"a rank sends 5\.7 GiB in 1 messages.*(receiving 90\.4 GiB|16 updates old)",
+    "D2": r"a rank sends 10\.6 GiB in 30 messages",
+    "D3": r"(\d+) +(\d\.\d+) .*100\.0 .*1024 +\2 .* 100\.0 ",
+    "D4": r"data_comm +0\.278",
+    "D5": r" 10\.[42] .* 5\.[61] .* (3\.2|2\.6) .* 1\.[93] ",
+    "D6": r"43\.4 % faster",
+    "D7": r"every 8 steps: a rank sends 1\.4 GiB",
+    "D8": r"a rank sends 0\.4 GiB.*delta = 0\.0199, 2 rounds",
+    "D9": r"1,563,500 iterations \(noise 1,562,500, disagreement 0, descent 1,000\)",
+    "D10": r"bucket_parameters=25000000: .* the most of 3",
+    "D11": r"0 +0\.2357 .* 32\.5 .*3 +0\.204 .* 6\.8 ",
+    "D12": r"25 GB/s: .* the most of 3 points.*inter_node_bandwidth=3 GB/s",
+    "S1": r"39\d\.\d of 989 TFLOP/s a GPU",
+    "S2": r"51\.9 % MFU",
+}
+PAGE = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\| ([^|]+) \| `plan3d ([^`]+)`", PAGE.partition("row by row")[2], re.M)
+
+
+@pytest.mark.parametrize(("rows", "command"), COMMANDS, ids=[rows for rows, _ in COMMANDS])
+def test_the_command_of_a_row_shows_it(
+    rows: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(command)) == 0
+    printed = " ".join(capsys.readouterr().out.split("\n"))
+    for row in rows.split(", "):
+        assert re.search(SHOWN[row], printed), SHOWN[row]
+
+
+def test_every_row_has_a_command() -> None:
+    assert {row for rows, _ in COMMANDS for row in rows.split(", ")} == set(SHOWN)
 
 
 def test_the_ladder_of_overlaps_of_megascale() -> None:

@@ -18,6 +18,7 @@ from ..result.options import Deadline
 from ..stages.candidates import Candidates, candidates
 from ..stages.ideal_ranks import even_cut, whole_model
 from ..stages.intervals import Intervals
+from ..stages.most_layers import can_hold_all, most_layers
 from ..stages.pipeline import LeastSeconds, Pipeline
 from ..stages.stage_table import Entries, Places, StageTable
 
@@ -66,12 +67,22 @@ class PooledPipeline(Pipeline):
 
     def table(self, limits: Limits, longest: float, deadline: Deadline) -> StageTable | None:
         """What every stage may be; None where some stage has nothing. Raises TimeIsUp."""
-        parts, places = [], []
+        parts, places, first = [], [], self.counts[0]
+        own = slice(0, first), slice(first, self.pp)
+        most = np.concatenate(
+            [
+                most_layers(pool, longest, limit)[stages]
+                for pool, limit, stages in zip(self.pools, limits, own, strict=True)
+            ]
+        )
+        if not can_hold_all(self, most):
+            return None
         seconds = np.minimum(*(pool.layers.fastest.min(axis=0) for pool in self.pools))
         held = [pool.least_held.min(axis=0) for pool in self.pools]
         share = np.minimum(held[0] / limits[0], held[1] / limits[1])
-        for pool, limit in zip(self.pools, limits, strict=True):
+        for pool, limit, stages in zip(self.pools, limits, own, strict=True):
             found = Intervals.of(pool, longest, limit, (seconds, share * limit))
+            found = found.within(most, self.task.model.layers, stages)
             if not found.start.size:
                 return None
             table = candidates(pool, limit, longest, found, deadline)

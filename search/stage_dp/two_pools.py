@@ -19,25 +19,27 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Framework, Task
 
 from ..result.options import NEVER, Deadline, Progress
 from ..space.axes import divisors
 from ..space.space import Space
 from ..stages.pipeline import Pipeline
 from ..stages.pipelines import pipelines
-from ..stages.stage_plans import Run
+from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
 from ..stages.stage_table import StageTable
+from .alike_pools import alike
 from .label_pass import Found
 from .pooled_pipeline import Limits, PooledPipeline
 from .stage_search import StageSearch, runs_of
 
 NAME = "dynamic-programming"
 SCHEDULES = ("1f1b", "gpipe")
-ROUGHLY = 1.05
-"""Step of a good plan over that of both pools' own best plans side by side."""
+NEAR = ("tp", "micro_batch", "zero", "recompute", "cp", "ep", "sequence_parallel")
+"""Fields whose values in good plans of one pool are tried first."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class PooledPlan:
     shared: dict[str, int]
     """Fields that all stages have."""
     stages: tuple[PooledStage, ...]
+    plan: Plan | None
+    """The same as one plan; None where stages have unlike numbers of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,50 +116,71 @@ def search(
     choose: Mapping[str, Sequence[Any]] | None = None,
     deadline: Deadline = NEVER,
     progress: Progress | None = None,
+    like: Sequence[Plan] = (),
+    framework: Framework | None = None,
 ) -> PooledResult:
     """The best plan whose stages are in both pools, if it is faster than `alone`, and a bound.
 
-    Tasks differ in their clusters, whose GPUs are those of the pools. Raises InputError for axes
-    that the dynamic program does not have.
+    Tasks differ in their clusters, whose GPUs are those of the pools. Values of NEAR in the plans
+    `like` are searched first: a good plan rules out most of the others. With a `framework` stages
+    differ in their layers only, and all else is as its rules allow. Raises InputError for axes that
+    the dynamic program does not have.
     """
     began = time.perf_counter()
-    _check_whole(tasks[0], choose or {})
-    together = 1 / (1 / alone[0] + 1 / alone[1]) if np.isfinite(alone).all() else np.inf
-    found, interrupted = PooledSearch(np.inf), False
+    chosen = dict(choose or {})
+    _check_whole(tasks[0], chosen)
+    first = PooledSearch(np.inf, min(alone), deadline, progress, limits=limits)
+    whole, interrupted = replace(first, closed=0.0), False
     try:
-        # A plan as fast as both pools together rules out most of what a slower one leaves open.
-        for known in (ROUGHLY * together, min(alone)):
-            found = PooledSearch(np.inf, known, deadline, progress, limits=limits)
-            found.add_all(pooled_pipelines(tasks, choose))
-            found.run()
-            if found.incumbent < known or not found.ended:
-                break
+        if like:
+            first.add_all(pooled_pipelines(tasks, chosen | _near(like), framework))
+            first.run()
+        whole = PooledSearch(np.inf, first.incumbent, deadline, progress, limits=limits)
+        whole.add_all(pooled_pipelines(tasks, chosen, framework))
+        whole.run()
     except KeyboardInterrupt:
         interrupted = True
-    better = [one for one in found.best if one[0] < min(alone)]
-    best = min(better, key=lambda one: one[0], default=None)
+    best = min([*first.best, *whole.best], key=lambda one: one[0], default=None)
     return PooledResult(
         tasks=tasks,
         plan=best and _plan(tasks, *best),
         alone=alone,
-        bound=found.bound,
-        complete=found.proven and not interrupted,
+        bound=whole.bound,
+        complete=whole.proven and not interrupted,
         interrupted=interrupted,
-        stages_costed=found.stages,
+        stages_costed=first.stages + whole.stages,
         seconds_searching=time.perf_counter() - began,
     )
 
 
+def _near(like: Sequence[Plan]) -> dict[str, list[int]]:
+    """Values of NEAR in some plans."""
+    each = {name: np.concatenate([np.atleast_1d(getattr(p, name)) for p in like]) for name in NEAR}
+    return {name: np.unique(column).tolist() for name, column in each.items()}
+
+
 def pooled_pipelines(
-    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None = None
+    tasks: tuple[Task, Task],
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    framework: Framework | None = None,
 ) -> Iterator[PooledPipeline]:
-    """Every number of stages in each pool, every number of micro-batches and both orders."""
+    """Every number of stages in each pool, every number of micro-batches and both orders; with a
+    framework those that it launches."""
+    found = _pooled(tasks, choose, framework is not None)
+    yield from alike(found, framework) if framework else found
+
+
+def _pooled(
+    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None, equal: bool
+) -> Iterator[PooledPipeline]:
+    """The same; with stages of equally many GPUs in both pools, or any."""
     for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
-        if sum(counts) > tasks[0].model.layers:
+        each = [task.gpus // count for task, count in zip(tasks, counts, strict=True)]
+        if sum(counts) > tasks[0].model.layers or (equal and each[0] != each[1]):
             continue
         first, second = (
-            _by_shared(_alike(task, sum(counts), task.gpus // count), sum(counts), choose)
-            for task, count in zip(tasks, counts, strict=True)
+            _by_shared(_alike(task, sum(counts), gpus), sum(counts), choose)
+            for task, gpus in zip(tasks, each, strict=True)
         )
         for key in first.keys() & second.keys():
             own = first[key], second[key]
@@ -211,7 +236,10 @@ def _plan(tasks: tuple[Task, Task], step: float, table: StageTable, found: Found
                 memory_bytes=float(held),
             )
         )
+    equal = len({stage.gpus for stage in stages}) == 1
+    runs = [list(stage.runs) for stage in stages]
     return PooledPlan(
+        plan=plan_of(pipeline, runs) if equal else None,
         step_seconds=step,
         micro_batches=pipeline.micro_batches,
         shared=dict(pipeline.shared),

@@ -60,6 +60,22 @@ class Intervals:
         start, end, first, last = (column[ok] for column in (start, end, first, last))
         return cls(start, end, _classes(order, start, end), first, last)
 
+    def within(self, most: Value, layers: int, stages: slice = slice(None)) -> Intervals:
+        """Those that some of these stages may hold, where stages have `most` layers at most [stage]
+        and all `layers` have a place."""
+        before = np.append(0.0, np.cumsum(most))
+        left = layers - before[-1] + before
+        of_stages = np.arange(most.size)[stages]
+        first, last = np.maximum(self.first, of_stages[0]), np.minimum(self.last, of_stages[-1])
+        # Stage i starts between left[i] and before[i], and ends between the next of both.
+        for shift, place in ((0, self.start), (1, self.end)):
+            first = np.maximum(first, np.searchsorted(before[shift:], place))
+            last = np.minimum(last, np.searchsorted(left[shift:], place, side="right") - 1)
+        held, own = self.end - self.start, most[stages]
+        ok = (first <= last) & (held <= own.max()) & (held >= layers - before[-1] + own.min())
+        kind = np.unique(self.kind[ok], return_inverse=True)[1]
+        return Intervals(self.start[ok], self.end[ok], kind, first[ok], last[ok])
+
     @cached_property
     def example(self) -> Column:
         """An interval of each class [class]."""

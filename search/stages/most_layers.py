@@ -26,9 +26,8 @@ FOREVER = 1e30
 """Seconds that stand for no limit."""
 
 
-def can_hold_all(pipeline: Pipeline, longest: float, limit: float) -> bool:
-    """Whether stages of `longest` seconds and `limit` bytes may hold all layers together."""
-    most = most_layers(pipeline, longest, limit)
+def can_hold_all(pipeline: Pipeline, most: Value) -> bool:
+    """Whether stages of `most` layers [stage] hold all layers together, and one in each chunk."""
     enough = most.sum() >= pipeline.task.model.layers
     return bool(enough and (most >= pipeline.chunks).all())
 

@@ -18,7 +18,7 @@ from ..result.options import Deadline
 from .candidates import Candidates, candidates, excess
 from .dominance import codes, ragged, undominated
 from .intervals import Intervals
-from .most_layers import can_hold_all
+from .most_layers import can_hold_all, most_layers
 from .pipeline import Pipeline
 
 
@@ -75,9 +75,11 @@ class StageTable:
     ) -> StageTable | None:
         """The table of a pipeline whose stages need at most `limit` bytes and `longest` seconds;
         None when none does. Raises TimeIsUp."""
-        if not can_hold_all(pipeline, longest, limit):
+        most = most_layers(pipeline, longest, limit)
+        if not can_hold_all(pipeline, most):
             return None
-        found = Intervals.of(pipeline, longest, limit)
+        layers = pipeline.task.model.layers
+        found = Intervals.of(pipeline, longest, limit).within(most, layers)
         if not found.start.size:
             return None
         table = candidates(pipeline, limit, longest, found, deadline)

@@ -87,8 +87,8 @@ class Software:
     """Seconds that the host keeps a forward pass of experts waiting: it copies the number of tokens
     of each expert from the GPU, waits for it, and only then launches what follows."""
     slice_seconds: float
-    """Seconds of the host per layer and data-parallel rank where ZeRO 1 and 2 gather lists of
-    slices: every rank's slice of every tensor is viewed and copied on its own, by Python."""
+    """Seconds of the host per layer and data-parallel rank where ZeRO gathers lists of slices, and
+    ZeRO 3 reduces such: every rank's slice of every tensor is viewed and copied on its own."""
     context_parallel: bool
     """The stack can split a sequence over ranks (cp > 1)."""
     expert_exchange: bool

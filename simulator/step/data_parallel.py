@@ -49,6 +49,7 @@ def zero_in_pipeline(zero: Column, pp: Column) -> Column:
 
 WHOLE, BUCKETS, UNITS = 0, 1, 2
 """How gradients and weights are cut into collectives: once, by bucket, by layer."""
+_BY_LAYER = np.array([0.0, 0.0, 1.0])[:, None, None]
 
 
 class Synchronisation(NamedTuple):
@@ -100,7 +101,8 @@ def synchronisation(
         every = pieces[UNITS] * collectives.all_gather(layer, weights.data_group, task.cluster)
         gather = gather + np.stack([np.zeros_like(every), np.zeros_like(every), every])
     if task.software.slice_seconds and max(zeros) > 0:
-        gather = gather + _slices(task, weights)
+        sliced = _slices(task, weights)
+        gather, scatter = gather + sliced, scatter + sliced * _BY_LAYER
     return Synchronisation(reduce, scatter, gather, pieces)
 
 
@@ -113,11 +115,10 @@ def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
 
 
 def _slices(task: Task, weights: Weights) -> Value:
-    """Host seconds to take gathered weights apart, rank by rank [cut, ..]; none where ZeRO 3
-    gathers a layer at a time."""
+    """Host seconds to take gathered weights apart, rank by rank; to put gradients together so takes
+    as long, where ZeRO 3 reduces those of a layer at a time."""
     ranks = weights.data_group.ranks
-    host = np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
-    return np.stack([host, host, np.zeros_like(host)])
+    return np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
 
 
 def hybrid(weights: Weights, shard: int) -> Weights:

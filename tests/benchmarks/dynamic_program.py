@@ -29,7 +29,6 @@ from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-HEADROOM = 0.1
 WIDE_VOCABULARY = 256_000
 
 
@@ -61,7 +60,7 @@ def searches() -> list[Task]:
 def proof(question: Task) -> None:
     """One row: the best plan of the set, with its proof, and how much work that was."""
     began = time.process_time()
-    result = find_plans(question, backend="dynamic-programming", headroom=HEADROOM)
+    result = find_plans(question, backend="dynamic-programming")
     seconds = time.process_time() - began
     compared = result.compared
     assert compared is not None
@@ -80,13 +79,11 @@ def work(question: Task, limit: float, choose: dict[str, list[int]] | None = Non
 
 def unequal(question: Task, stages: int) -> None:
     """One row: stages of unequal numbers of GPUs, without context parallelism."""
-    uniform = find_plans(question, choose={"virtual_stages": [1]}, headroom=HEADROOM).best
+    uniform = find_plans(question, choose={"virtual_stages": [1]}).best
     assert uniform is not None
     began = time.process_time()
     choose = {"pp": [stages], "cp": [1], "sequence_parallel": [1], "virtual_stages": [1]}
-    result = find_plans(
-        question, backend="dynamic-programming", choose=choose, headroom=HEADROOM, top=1
-    )
+    result = find_plans(question, backend="dynamic-programming", choose=choose, top=1)
     seconds = time.process_time() - began
     about = f"{name(question)}, pp={stages}, stages of unequal size, cp=1"
     row(about, uniform.step_seconds, result, seconds, work(question, result.limit, choose))
@@ -131,14 +128,12 @@ def events(vocabulary: int, gpus: int, pp: int, batch: int) -> None:
             "first_stage_layers": ends,
             "last_stage_layers": ends,
         },
-        headroom=HEADROOM,
         top=30,
     )
     result = find_plans(
         question,
         backend="dynamic-programming",
         choose={"pp": [pp], "virtual_stages": [1]},
-        headroom=HEADROOM,
     )
     best, other = shortest(result), shortest(uniform)
     gain = other[0] / best[0] - 1

@@ -85,14 +85,17 @@ def test_hybrid_sharding_scatters_inside_and_adds_shards_up_beyond():
     assert found.all_gather[0, 0, 0] == pytest.approx(gather(5e6, 4))
 
 
-def test_slices_are_taken_apart_rank_by_rank_unless_layer_by_layer():
-    """nanotron: 80 us for each of five layers and four ranks; ZeRO 3 gathers whole layers."""
+def test_slices_are_taken_apart_rank_by_rank():
+    """nanotron: 80 us for each of five layers and four ranks; gradients of a layer at a time are
+    put together in as long."""
     plain, slow = (
         parts_of("dp=4 ep=2", task(4, model=sparse(), software=stack(slice_seconds=s)))
         for s in (0.0, 80e-6)
     )
     more = (slow.all_gather - plain.all_gather).ravel()
-    assert more == pytest.approx([5 * 4 * 80e-6, 5 * 4 * 80e-6, 0], abs=1e-15)
+    assert more == pytest.approx([5 * 4 * 80e-6] * 3, abs=1e-15)
+    more = (slow.reduce_scatter - plain.reduce_scatter).ravel()
+    assert more == pytest.approx([0, 0, 5 * 4 * 80e-6], abs=1e-15)
 
 
 # Whole plans

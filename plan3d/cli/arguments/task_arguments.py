@@ -10,6 +10,7 @@ from typing import Any
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from plan3d.simulator.task import Task
@@ -63,6 +64,16 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         network=args.network,
         power_limit=args.power_limit,
     )
+
+
+def second_pool(text: str) -> Cluster:
+    """The cluster of --second-pool, CLUSTER:GPUS."""
+    name, _, gpus = text.rpartition(":")
+    if not name or not is_whole(gpus) or int(gpus) < 1:
+        raise InputError(
+            f"--second-pool {text[:60]!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64"
+        )
+    return Cluster.profile(name, gpus=int(gpus))
 
 
 def asks_for_gpus(args: argparse.Namespace) -> bool:

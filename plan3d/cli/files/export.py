@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
@@ -39,8 +40,23 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     task = plan_arguments.task_of_saved(args, saved)
     plan = plan_arguments.completed(saved, args)
     plan = plan_arguments.replaced(plan, plan_arguments.fields_of(getattr(args, "with"), "--with"))
-    deliver(args, record(task, plan, args.to, form, written(task, plan, form)), form)
+    if args.second_pool is not None:
+        out = _of_two_pools(args, task, plan, form)
+    else:
+        out = record(task, plan, args.to, form, written(task, plan, form))
+    deliver(args, out, form)
     return 0
+
+
+def _of_two_pools(args: argparse.Namespace, task: Task, plan: Plan, form: Form) -> dict[str, Any]:
+    """The JSON object of an export for two kinds of machines, the second with the last stages."""
+    from ...launch_files import pools
+    from ..arguments import task_arguments
+
+    both = task, replace(task, cluster=task_arguments.second_pool(args.second_pool))
+    text = pools.written(both, plan, form)
+    out = record(pools.whole(both), plan, args.to, form, text)
+    return {**out, "pools": [f"{one.cluster.name}:{one.gpus}" for one in both]}
 
 
 def form_of(name: str | None, version: str | None) -> Form:

@@ -87,9 +87,9 @@ OPTIONS = (
     Option(
         flag="--second-pool",
         value="C:N",
-        verbs=SEARCH,
+        verbs=(*SEARCH, "export"),
         help="N GPUs of another cluster, such as a100-80gb-sxm:64: stages in either, by a dynamic "
-        "program",
+        "program; of an export those of the last stages",
     ),
     Option(
         flag="--space",

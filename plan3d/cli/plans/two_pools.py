@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, is_whole
-from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.base.units import GIB
 from plan3d.simulator.task import Task
 
 from ..arguments import task_arguments
@@ -21,35 +22,42 @@ if TYPE_CHECKING:
 TAKEN = (
     *("verb", "words", "model", "cluster", "gpus", "nodes", "sequence", "software", "second_pool"),
     *("global_batch", "global_batch_tokens", "memory_headroom", "time_limit", "fix", "choose"),
-    *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend"),
+    *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend", "framework"),
 )
 """Options that change the answer; others are refused."""
 BACKEND = "dynamic-programming"
+HINTS = 8
+"""Plans of each pool whose values are tried first."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Print the best plan that has stages in both pools."""
     _check(args)
-    from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+    from plan3d.search.find_plans import find_plans
     from plan3d.search.result.options import Deadline
     from plan3d.search.stage_dp.two_pools import search
 
     deadline = Deadline.after(args.time_limit)
     choose = task_arguments.choices_of(args)
     task = task_arguments.task_of(args)
-    tasks = task, replace(task, cluster=_second(args.second_pool))
-    share = 1 - (DEFAULT_HEADROOM if args.memory_headroom is None else args.memory_headroom)
-    limits = [one.cluster.accelerator.memory * share for one in tasks]
-    bests = [find_plans(one, choose=choose, headroom=1 - share, top=1).best for one in tasks]
+    tasks = task, replace(task, cluster=task_arguments.second_pool(args.second_pool))
+    own = {"headroom": args.memory_headroom}
+    bests = [find_plans(one, choose=choose, top=1, **own).best for one in tasks]
     alone = [float("inf") if best is None else float(best.step_seconds) for best in bests]
+    whole = {**choose, "virtual_stages": ["1"]}
+    each = [find_plans(one, choose=whole, top=HINTS, **own).costs for one in tasks]
+    like = [costs.plans for costs in each if costs is not None]
+    limits = [_limit(one, args.memory_headroom, choose) for one in tasks]
     with ProgressBar(args.quiet, progress) as bar:
-        found = search(tasks, (limits[0], limits[1]), (alone[0], alone[1]), choose, deadline, bar)
+        both = (limits[0], limits[1]), (alone[0], alone[1])
+        plain = replace(tasks[0], framework=None), replace(tasks[1], framework=None)
+        found = search(plain, *both, choose, deadline, bar, like, task.framework)
     if args.json:
-        print_json(_record(found))
+        print_json(_record(found, args))
     elif found.plan is None:
         Screen(args.verbose).lines([_none(found)])
     else:
-        _print(Screen(args.verbose), found, found.plan)
+        _print(Screen(args.verbose), found, found.plan, args)
     if found.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED
@@ -67,17 +75,27 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(
             f"--second-pool is searched by {BACKEND}, not by the {args.backend} backend"
         )
+    from ...launch_files.pools import TAKES_LAYERS
+
+    if args.framework not in (None, *TAKES_LAYERS):
+        raise InputError(
+            f"--second-pool goes with no --framework {args.framework}, which cuts stages itself; "
+            f"nearest: {', '.join(TAKES_LAYERS)}"
+        )
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError("--second-pool needs --global-batch: the pools share it")
 
 
-def _second(text: str) -> Cluster:
-    name, colon, gpus = text.rpartition(":")
-    if not colon or not is_whole(gpus) or int(gpus) < 1:
-        raise InputError(
-            f"--second-pool {text[:60]!r} must be CLUSTER:GPUS, such as a100-80gb-sxm:64"
-        )
-    return Cluster.profile(name, gpus=int(gpus))
+def _limit(task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any]]) -> float:
+    """Bytes that a plan may use on a GPU of a pool."""
+    from plan3d.simulator.plan.values import code
+    from plan3d.simulator.rules.precision_rules import usual_precision
+    from plan3d.simulator.uncertainty.memory import sure_bytes
+
+    if headroom is not None:
+        return task.cluster.accelerator.memory * (1 - headroom)
+    asked = [code("precision", value) for value in choose.get("precision", ())]
+    return sure_bytes(task, asked or [usual_precision(task)])
 
 
 def _pools(tasks: tuple[Task, Task]) -> str:
@@ -93,14 +111,45 @@ def _none(found: PooledResult) -> str:
     return f"no plan over both pools is faster than {_pools((best, best)).split(' and ')[0]} alone"
 
 
-def _print(screen: Screen, found: PooledResult, plan: PooledPlan) -> None:
+def _launch(
+    found: PooledResult, plan: PooledPlan, args: argparse.Namespace
+) -> tuple[list[str], str]:
+    """The words of the command that writes the plan's launch file, or why there is none."""
+    from ...launch_files import frameworks, pools
+    from ...launch_files.registry import exporter
+
+    task = found.tasks[0]
+    usual = frameworks.with_usual(task).framework
+    name = args.framework or (usual.name if usual else pools.TAKES_LAYERS[0])
+    form = exporter(name).form()
+    sizes = sorted({stage.gpus for stage in plan.stages})
+    if plan.plan is None:
+        told = " and ".join(map(str, sizes))
+        return [], f"{form.title} has no stages of {told} GPUs in one plan"
+    first = plan.stages[0].cluster == task.cluster.name
+    both = found.tasks if first else found.tasks[::-1]
+    launched = plan.plan.take(0)
+    refused = pools.refusals(both, launched, form)
+    if refused:
+        return [], f"{form.title} cannot run it: {'; '.join(refused)}"
+    one, other = both
+    words = ["plan3d", "export", str(launched), "--to", name, "--model", args.model]
+    words += ["--cluster", one.cluster.name, "--gpus", str(one.gpus)]
+    words += ["--second-pool", f"{other.cluster.name}:{other.gpus}"]
+    words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
+    words += ["--software", args.software] if args.software else []
+    return words, ""
+
+
+def _print(screen: Screen, found: PooledResult, plan: PooledPlan, args: argparse.Namespace) -> None:
     alone = [
         f"{seconds:.4g} s on {task.gpus} x {task.cluster.name}"
         for task, seconds in zip(found.tasks, found.alone, strict=True)
         if seconds < float("inf")
     ]
     gap = max(1 - found.bound / plan.step_seconds, 0.0)
-    proof = "proven best" if found.complete else f"at most {100 * gap:.1f} % from the best"
+    left = f"at most {100 * gap:.1f} % from the best" if found.bound else "not yet bounded"
+    proof = "proven best" if found.complete else left
     shared = f"cp={plan.shared['cp']} ep={plan.shared['ep']}"
     shared += f" sequence_parallel={plan.shared['sequence_parallel']}"
     screen.lines(
@@ -108,11 +157,16 @@ def _print(screen: Screen, found: PooledResult, plan: PooledPlan) -> None:
             f"{plan.step_seconds:.4g} s a step on {_pools(found.tasks)} ({proof}); "
             f"{plan.micro_batches} micro-batches, {shared}",
             f"each pool alone: {', '.join(alone) or 'no plan fits'}",
-            "no launch file is written for two kinds of GPUs",
         ]
     )
     print()
     screen.table(_table(plan))
+    words, refused = _launch(found, plan, args)
+    if words:
+        screen.command(words, "launch")
+        return
+    other = "" if args.framework else "; --framework searches plans that one launches"
+    screen.lines([f"{refused}{other}"])
 
 
 def _table(plan: PooledPlan) -> Table:
@@ -129,12 +183,13 @@ def _table(plan: PooledPlan) -> Table:
     return Table(headers=headers, rows=tuple(rows), words=frozenset({1, 2}))
 
 
-def _record(found: PooledResult) -> dict[str, Any]:
+def _record(found: PooledResult, args: argparse.Namespace) -> dict[str, Any]:
     from plan3d.simulator.plan.values import spell
 
     from ..screen import views
 
     plan = found.plan
+    launch, refused = _launch(found, plan, args) if plan else ([], "")
     return {
         "plan3d": views.version(),
         "pools": [views.task_record(task) for task in found.tasks],
@@ -148,6 +203,9 @@ def _record(found: PooledResult) -> dict[str, Any]:
             "step_seconds": plan.step_seconds,
             "tokens_per_second": found.tasks[0].tokens / plan.step_seconds,
             "micro_batches": plan.micro_batches,
+            "text": str(plan.plan.take(0)) if plan.plan else None,
+            "launch": shlex.join(launch),
+            "not_launched": refused,
             "shared": {name: spell(name, value) for name, value in plan.shared.items()},
             "stages": [
                 {

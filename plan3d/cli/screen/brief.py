@@ -23,7 +23,6 @@ from ..arguments.usual_sizes import assumed
 from . import views
 
 Items = list[tuple[str, str]]
-DAY, HOUR = 86400.0, 3600.0
 REASONS = 2
 """Sentences beside the one that says where GPU time goes."""
 MORE = "-v shows all numbers and assumptions; plan3d help words explains them"
@@ -62,7 +61,7 @@ def training(costs: Costs, between: tuple[float, float], tokens: float, price: f
 
 def duration(*seconds: float) -> str:
     """'51 to 70 days', in hours where it is less than two days."""
-    unit, name = (DAY, "days") if max(seconds) >= 2 * DAY else (HOUR, "hours")
+    unit, name = views.time_unit(seconds)
     return f"{' to '.join(f'{s / unit:.3g}' for s in seconds)} {name}"
 
 

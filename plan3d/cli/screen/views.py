@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import probability_fits, spelled, word
 
-DAY = 86400.0
+DAY, HOUR = 86400.0, 3600.0
 JOULES_PER_MWH = 3.6e9
 
 
@@ -160,6 +161,11 @@ def anchor_record(task: Task, costs: Costs | None) -> dict[str, Any]:
     return {"nearest_run": found.record() if found else None}
 
 
+def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
+    """Days and their name, or hours where all is less than two days."""
+    return (DAY, "days") if max(seconds, default=DAY) >= 2 * DAY else (HOUR, "hours")
+
+
 def training_columns(
     costs: Costs, rows: int, tokens: float | None, price: float | None
 ) -> dict[str, list[str]]:
@@ -172,8 +178,9 @@ def training_columns(
     if tokens is None:
         return reached
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
+    unit, name = time_unit([r["train_seconds"] for r in each])
     out = reached | {
-        "days": [f"{r['train_seconds'] / DAY:.1f}" for r in each],
+        name: [f"{r['train_seconds'] / unit:.1f}" for r in each],
         "GPU-hours": [f"{r['gpu_hours']:,.0f}" for r in each],
     }
     return out if price is None else {**out, "USD": [f"{r['cost_usd']:,.0f}" for r in each]}

@@ -52,7 +52,7 @@ AXIS_NAMES = {
     "micro_batch": "micro-batch / sequences",
 }
 """What a picture's axis is called, where it is not the field with its unit."""
-DAY, MWH = 86400.0, 3.6e9
+MWH = 3.6e9
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -169,7 +169,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
     ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
     ("probability_fits", "fits %", whole_percent),
-    ("train_seconds", "days", lambda x: f"{x / DAY:.1f}"),
+    ("train_hours", "hours", lambda x: f"{x:.1f}"),
+    ("train_days", "days", lambda x: f"{x:.1f}"),
     ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),
     ("cost_usd", "USD", lambda x: f"{x:,.0f}"),
     ("energy_joules", "MWh", lambda x: f"{x / MWH:,.0f}"),
@@ -178,6 +179,11 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 
 
 def _table(rows: list[Row], axes: list[Axis]) -> Table:
+    from ..screen.views import time_unit
+
+    unit, name = time_unit([row["train_seconds"] for row in rows if "train_seconds" in row])
+    timed = "train_seconds"
+    rows = [{**r, f"train_{name}": r[timed] / unit} if timed in r else r for r in rows]
     shown = [column for column in COLUMNS if any(column[0] in row for row in rows)]
     heads = [f"{a.name} {UNITS[a.name][0]}" if a.name in UNITS else a.name for a in axes]
     cells = tuple(

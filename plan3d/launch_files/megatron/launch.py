@@ -49,8 +49,8 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
     """CUDA_DEVICE_MAX_CONNECTIONS, which validate_args insists on before Blackwell."""
     if fsdp:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP needs more than one"]
-    name = task.cluster.accelerator.name.lower()
-    if any(chip in name for chip in BLACKWELL):
+    kinds = task.cluster.accelerator.name.lower().split(" and ")
+    if all(any(chip in kind for chip in BLACKWELL) for kind in kinds):
         return []
     if plan.overlap_ep:
         return [

@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from ...base.registry import ByCode, Codes, Registry
 from . import (
+    amp,
     bf16,
     fp8,
     fp8_blockwise,
@@ -35,6 +36,7 @@ class Precision(IntEnum):
     FP8_ROWWISE = 8
     MXFP8 = 9
     NVFP4 = 10
+    AMP = 11
 
 
 _SHIPPED = {
@@ -49,6 +51,7 @@ _SHIPPED = {
     Precision.FP8_ROWWISE: fp8_rowwise.RECIPE,
     Precision.MXFP8: mxfp8.RECIPE,
     Precision.NVFP4: nvfp4.RECIPE,
+    Precision.AMP: amp.RECIPE,
 }
 _BY_NAME: Registry[Recipe] = Registry(
     "precision", "plan3d.precisions", {recipe.name: recipe for recipe in _SHIPPED.values()}

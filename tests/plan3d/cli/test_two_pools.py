@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -33,6 +34,51 @@ def test_stages_are_listed_where_they_are(capsys: pytest.CaptureFixture[str]) ->
     assert out.count("a100-40gb-sxm") >= 3
 
 
+def test_a_plan_that_a_framework_launches_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """The nodes of the first stages come first, and layers are those of the stages."""
+    assert main([*ASKED, "a100-40gb-sxm:8", *BATCH, "--framework", "megatron", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    first, last = plan["stages"]
+    assert {(run["tp"], run["dp"]) for run in first["runs"] + last["runs"]} == {(2, 4)}
+    words = shlex.split(plan["launch"])
+    assert words[0] == "plan3d"
+    assert main(words[1:]) == 0
+    text = capsys.readouterr().out
+    names = {"h100-sxm": "H100-80GB-SXM5", "a100-40gb-sxm": "A100-40GB-SXM4"}
+    order = f"{names[first['cluster']]} (nodes 0 to 0) and {names[last['cluster']]} (nodes 1 to 1)"
+    assert order in text
+    assert f"'Et*{first['layers']}|t*{last['layers']}L'" in text
+    assert "--nnodes 2 --nproc-per-node 8" in text
+
+
+EXPORT = ["export", "--model", "llama-3.1-8b", "--cluster", "h100-sxm", "--sequence", "4096"]
+EXPORT += [*BATCH, "--to"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["megatron", "--gpus", "16", "--second-pool", "gb200:8", "tp=2 pp=3"], "nodes-alike"),
+        (["megatron", "--gpus", "12", "--second-pool", "a100-80gb-sxm:12", "pp=2"], "whole-nodes"),
+        (["megatron", "--gpus", "24", "--second-pool", "a100-80gb-sxm:8", "pp=2"], "stages-in-one"),
+        (["deepspeed", "--gpus", "8", "--second-pool", "a100-80gb-sxm:8", "pp=2"], "own-stages"),
+        (["megatron", "--gpus", "8", "--second-pool", "v100-32gb-sxm:8", "pp=2"], "no bf16"),
+        (
+            [
+                *("megatron", "--gpus", "8", "--second-pool", "a100-80gb-sxm:8"),
+                "tp=2 dp=4 pp=2 segments=16|16:tp=4,dp=2",
+            ],
+            "uniform-strategy",
+        ),
+    ],
+)
+def test_what_no_framework_starts_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*EXPORT, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -41,6 +87,7 @@ def test_stages_are_listed_where_they_are(capsys: pytest.CaptureFixture[str]) ->
         (["a100-40gb-sxm:8", *BATCH, "--pareto"], "--pareto has no effect"),
         (["a100-40gb-sxm:8", *BATCH, "--backend", "spsa"], "not by the spsa backend"),
         (["a100-40gb-sxm:8", *BATCH, "--fix", "virtual_stages=2"], "there is no virtual_stages=2"),
+        (["a100-40gb-sxm:8", *BATCH, "--framework", "nanotron"], "no --framework nanotron"),
     ],
 )
 def test_the_rest_is_refused(

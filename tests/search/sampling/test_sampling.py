@@ -84,7 +84,15 @@ def test_the_budget_is_kept_to_the_plan(name, budget):
     assert not result.interrupted
     assert (np.diff(result.trace.best) < 0).all()
     assert (np.diff(result.trace.evaluations) > 0).all()
+    assert_best_of_all(result)
     assert result.counts.feasible + result.counts.removed["memory"] == budget
+
+
+def assert_best_of_all(result):
+    """No answer is worse than a plan that was costed, so never than what a search begins with."""
+    assert (result.best is not None) == (result.trace.best.size > 0)
+    if result.best is not None:
+        assert result.best.step_seconds == pytest.approx(result.trace.best[-1], rel=1e-12)
 
 
 @every_backend
@@ -165,6 +173,7 @@ def test_stages_that_differ_are_searched_too(name):
     assert legal(result.costs.plans, problem.task).all()
     (best,) = simulate(problem.task, result.plans[0].table()).step
     assert best == pytest.approx(result.trace.at(150), rel=1e-12)
+    assert_best_of_all(result)
 
 
 def test_annealing_finds_stages_that_beat_all_uniform_ones():

@@ -7,6 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from plan3d.launch_files.frameworks import framework
 from plan3d.search.find_plans import find_plans
 from plan3d.search.stage_dp.two_pools import pooled_pipelines, search
 from plan3d.simulator.base.errors import InputError
@@ -87,7 +88,17 @@ def step_of(pipeline, stages, limits):
     return (pipeline.micro_batches - 1) * t.max() + t.sum() + hops + sum(ends) + tied
 
 
-def brute_force(tasks, limits):
+def one_strategy(pipeline, pools, chosen):
+    """Whether stages have one tp, dp and ZeRO stage."""
+    both = [(pool.tp, pool.dp) for pool in pipeline.pools]
+    kinds = {
+        (int(both[p][0][s]), int(both[p][1][s]), z) for p, (s, z) in zip(pools, chosen, strict=True)
+    }
+    return len(kinds) == 1
+
+
+def brute_force(tasks, limits, alike=False):
+    """The least step; with `alike` of stages that have one tp, dp and ZeRO stage."""
     best = np.inf
     for pipeline in pooled_pipelines(tasks, FEW):
         layers, pools = pipeline.task.model.layers, [0] * pipeline.counts[0]
@@ -104,6 +115,8 @@ def brute_force(tasks, limits):
         for cuts in combinations(range(1, layers), pipeline.pp - 1):
             ends = (*cuts, layers)
             for chosen in product(*own):
+                if alike and not one_strategy(pipeline, pools, chosen):
+                    continue
                 stages = [
                     (s, start, end, z)
                     for (s, z), start, end in zip(chosen, (0, *cuts), ends, strict=True)
@@ -122,6 +135,22 @@ def test_brute_force_agrees(share):
     assert found.plan.step_seconds == pytest.approx(brute_force(tasks, limits), rel=1e-9)
     for stage in found.plan.stages:
         assert stage.memory_bytes <= limits[stage.cluster == "h100-sxm"]
+    # Where plans were tried first, what they rule out is no better.
+    plain = [find_plans(one, choose={**FEW, "virtual_stages": ["1"]}, top=1) for one in tasks]
+    like = [one.costs.plans for one in plain if one.costs is not None]
+    hinted = search(tasks, limits, (np.inf, np.inf), FEW, like=like)
+    assert like
+    assert hinted.complete
+    assert hinted.plan.step_seconds == found.plan.step_seconds
+
+
+def test_brute_force_agrees_on_what_a_framework_launches():
+    tasks = task("a100-40gb-sxm", 2, layers=4), task("h100-sxm", 2, layers=4)
+    found = search(tasks, (4e10, 4e10), (np.inf, np.inf), FEW, framework=framework("megatron"))
+    assert found.complete
+    assert found.plan.step_seconds == pytest.approx(brute_force(tasks, (4e10, 4e10), alike=True))
+    assert found.plan.plan.take(0).segments is not None
+    assert search(tasks, (4e10, 4e10), (np.inf, np.inf), FEW).bound <= found.bound
 
 
 def test_the_faster_pool_has_more_layers_and_a_slow_plan_is_none():

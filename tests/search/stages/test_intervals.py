@@ -54,3 +54,18 @@ def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room
         stages = [*pairwise((0, *inner, len(order)))]
         if all(seconds[a:b].sum() <= longest and held[a:b].sum() <= limit for a, b in stages):
             assert {(i, a, b) for i, (a, b) in enumerate(stages)} <= kept
+
+
+@given(most=st.lists(st.integers(1, 4), min_size=2, max_size=4), layers=st.integers(4, 8))
+@settings(deadline=None, max_examples=15)
+def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_have(most, layers):
+    most, p = np.array(most, float), len(most)
+    found = Intervals.of(pipeline_of((0,) * layers, p), np.inf, np.inf).within(most, layers)
+    rows = zip(found.start, found.end, found.first, found.last, strict=True)
+    kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
+    cuts = ([*pairwise((0, *c, layers))] for c in combinations(range(1, layers), p - 1))
+    able = [cut for cut in cuts if all(b - a <= n for (a, b), n in zip(cut, most, strict=True))]
+    needed = {(i, a, b) for cut in able for i, (a, b) in enumerate(cut)}
+    assert needed <= kept
+    assert bool(kept) == bool(needed)
+    assert set(found.kind.tolist()) == set(range(len(found.example)))

@@ -51,6 +51,7 @@ def test_codes_of_shipped_recipes_do_not_change() -> None:
     assert dict(CODES) == {
         **{"bf16": 0, "fp16": 1, "fp8": 2, "fp32": 3, "mixed": 4, "pure-bf16": 5},
         **{"fp8-delayed": 6, "fp8-blockwise": 7, "fp8-rowwise": 8, "mxfp8": 9, "nvfp4": 10},
+        **{"amp": 11},
     }
     for code, recipe in RECIPES.items():
         assert Precision(code).name.lower().replace("_", "-") == recipe.name
@@ -66,6 +67,7 @@ def test_codes_of_shipped_recipes_do_not_change() -> None:
         ("fp32", 4 + 4 + 4 + 4, 4 + 4 + 4),
         ("mixed", 4 + 2 + 2 + 4, 4 + 2 + 2),
         ("pure-bf16", 2 + 2 + 2 + 2, 2 + 2 + 2),
+        ("amp", 4 + 4 + 4 + 4, 4 + 4 + 4),
     ],
 )
 def test_bytes_a_parameter(name: str, adam: int, sgd: int) -> None:
@@ -109,8 +111,8 @@ def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
 
 def test_accelerators_run_the_recipes_whose_formats_they_have() -> None:
     found = {name: supported_precisions(task(name)) for name in ("h100-sxm", "a100-80gb-sxm")}
-    assert found == {"h100-sxm": [*range(9)], "a100-80gb-sxm": [0, 1, 3, 4, 5]}
-    assert supported_precisions(task("b200")) == [*range(11)]
+    assert found == {"h100-sxm": [*range(9), 11], "a100-80gb-sxm": [0, 1, 3, 4, 5, 11]}
+    assert supported_precisions(task("b200")) == [*range(12)]
     with pytest.raises(InputError, match=r"has no fp8 arithmetic; it has bf16, fp16, tf32, fp32"):
         evaluate(task("a100-80gb-sxm"), Plan(precision="fp8"))
     with pytest.raises(InputError, match=r"H100-80GB-SXM5 has no mxfp8 arithmetic"):
@@ -136,7 +138,7 @@ from plan3d.cli.main import main
 from plan3d.simulator.hardware.precision import RECIPES, register_recipe
 
 lean = replace(RECIPES[2], name="fp8-lean", gradient=2, master=0, moments=(1, 1), weight=1)
-assert register_recipe(lean) == 11
+assert register_recipe(lean) == 12
 machine = Cluster.profile("h100-sxm", gpus=16)
 task = Task(Model.preset("llama-7b"), machine, sequence=2048, global_batch=64)
 costs = {name: evaluate(task, Plan(precision=name)) for name in ("fp8", "fp8-lean")}
@@ -150,7 +152,7 @@ try:
 except InputError as error:
     refused = str(error)
 try:
-    Plan(precision=12)
+    Plan(precision=13)
 except InputError as error:
     beyond = str(error)
 print(json.dumps({
@@ -171,7 +173,7 @@ def test_a_recipe_from_outside_is_one_record() -> None:
     assert told["seconds"][0] == told["seconds"][1]
     assert told["found"] == "fp8-lean"
     assert "precision=fp8-loan is not modelled; did you mean fp8-lean" in told["refused"]
-    assert told["beyond"] == "precision=12 must be at most 11"
+    assert told["beyond"] == "precision=13 must be at most 12"
 
 
 def test_formats_differ_from_bf16_in_what_they_say() -> None:
