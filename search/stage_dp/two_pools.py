@@ -40,6 +40,9 @@ NAME = "dynamic-programming"
 SCHEDULES = ("1f1b", "gpipe")
 NEAR = ("tp", "micro_batch", "zero", "recompute", "cp", "ep", "sequence_parallel")
 """Fields whose values in good plans of one pool are tried first."""
+ROUGHLY = (1.05, 1.25, np.inf)
+"""Steps, over that of both pools' own best plans side by side, below which one is looked for: the
+shorter, the fewer stages are costed."""
 
 
 @dataclass
@@ -132,15 +135,21 @@ def search(
     first = PooledSearch(np.inf, min(alone), deadline, progress, limits=limits)
     whole, interrupted = replace(first, closed=0.0), False
     try:
-        if like:
-            first.add_all(pooled_pipelines(tasks, chosen | _near(like), framework))
+        near = list(pooled_pipelines(tasks, chosen | _near(like), framework)) if like else []
+        for share in ROUGHLY:
+            known = min(share * _together(alone), *alone)
+            first = replace(first, incumbent=known, open=[])
+            first.add_all(near)
             first.run()
+            if first.incumbent < known or not first.ended:
+                break
         whole = PooledSearch(np.inf, first.incumbent, deadline, progress, limits=limits)
         whole.add_all(pooled_pipelines(tasks, chosen, framework))
         whole.run()
     except KeyboardInterrupt:
         interrupted = True
-    best = min([*first.best, *whole.best], key=lambda one: one[0], default=None)
+    better = [one for one in (*first.best, *whole.best) if one[0] < min(alone)]
+    best = min(better, key=lambda one: one[0], default=None)
     return PooledResult(
         tasks=tasks,
         plan=best and _plan(tasks, *best),
@@ -151,6 +160,12 @@ def search(
         stages_costed=first.stages + whole.stages,
         seconds_searching=time.perf_counter() - began,
     )
+
+
+def _together(alone: tuple[float, float]) -> float:
+    """Seconds of both pools side by side, each with its share of the batch."""
+    rate = sum(1 / seconds for seconds in alone)
+    return 1 / rate if rate else np.inf
 
 
 def _near(like: Sequence[Plan]) -> dict[str, list[int]]:
