@@ -102,6 +102,10 @@ class Software:
     offloads_gradients: bool
     """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
     ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
+    offloads_parameters: bool
+    """Under ZeRO 3 shards of weights can wait in host memory."""
+    swaps_to_nvme: bool
+    """What is on the host can lie on NVMe drives (ZeRO-Infinity)."""
     keeps_scaled: bool
     """Where operands are scaled: the inputs of linear layers wait for the backward pass as they
     were scaled, and so do copies of weights through all micro-batches of a step (Transformer

@@ -1,6 +1,6 @@
 """The configuration of DeepSpeed and the flags of Megatron-DeepSpeed, as tables.
 
-Source: DeepSpeed 0.19, runtime/config.py and runtime/zero/config.py (two of the three batch sizes
+Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_config.py (two of the three batch sizes
 give the third; overlap_comm is on by default with ZeRO 3 only), runtime/pipe/engine.py;
 Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 (207b2d5).
 """
@@ -12,7 +12,13 @@ from typing import Any
 from plan3d.simulator.base.typed_objects import shown
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import code
-from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.plan.codes import (
+    ContextComm,
+    Nvme,
+    Recompute,
+    swaps_optimizer,
+    swaps_parameters,
+)
 from plan3d.simulator.task import Task
 
 from ..documents import Document
@@ -51,7 +57,11 @@ MATTERS = frozenset(
     (
         "zero_optimization.reduce_bucket_size",
         "zero_optimization.allgather_bucket_size",
-        "zero_optimization.offload_param.device",
+        "zero_optimization.offload_param.max_in_cpu",
+        "zero_optimization.offload_optimizer.pipeline_read",
+        "zero_optimization.offload_optimizer.pipeline_write",
+        "zero_optimization.offload_optimizer.super_offload",
+        "zero_optimization.sub_group_size",
         "zero_optimization.zero_hpz_partition_size",
         "zero_optimization.mics_shard_size",
         "zero_optimization.zero_quantized_weights",
@@ -84,8 +94,32 @@ def _read_ratio(source: Source, at: str, n: Numbers) -> Any:
     return ratio
 
 
+DEVICES = ("cpu", "nvme")
+DRIVES = "/local_nvme"
+"""Where DeepSpeed's own documentation mounts the drives (nvme_path)."""
+BUFFER = 10**8
+"""Parameters of a buffer through which weights are read (buffer_size)."""
+
+
 def _offloads(n: Numbers) -> bool:
-    return bool(n.device == "cpu")
+    return n.device in DEVICES
+
+
+def _swaps(n: Numbers) -> bool:
+    return bool(n.device == "nvme")
+
+
+def _offloads_weights(n: Numbers) -> bool:
+    return n.weight_device in DEVICES
+
+
+def _swaps_weights(n: Numbers) -> bool:
+    return bool(n.weight_device == "nvme")
+
+
+def _overflows(n: Numbers) -> bool:
+    """A tensor's shard is larger than the usual buffer, which DeepSpeed refuses."""
+    return _swaps_weights(n) and getattr(n, "largest_shard", 0) > BUFFER
 
 
 def _sharded(n: Numbers) -> bool:
@@ -112,6 +146,14 @@ CONFIG: Table = (
             _offloads,
             Implied("offload_optimizer.pin_memory", True),
             rare("offload_optimizer.ratio", "ratio", 1.0, kind=RATIO),
+            Implied("offload_optimizer.nvme_path", DRIVES, _swaps),
+        ),
+        rare("offload_param.device", "weight_device", "none", kind=TEXT),
+        *only(
+            _offloads_weights,
+            Implied("offload_param.pin_memory", True),
+            Implied("offload_param.nvme_path", DRIVES, _swaps_weights),
+            Implied("offload_param.buffer_size", lambda n: n.largest_shard, _overflows),
         ),
         Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
         *only(_cut, *(Row(name, "bucket_parameters", usual=0) for name in BUCKETS)),
@@ -161,11 +203,18 @@ TABLE: Table = also_read((*MODEL, *TRAINING, *DEEPSPEED), (*megatron.AXES, *mega
 """The flags of Megatron-DeepSpeed."""
 
 
+def _device(share: int, swaps: bool) -> str:
+    """Where something is, of which a share leaves the GPU."""
+    return ("nvme" if swaps else "cpu") if share else "none"
+
+
 def spelled_config(n: Numbers) -> Numbers:
     """The numbers with those of the JSON; an optimizer on the host needs a stage, also of a single
     data rank."""
+    n.largest_shard = _largest_shard(n)
     n.stage = 2 if n.offload_optimizer and n.zero == 0 else n.zero
-    n.device = "cpu" if n.offload_optimizer else "none"
+    n.device = _device(n.offload_optimizer, swaps_optimizer(n.nvme))
+    n.weight_device = _device(n.offload_parameters, swaps_parameters(n.nvme))
     n.ratio, n.overlap_comm = n.offload_optimizer / 100, n.overlap_grad_reduce
     n.bf16, n.fp16 = n.precision == Precision.BF16, n.precision == Precision.FP16
     return n
@@ -188,6 +237,11 @@ def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
     _overlaps(n, n.overlap_comm)
     n.bucket_parameters = _buckets(config, n)
     n.offload_optimizer = _offload(config, n, launch)
+    n.offload_parameters = 100 * _offloads_weights(n)
+    n.nvme = int(Nvme.OPTIMIZER * _swaps(n) + Nvme.PARAMETERS * _swaps_weights(n))
+    if n.weight_device not in (*DEVICES, "none"):
+        where = "$.zero_optimization.offload_param.device"
+        launch.open["offload_parameters"] = f"{where} is {n.weight_device}, which is not modelled"
     if n.bf16 and n.fp16:
         raise config.wrong("fp16", "and bf16 are both enabled: switch one off")
     half = Precision.FP16 if n.fp16 else Precision.FP32
@@ -229,11 +283,19 @@ def _buckets(config: Document, n: Numbers) -> int:
 def _offload(config: Document, n: Numbers, launch: Launch) -> int:
     """The share of the optimizer on the host; Twin-Flow's ratio is all of it by default."""
     where, percent = "$.zero_optimization.offload_optimizer", round(100 * n.ratio)
-    if n.device not in ("cpu", "none"):
+    if n.device not in (*DEVICES, "none"):
         launch.open["offload_optimizer"] = f"{where}.device is {n.device}, which is not modelled"
-    elif n.device == "cpu" and abs(100 * n.ratio - percent) > 1e-6:
+    elif _offloads(n) and abs(100 * n.ratio - percent) > 1e-6:
         launch.open["offload_optimizer"] = f"{where}.ratio is no whole percent"
-    return percent if n.device == "cpu" else 0
+    return percent if _offloads(n) else 0
+
+
+def _largest_shard(n: Numbers) -> int:
+    """Parameters of a rank's shard of the largest tensor; 0 of a list of layers."""
+    if not hasattr(n, "vocabulary"):
+        return 0
+    widest = max(n.vocabulary, n.ffn, n.heads * n.head_dim)
+    return -(-n.hidden * int(widest) // (n.dp * n.cp))
 
 
 def _batch(config: Document, n: Numbers) -> None:

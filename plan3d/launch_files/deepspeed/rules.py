@@ -137,6 +137,15 @@ RULES = (
             "(deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
         ),
     ),
+    Rule(
+        "deepspeed-offloaded-weights",
+        ("offload_parameters", "nvme"),
+        lambda p, t: p.offload_parameters % 100 == 0,
+        lambda p, t: (
+            f"{said(p, 'offload_parameters')}: offload_param takes all weights or none, to the "
+            "host or to its drives; nearest: offload_parameters=100"
+        ),
+    ),
     only("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
     Rule(
         "deepspeed-gather-overlap",

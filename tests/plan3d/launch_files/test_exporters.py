@@ -34,9 +34,12 @@ GPUS = 16
 
 
 @cache
-def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm"):
+def task(
+    model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"
+):
+    machine = Cluster.profile(cluster, gpus=gpus)
     return Task(
-        Model.preset(model), Cluster.profile(cluster, gpus=gpus), sequence=2048, global_batch=batch
+        Model.preset(model), machine, sequence=2048, global_batch=batch, software=software
     )
 
 
@@ -269,6 +272,13 @@ def test_deepspeed_offloads_the_optimizer():
     assert out["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
     part = json.loads(text("deepspeed", "zero=3 offload_optimizer=40"))
     assert part["zero_optimization"]["offload_optimizer"]["ratio"] == 0.4
+    # A shard of a tensor of 128,256 x 16,384 over 16 ranks is more than a buffer of 1e8 holds.
+    drives = {"model": "llama-3.1-405b", "cluster": "h200-sxm", "software": "deepspeed"}
+    both = text("deepspeed", "offload_optimizer=100 offload_parameters=100 nvme=both", **drives)
+    where = {"device": "nvme", "pin_memory": True, "nvme_path": "/local_nvme"}
+    written = json.loads(both)["zero_optimization"]
+    assert written["offload_optimizer"] == where
+    assert written["offload_param"] == {**where, "buffer_size": 128256 * 16384 // GPUS}
     alone = text("deepspeed", "recompute=full offload_optimizer=100", gpus=1)
     assert array_words(alone)["--zero-stage"] == ["2"]
     assert array_words(alone)["--cpu-optimizer"] == []
@@ -452,7 +462,21 @@ REFUSED = [
     ("deepspeed-offloaded-activations", "deepspeed", "", f"offload_activations=50 {FREE}", {}),
     ("deepspeed-offloaded-share", "deepspeed", "", "zero=2 offload_optimizer=50", {}),
     ("deepspeed-offloaded-stages", "deepspeed", "", f"pp=4 offload_optimizer=100 {FREE}", {}),
-    ("torchtitan-offloaded-optimizer", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    ("torchtitan-offloads-together", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    (
+        *("deepspeed-offloaded-weights", "deepspeed", ""),
+        "offload_parameters=50 zero=3",
+        {"software": "deepspeed"},
+    ),
+    (
+        *("written-offload-parameters", "nanotron", ""),
+        "offload_parameters=100 zero=3",
+        {"software": "deepspeed"},
+    ),
+    (
+        *("written-nvme", "torchtitan", "", "offload_optimizer=100 nvme=optimizer zero=3"),
+        {"software": "deepspeed", "cluster": "h200-sxm"},
+    ),
     ("torchtitan-offloaded-activations", "torchtitan", "", "offload_activations=50 zero=2", {}),
     ("nanotron-offloaded-optimizer", "nanotron", "", f"offload_optimizer=50 {FREE}", {}),
     ("nanotron-offloaded-activations", "nanotron", "", f"offload_activations=50 {FREE}", {}),

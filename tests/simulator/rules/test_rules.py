@@ -78,6 +78,37 @@ REFUSED = [
     ),
     ("offload-activations-needs-host", hostless(), {"offload_activations": 50}, "nearest: 0"),
     (
+        "offload-parameters-needs-host",
+        hostless(),
+        {"offload_parameters": 50},
+        "offload_parameters=50: h100-sxm does not say what its host has",
+    ),
+    (
+        "offload-parameters-needs-zero-3",
+        task(software="deepspeed"),
+        {"offload_parameters": 100, "zero": 2},
+        "offload_parameters=100 needs zero=3",
+    ),
+    (
+        "offload-parameters-needs-stack",
+        task(),
+        {"offload_parameters": 100, "zero": 3},
+        "offload_parameters=100: megatron-core keeps weights on its GPUs",
+    ),
+    ("nvme-needs-stack", task(), {"nvme": "optimizer"}, "megatron-core does not use NVMe drives"),
+    (
+        "nvme-needs-drives",
+        task(software="deepspeed"),
+        {"nvme": "both"},
+        "nvme=both: h100-sxm does not say what drives a node has",
+    ),
+    (
+        "nvme-needs-offload",
+        task(software="deepspeed"),
+        {"nvme": "both", "offload_optimizer": 50, "zero": 3},
+        "nvme=both needs offload_optimizer=100 offload_parameters=100 zero=3",
+    ),
+    (
         "offload-optimizer-shards",
         task(),
         {"offload_optimizer": 50, "zero": 0},
@@ -442,7 +473,10 @@ RANGES = {
     "tp_grid": st.sampled_from(("1d", "auto", "2x2", "1x8", "2.5d:2x2x2", "4x1x2", "1x5x1")).map(
         partial(code, "tp_grid")
     ),
-    **dict.fromkeys(("offload_optimizer", "offload_activations"), st.sampled_from((0, 1, 50, 100))),
+    **dict.fromkeys(
+        ("offload_optimizer", "offload_parameters", "offload_activations"),
+        st.sampled_from((0, 1, 50, 100)),
+    ),
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
