@@ -189,7 +189,8 @@ UNWRITTEN = {
     for name, usual in PLAIN.items()
     if name in OF_FEW or name not in (*POLICY, *OWN_WAYS)
 }
-"""The rules of frameworks of which no row, nor a rule of their own, says a field that few know of: it keeps its default."""
+"""The rules of frameworks of which no row, nor a rule of their own, says a field that few know of:
+it keeps its default."""
 
 
 def form_rules(form: Form) -> tuple[Rule, ...]:

@@ -183,7 +183,10 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
     plain = all(space.axes[name] == (value,) for name, value in PLAIN.items())
-    hold = (*(POLICY_RULES if plain else ()), *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()))
+    hold = (
+        *(POLICY_RULES if plain else ()),
+        *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
+    )
     waiting = [rule for rule in RULES if rule not in hold]
     if space.task.framework:
         waiting += space.task.framework.rules

@@ -106,6 +106,10 @@ class Software:
     """Under ZeRO 3 shards of weights can wait in host memory."""
     swaps_to_nvme: bool
     """What is on the host can lie on NVMe drives (ZeRO-Infinity)."""
+    muon_stage: int
+    """The ZeRO stage up to which there is Muon: 1, ranks share out whole matrices (layer-wise); 2,
+    also where each reduces its own gradients; 3, ranks exchange the shards of matrices by
+    all-to-all, for a whole one each and back (FSDP2)."""
     keeps_scaled: bool
     """Where operands are scaled: the inputs of linear layers wait for the backward pass as they
     were scaled, and so do copies of weights through all micro-batches of a step (Transformer

@@ -60,6 +60,7 @@ QUANTITIES = {
     **dict.fromkeys(("score_bytes", "kept_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),
+    "muon_stage": Quantity(dimension="stages", example="stage", most=3, zero=True, whole=True),
     "loss_pieces": Quantity(dimension="pieces", example="pieces", most=4096, zero=True, whole=True),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory"), _OF_PARAMETER),

@@ -86,6 +86,8 @@ class Cost(IntEnum):
     muon_tp_mode blockwise)."""
     FROZEN = 23
     """Bytes of weights that are not trained; the parameters above are those that are."""
+    EXPERT_ORTHOGONAL = 24
+    """The FLOPs of ORTHOGONAL that are of routed experts."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -152,6 +154,9 @@ def _fill(
         column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
         column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
         column[Cost.ORTHOGONAL] = layer_work.orthogonalisation(work.gemms)
+        if kind.block.experts:
+            routed = layer_work.routed_gemms(kind.block.experts, local.task.model.hidden, s)
+            column[Cost.EXPERT_ORTHOGONAL] = layer_work.orthogonalisation(routed)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):

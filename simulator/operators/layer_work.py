@@ -387,6 +387,11 @@ def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list
     return out
 
 
+def routed_gemms(experts: Experts, hidden: int, s: Strategy) -> list[Gemm]:
+    """Products of a rank's routed experts with one token each."""
+    return _mlp_gemms(experts.expert, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
+
+
 def orthogonalisation(gemms: list[Gemm]) -> Value:
     """FLOPs to orthogonalise the weights of some products, fused ones as one matrix."""
     sides = ((np.minimum(g.n, g.k), np.maximum(g.n, g.k), g.batch) for g in gemms)

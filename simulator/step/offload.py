@@ -159,9 +159,7 @@ def _frozen(weights: Weights) -> Value | float:
     return 0.0 if weights.frozen is None else weights.frozen / weights.data_group.ranks
 
 
-def node_bytes(
-    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s: Stages
-) -> OnNode:
+def node_bytes(task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s: Stages) -> OnNode:
     """Bytes of host memory and of drives that the fullest node needs [ZeRO or not, skeleton].
 
     Every GPU of the node as the worst rank has it, but no more than all ranks together.

@@ -14,9 +14,8 @@ import numpy as np
 from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Optimizer, Recipe
-from ..hardware.precision.number_formats import BF16
 from ..layers.layer_costs import Cost
-from ..operators import kernel_times
+from ..operators import kernel_times, muon
 from ..pipeline import schedules
 from ..plan.codes import through_servers
 from ..plan.fields import SKELETON
@@ -281,15 +280,9 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
 
     Every state byte is read and written; ZeRO divides the work by the ranks that share the
-    weights. Muon orthogonalises whole matrices, which the ranks that shard share out (layer-wise
-    sharding). Neglects the gradient norm.
+    weights. Neglects the gradient norm.
     """
     accelerator = task.cluster.accelerator
     moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
     out = kernel_times.streaming_seconds(moved, accelerator)
-    if optimizer == Optimizer.MUON:
-        sustained = kernel_times.sustained_share(task.software, accelerator)
-        constants, peak = kernel_times.gemm_constants(accelerator, BF16)
-        each = weights.orthogonal / (constants.efficiency * sustained * peak)
-        out = out + np.array([each, each / weights.data_group.ranks])
-    return out
+    return out + muon.seconds(task, weights.hidden) if optimizer == Optimizer.MUON else out

@@ -2,8 +2,8 @@
 
 Sources: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4 and table 4; Megatron-Core 0.16,
 HybridDeviceOptimizer; Transformer Engine, CPU offloading of activations; Rajbhandari et al. 2021
-(ZeRO-Infinity); DeepSpeed 0.19, runtime/zero/stage3.py and runtime/swap_tensor. Of a link's datasheet
-rate copies reach 0.8, of the host's memory rate Adam reaches 0.46.
+(ZeRO-Infinity); DeepSpeed 0.19, runtime/zero/stage3.py and runtime/swap_tensor. Of a link's
+datasheet rate copies reach 0.8, of the host's memory rate Adam reaches 0.46.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """The configuration of DeepSpeed and the flags of Megatron-DeepSpeed, as tables.
 
-Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_config.py (two of the three batch sizes
-give the third; overlap_comm is on by default with ZeRO 3 only), runtime/pipe/engine.py;
+Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_config.py (two of the
+three batch sizes give the third; overlap_comm is on by default with ZeRO 3 only),
+runtime/pipe/engine.py;
 Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 (207b2d5).
 """
 
@@ -158,6 +159,7 @@ CONFIG: Table = (
         Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
         *only(_cut, *(Row(name, "bucket_parameters", usual=0) for name in BUCKETS)),
     ),
+    rare("optimizer.type", "optimizer_type", "AdamW", kind=TEXT),
     rare("bf16.enabled", "bf16", False, kind=SWITCH),
     rare("fp16.enabled", "fp16", False, kind=SWITCH),
 )
@@ -217,6 +219,7 @@ def spelled_config(n: Numbers) -> Numbers:
     n.weight_device = _device(n.offload_parameters, swaps_parameters(n.nvme))
     n.ratio, n.overlap_comm = n.offload_optimizer / 100, n.overlap_grad_reduce
     n.bf16, n.fp16 = n.precision == Precision.BF16, n.precision == Precision.FP16
+    n.optimizer_type = "Muon" if n.optimizer == Optimizer.MUON else "AdamW"
     return n
 
 
@@ -246,9 +249,10 @@ def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
         raise config.wrong("fp16", "and bf16 are both enabled: switch one off")
     half = Precision.FP16 if n.fp16 else Precision.FP32
     n.precision = int(Precision.BF16 if n.bf16 else half)
-    config.has("optimizer.type")
-    name = config.section("optimizer").text("type", default="AdamW")
-    if name.lower() not in ("adam", "adamw"):
+    name = n.optimizer_type
+    if name.lower() == "muon":
+        n.optimizer = int(Optimizer.MUON)
+    elif name.lower() not in ("adam", "adamw"):
         launch.open["optimizer"] = f"$.optimizer.type is {name}, which is not modelled"
 
 

@@ -34,13 +34,9 @@ GPUS = 16
 
 
 @cache
-def task(
-    model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"
-):
+def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"):
     machine = Cluster.profile(cluster, gpus=gpus)
-    return Task(
-        Model.preset(model), machine, sequence=2048, global_batch=batch, software=software
-    )
+    return Task(Model.preset(model), machine, sequence=2048, global_batch=batch, software=software)
 
 
 def text(framework, plan, version="", **of_task):
@@ -450,6 +446,7 @@ REFUSED = [
     ("deepspeed-expert-tensor", "deepspeed", "", f"etp=2 {FREE}", {"model": "mixtral-8x7b"}),
     ("deepspeed-precision", "deepspeed", "", f"precision=fp8 {FREE}", {}),
     ("deepspeed-optimizer", "deepspeed", "", f"optimizer=sgd {FREE}", {}),
+    ("deepspeed-muon-alone", "deepspeed", "", f"optimizer=muon recompute=full {FREE}", {}),
     ("deepspeed-recompute", "deepspeed", "", f"recompute=selective {FREE}", {}),
     ("deepspeed-tp-overlap", "deepspeed", "", f"tp=2 overlap_tp=1 {FREE}", {}),
     ("deepspeed-gather-overlap", "deepspeed", "", "zero=1", {}),

@@ -103,6 +103,7 @@ FIELDS = {
         "overlap_grad_reduce": (0, AUTO),
         "offload_optimizer": (0, 0, 50, 100),
         "offload_parameters": (0, 0, 100),
+        "optimizer": (Optimizer.ADAM, Optimizer.ADAM, Optimizer.MUON),
         "nvme": (Nvme.NONE, *Nvme),
     },
     "nanotron": {

@@ -89,6 +89,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
     elsewhere |= {"offloads_parameters", "swaps_to_nvme"}  # tests/simulator/rules/test_rules.py
+    elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
     elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}

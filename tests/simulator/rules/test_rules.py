@@ -326,7 +326,19 @@ REFUSED = [
         {"bf16_first_layers": 41, "bf16_last_layers": 40, "precision": "fp8"},
         "here 80 layers",
     ),
-    ("muon-whole-matrices", task(), {"optimizer": "muon", "zero": 3}, "zero=3"),
+    (
+        "muon-whole-matrices",
+        task(),
+        {"optimizer": "muon", "offload_optimizer": 100},
+        "on the host (offload_optimizer=100)",
+    ),
+    ("muon-sharding", task(), {"optimizer": "muon", "zero": 3}, "has Muon up to ZeRO 1"),
+    (
+        "muon-exchanges",
+        task(software="torchtitan"),
+        {"optimizer": "muon", "zero": 3, "tp": 2},
+        "zero=3 tp=2: torchtitan exchanges",
+    ),
     ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
     ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
     (
