@@ -140,6 +140,9 @@ class Software:
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
     """What selective recompute drops, of MODULES."""
+    offload_modules: tuple[str, ...]
+    """What activations on the host are, of OFFLOADABLE: the inputs of these modules of every layer
+    (Megatron-Core's fine-grained offloading); with none all that a layer keeps."""
     working_sets: float
     """Full recompute: layers' worth of activations alive while one layer is run again."""
     vocabulary_multiple: int
@@ -199,4 +202,8 @@ OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
+OFFLOADABLE = (
+    *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+)
+"""Modules whose inputs can wait in host memory, as Megatron-Core names them."""
 DEFAULT_SOFTWARE = "megatron-core"

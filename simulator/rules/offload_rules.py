@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipeline.schedules import defers, model_copies
-from ..plan.codes import Nvme, all_reduces, swaps_optimizer, swaps_parameters
+from ..plan.codes import Nvme, Recompute, all_reduces, swaps_optimizer, swaps_parameters
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
@@ -123,6 +123,20 @@ OFFLOAD_RULES = (
         ("offload_optimizer", "sync", "sync_period", "compression"),
         _usual_sync,
         _sync_message,
+    ),
+    Rule(
+        "offload-modules-of-layers",
+        ("offload_activations", "recompute"),
+        lambda p, t: (
+            (p.offload_activations == 0)
+            | (not t.software.offload_modules)
+            | ((p.recompute != Recompute.FULL) & bool(t.model.kinds))
+        ),
+        lambda p, t: (
+            f"offload_activations={p.offload_activations} of {t.software.name} is of inputs of "
+            f"{', '.join(t.software.offload_modules)} of transformer layers, which full recompute "
+            "does not keep; nearest: recompute=selective, or offload_activations=0"
+        ),
     ),
     Rule(
         "offload-activations-schedule",

@@ -342,6 +342,28 @@ def test_activations_leave_the_gpu_but_for_two_copies_under_way():
     assert half.node_bytes == (4 * layer + head) / 2
 
 
+@pytest.mark.parametrize(
+    ("modules", "hidden"),
+    [
+        # Of a layer's 1024 x 1024 elements of two bytes: norms and QKV read one, the core of
+        # attention three, its projection one; eight experts get two rows of each token, and their
+        # activation reads four times as wide ones.
+        (("attn_norm", "mlp_norm"), 2),
+        (("qkv_linear",), 1),
+        (("core_attn", "attn_proj"), 3 + 1),
+        (("expert_fc1",), 2),
+        (("moe_act", "expert_fc1"), 2 * 4 + 2),
+    ],
+)
+def test_inputs_of_modules_go_to_the_host(modules, hidden):
+    question = task(model=sparse(), software=stack(offload_modules=modules))
+    plain, away = (costs_of(question, f"offload_activations={p}") for p in (0, 100))
+    moved = hidden * 2 * 1024**2
+    assert away.node_bytes == 4 * moved
+    assert plain.memory["activations"] - away.memory["activations"] == 4 * moved
+    assert away.memory["buffers"] == 2 * moved
+
+
 def test_copies_under_way_are_kept_beside_gathered_inputs():
     """tp = 2: three gathered hidden states, and two copies of a quarter of half a layer."""
     costs = costs_of(task(2), "tp=2 offload_activations=25")

@@ -24,6 +24,7 @@ from plan3d.launch_files.shape import features, same_shape
 from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
 from plan3d.simulator.task import Task
@@ -37,6 +38,11 @@ GPUS = 16
 def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"):
     machine = Cluster.profile(cluster, gpus=gpus)
     return Task(Model.preset(model), machine, sequence=2048, global_batch=batch, software=software)
+
+
+def fine_grained(*modules):
+    """Megatron-Core with the inputs of these modules on the host."""
+    return replace(software_profile("megatron-core"), offload_modules=modules)
 
 
 def text(framework, plan, version="", **of_task):
@@ -299,6 +305,25 @@ def test_megatron_offloads_by_flags_and_overrides():
     assert alone["--use-distributed-optimizer"] == []
 
 
+def test_megatron_offloads_inputs_of_modules_in_pipelines_too():
+    """Modules of experts are those of models that have some."""
+    plan, stack = (
+        "pp=2 recompute=selective offload_activations=100",
+        fine_grained("core_attn", "attn_proj", "moe_act"),
+    )
+    script = text("megatron", plan, software=stack)
+    flags = array_words(script)
+    assert flags["--fine-grained-activation-offloading"] == []
+    assert flags["--offload-modules"] == ["core_attn", "attn_proj"]
+    assert "--cpu-offloading-num-layers" not in flags
+    launch = READERS["megatron"](script, "run.sh", Given())
+    assert launch.plan["offload_activations"] == 100
+    assert launch.software["offload_modules"] == ("core_attn", "attn_proj")
+    assert launch.kept == []
+    bridge = text("megatron-bridge", plan, software=stack)
+    assert "model.offload_modules=[core_attn,attn_proj]" in bridge
+
+
 def test_the_nearest_share_of_whole_layers_is_named():
     with pytest.raises(InputError, match=r"nearest: offload_activations=31 \(10 layers\)"):
         text("megatron", "offload_activations=30")
@@ -456,6 +481,14 @@ REFUSED = [
     ("megatron-offloaded-activations", "megatron", "", "recompute=full offload_activations=50", {}),
     ("megatron-offloaded-layers", "megatron", "", "offload_activations=100", {}),
     ("megatron-offloaded-layers", "megatron", "", "offload_activations=30", {}),
+    (
+        *("megatron-offloaded-layers", "megatron", "", "offload_activations=50"),
+        {"software": fine_grained("core_attn")},
+    ),
+    (
+        *("megatron-offloaded-projection", "megatron", "", "offload_activations=100"),
+        {"software": fine_grained("attn_proj")},
+    ),
     ("deepspeed-offloaded-activations", "deepspeed", "", f"offload_activations=50 {FREE}", {}),
     ("deepspeed-offloaded-share", "deepspeed", "", "zero=2 offload_optimizer=50", {}),
     ("deepspeed-offloaded-stages", "deepspeed", "", f"pp=4 offload_optimizer=100 {FREE}", {}),

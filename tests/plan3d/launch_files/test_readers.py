@@ -335,8 +335,8 @@ def test_megatron_offload():
         more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
     )
     assert "0.125 is no whole percent" in odd.open["offload_optimizer"]
-    fine = megatron(more="--fine-grained-activation-offloading")
-    assert [k.matters for k in fine.kept if "fine" in k.text] == [True]
+    with pytest.raises(InputError, match=r"needs --offload-modules among .*, not moe_axt"):
+        megatron(more="--fine-grained-activation-offloading --offload-modules moe_act moe_axt")
 
 
 @pytest.mark.parametrize("fraction", ["2", "half"])

@@ -20,6 +20,7 @@ from plan3d.simulator.hardware.leaves import PACKAGE
 from plan3d.simulator.hardware.software_stack import (
     FLAGS,
     LEAVES,
+    NAMES,
     QUANTITIES,
     SOFTWARE,
     Software,
@@ -90,7 +91,7 @@ def values(stack: Software) -> dict[str, object]:
 def test_every_field_is_a_number_a_flag_or_a_list_of_modules() -> None:
     about = {"name", "title", "framework", "base", "provenance", "spreads"}
     assert set(LEAVES) | about == {field.name for field in fields(Software)}
-    assert set(LEAVES) == {*QUANTITIES, *FLAGS, "selective"}
+    assert set(LEAVES) == {*QUANTITIES, *FLAGS, *NAMES}
 
 
 def test_the_shipped_stacks() -> None:

@@ -53,6 +53,7 @@ CHANGES = {
     "fused_activation": (False, {}, DENSE),
     "fused_norm": (False, {}, DENSE),
     "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
+    "offload_modules": (("core_attn",), {}, replace(DENSE, offload_activations=100)),
     "selective": (("layernorm",), {"selective": ()}, replace(DENSE, recompute="selective")),
     "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
     "vocabulary_multiple": (4096, {}, DENSE),

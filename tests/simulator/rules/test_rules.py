@@ -121,6 +121,12 @@ REFUSED = [
         "offload_optimizer=100 with sync=parameter-server",
     ),
     (
+        "offload-modules-of-layers",
+        replace(task(), software=replace(task().software, offload_modules=("core_attn",))),
+        {"offload_activations": 100, "recompute": "full"},
+        "of megatron-core is of inputs of core_attn of transformer layers",
+    ),
+    (
         "offload-activations-schedule",
         task(),
         {"offload_activations": 10, "schedule": "zb-h1"},
