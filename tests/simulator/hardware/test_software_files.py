@@ -34,7 +34,7 @@ from plan3d.simulator.workload.model import Model
 SHIPPED = {
     *("fsdp", "megatron-core", "megatron-deepspeed-bf16", "megatron-deepspeed-fp16"),
     *("megatron-lm-2021", "nanotron", "torch", "vtrain", "zero-bubble", "torchtitan", "deepspeed"),
-    "hf-trainer",
+    *("hf-trainer", "automodel"),
 }
 ORIGINS = {
     *("nvidia", "nvidia_papers", "hagemann24", "hf_ultrascale", "vtrain", "llmfoundry"),
@@ -244,7 +244,7 @@ def test_a_task_takes_a_stack_a_name_or_a_path(tmp_path: Path) -> None:
         ),
         ("megatron-cor", "did you mean megatron-core"),
         ("", "unknown software profile ''"),
-        ("x" * 5000, "known: deepspeed, fsdp, hf-trainer, megatron-core"),
+        ("x" * 5000, "known: automodel, deepspeed, fsdp, hf-trainer, megatron-core"),
         ("gone.toml", "gone.toml: cannot be read (No such file or directory)"),
         ("/", "cannot be read"),
         ("nul\0.toml", "nul"),
