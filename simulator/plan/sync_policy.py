@@ -30,7 +30,7 @@ class SyncPolicy(NamedTuple):
     """Percent of the parameters that the host updates."""
     offload_parameters: int = 0
     """Percent of the weights that wait on the host."""
-    nvme: Nvme = Nvme.NONE
+    nvme: int = Nvme.NONE
 
     @property
     def apart(self) -> bool:

@@ -30,12 +30,9 @@ from .keys import (
     FILE,
     MATTERS,
     TABLE,
-    meant_config,
-    meant_flags,
-    spelled_config,
-    spelled_flags,
 )
 from .rules import RULES
+from .spelling import meant_config, meant_flags, spelled_config, spelled_flags
 
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
