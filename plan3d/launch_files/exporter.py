@@ -104,9 +104,11 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
-OWN_WAYS = ("bucket_parameters", "shard", *ON_HOST)
+OF_FEW = ("offload_parameters", "nvme")
+"""Fields of a policy that most frameworks lack; the others have rules about them."""
+OWN_WAYS = ("bucket_parameters", "shard", *(name for name in ON_HOST if name not in OF_FEW))
 """Fields that few plans use and that each framework has in its own way."""
-WAYS = {n: usual for n, usual in PLAIN.items() if n in POLICY and n not in OWN_WAYS}
+WAYS = {n: usual for n, usual in PLAIN.items() if n in POLICY and n not in (*OWN_WAYS, *OF_FEW)}
 """The others, which are about how replicas are kept together, and what every framework does."""
 
 
@@ -185,15 +187,17 @@ ONE_DIMENSIONAL = only(
 UNWRITTEN = {
     name: only(f"written-{name.replace('_', '-')}", name, (usual,), "launch files do not say it")
     for name, usual in PLAIN.items()
-    if name not in (*POLICY, *OWN_WAYS)
+    if name in OF_FEW or name not in (*POLICY, *OWN_WAYS)
 }
-"""The rules of frameworks of which no row says a field that few know of: it keeps its default."""
+"""The rules of frameworks of which no row, nor a rule of their own, says a field that few know of:
+it keeps its default."""
 
 
 def form_rules(form: Form) -> tuple[Rule, ...]:
     """Everything that a version of a framework refuses."""
-    rows = {row.name for row in form.table if isinstance(row, Row)}
-    unwritten = (rule for name, rule in UNWRITTEN.items() if name not in rows)
+    known = {row.name for row in form.table if isinstance(row, Row)}
+    known |= {name for rule in form.rules for name in rule.fields if name in OF_FEW}
+    unwritten = (rule for name, rule in UNWRITTEN.items() if name not in known)
     return (ALL_REDUCED, ONE_DIMENSIONAL, *unwritten, *form.rules)
 
 

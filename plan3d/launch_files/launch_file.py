@@ -144,8 +144,10 @@ def settled(launch: Launch, plan: Plan, gpus: int) -> Plan:
     row = resolve(plan, gpus)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
-        alone = replace(plan, overlap_grad_reduce=0, overlap_param_gather=0)
-        return replace(alone, zero=0, bucket_parameters=0)
+        alone = replace(plan, overlap_grad_reduce=0, bucket_parameters=0)
+        if plan.offload_parameters:
+            return alone
+        return replace(alone, overlap_param_gather=0, zero=3 if plan.nvme else 0)
     if launch.replicas == 1 or not plan.zero:
         return plan
     if ranks % launch.replicas:

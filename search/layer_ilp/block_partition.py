@@ -171,7 +171,8 @@ class _Builder:
             self.recipe = RECIPES[Precision.FP16]
         dgrad, wgrad = kernel_times.gradient_rates(task.software, self.machine)
         self.passes = 1 + 1 / dgrad + 1 / wgrad
-        self.states = sum(bytes_of_states(task, self.recipe, Optimizer.ADAM).values())
+        each = bytes_of_states(task, self.recipe, Optimizer.ADAM)
+        self.states = sum(each[name] for name in ("weights", "gradients", "optimizer"))
         self.sent = float(task.sequence * self.recipe.sent)
         """Bytes of one feature of all tokens."""
 

@@ -26,7 +26,7 @@ from plan3d.simulator.plan.values import AUTO, check_field, code
 from plan3d.simulator.rules.grid_rules import GRID_RULES
 from plan3d.simulator.rules.precision_rules import usual_precision
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.rules.validity import RULES
+from plan3d.simulator.rules.validity import POLICY_RULES, RULES
 from plan3d.simulator.task import Task
 
 from .axes import (
@@ -183,9 +183,11 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
     plain = all(space.axes[name] == (value,) for name, value in PLAIN.items())
-    waiting = [rule for rule in RULES if not (plain and PLAIN.keys() & set(rule.fields))]
-    if space.axes["tp_grid"] == (0,):
-        waiting = [rule for rule in waiting if rule not in GRID_RULES]
+    hold = (
+        *(POLICY_RULES if plain else ()),
+        *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
+    )
+    waiting = [rule for rule in RULES if rule not in hold]
     if space.task.framework:
         waiting += space.task.framework.rules
     walk = []

@@ -13,6 +13,7 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.plan.fields import ON_HOST
+from plan3d.simulator.reporting.host_report import needs
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
@@ -77,8 +78,8 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
 
 def _host_excess(smallest: Costs) -> str:
     return (
-        f"no plan fits on its host: the smallest on a GPU ({smallest.plans.take(0)}) needs "
-        f"{smallest.node_bytes / GIB:,.1f} GiB of a node's {smallest.node_capacity / GIB:,.1f}"
+        f"no plan fits on its host: a node of the smallest on a GPU ({smallest.plans.take(0)}) "
+        f"needs {needs(smallest)}"
     )
 
 
@@ -120,10 +121,14 @@ def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Itera
 
 
 def _on_host(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """What would fit with the optimizer, or the activations too, on the host."""
+    """What would fit with the optimizer, then the weights, or activations too, on the host."""
     if result.task.cluster.host is None or set(ON_HOST) & set(choose):
         return
-    for fields in (ON_HOST[:1], ON_HOST):
+    optimizer, weights, activations = ON_HOST
+    steps = [(optimizer,), (optimizer, activations)]
+    if result.task.software.offloads_parameters:
+        steps = [(optimizer,), (optimizer, weights), ON_HOST]
+    for fields in steps:
         found = _search(result, result.task, {**choose, **dict.fromkeys(fields, (100,))})
         if found.plans:
             what = " and ".join(fields)

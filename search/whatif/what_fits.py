@@ -1,8 +1,8 @@
 """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA on some GPUs.
 
 Of each way, with and without recompute, the least ZeRO stage that fits with the largest
-micro-batch, and the longest sequence with a micro-batch of one. A plan fits from a probability of
-uncertainty.memory.SURE on.
+micro-batch, and the longest sequence with a micro-batch of one; where none fits, with the optimizer
+on the host, or the weights too. A plan fits from a probability of uncertainty.memory.SURE on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 from plan3d.simulator.workload.adapters import Adapters
 
 RECOMPUTE = ("none", "full")
+OPTIMIZER = {"offload_optimizer": 100}
+ON_HOST = (OPTIMIZER, {**OPTIMIZER, "offload_parameters": 100})
+"""What leaves the GPUs where a way does not fit on them, least first."""
 LONGEST = 2**20
 """Tokens of the longest sequence that is tried."""
 
@@ -57,6 +60,7 @@ class Fit:
         return {
             "way": self.way,
             **{name: spelled[name] for name in ("recompute", "zero", "micro_batch", "dp")},
+            **{name: spelled[name] for name in ON_HOST[-1]},
             "fits": self.fits,
             "probability_fits": self.probability,
             "memory_bytes": costs.memory_bytes,
@@ -90,22 +94,36 @@ def what_fits(
 
 
 def _of_way(task: Task, fixed: dict[str, Any]) -> Iterator[Fit]:
-    for recompute in RECOMPUTE:
-        table = _plans(task, {**fixed, "recompute": recompute}, _sizes(task))
-        costs, fits = _costed(task, table)
-        sure = fits >= SURE
-        row = int(np.argmax(fits))
-        if sure.any():
-            least = table.zero == table.zero[sure].min()
-            rows = np.flatnonzero(sure & least)
-            row = int(rows[np.argmax(table.micro_batch[rows])])
-        yield Fit(
-            way=task.adapters.name if task.adapters else "full",
-            task=task,
-            costs=costs.one(row),
-            probability=float(fits[row]),
-            longest_sequence=_longest(task, {**fixed, "recompute": recompute}),
-        )
+    on_gpus = [_fit(task, {**fixed, "recompute": recompute}) for recompute in RECOMPUTE]
+    yield from on_gpus
+    if any(fit.fits for fit in on_gpus):
+        return
+    for away in ON_HOST if task.cluster.host else ():
+        if "offload_parameters" in away and not task.software.offloads_parameters:
+            continue
+        fit = _fit(task, {**fixed, "recompute": RECOMPUTE[-1], **away})
+        if fit.fits:
+            yield fit
+            return
+
+
+def _fit(task: Task, fixed: dict[str, Any]) -> Fit:
+    """The largest micro-batch that fits with the least ZeRO stage, or the plan most likely to."""
+    table = _plans(task, fixed, _sizes(task))
+    costs, fits = _costed(task, table)
+    sure = fits >= SURE
+    row = int(np.argmax(fits))
+    if sure.any():
+        least = table.zero == table.zero[sure].min()
+        rows = np.flatnonzero(sure & least)
+        row = int(rows[np.argmax(table.micro_batch[rows])])
+    return Fit(
+        way=task.adapters.name if task.adapters else "full",
+        task=task,
+        costs=costs.one(row),
+        probability=float(fits[row]),
+        longest_sequence=_longest(task, fixed),
+    )
 
 
 def _sizes(task: Task) -> list[int]:
@@ -117,6 +135,7 @@ def _sizes(task: Task) -> list[int]:
 def _plans(task: Task, fixed: dict[str, Any], sizes: Sequence[int]) -> Plan:
     """Plans of data parallelism alone that break no rule."""
     stages = (0, 1, 2, 3) if task.gpus > 1 else (0,)
+    stages = (3,) if "offload_parameters" in fixed else stages
     zero, size = (np.array(x).ravel() for x in np.meshgrid(stages, sizes))
     plan = Plan(dp=task.gpus, micro_batch=size, zero=zero, **fixed)
     table = resolve(plan, task.gpus).table()

@@ -146,6 +146,11 @@ HOST_KNOBS = {
     "host_memory_bandwidth": Knob("host memory bandwidth", True, _host("memory_bandwidth")),
 }
 """Further ones of plans that use the host."""
+NVME_KNOBS = {
+    "nvme_read": Knob("reading of NVMe drives", True, _host("nvme_read")),
+    "nvme_write": Knob("writing of NVMe drives", True, _host("nvme_write")),
+}
+"""Further ones of plans that use its drives."""
 
 
 def sensitivities(costs: Costs) -> list[Sensitivity]:
@@ -156,6 +161,8 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
         return float(simulate(knob.turned(costs.task, factor), plan).step[0])
 
     span = 2 * math.log1p(STEP)
+    knobs = {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}
+    knobs |= NVME_KNOBS if costs.swaps else {}
     out = [
         Sensitivity(
             name,
@@ -165,7 +172,7 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
             step(knob, 1 / WIDE),
             step(knob, WIDE),
         )
-        for name, knob in {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}.items()
+        for name, knob in knobs.items()
     ]
     return sorted(out, key=lambda s: -abs(s.elasticity))
 

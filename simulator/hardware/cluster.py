@@ -129,6 +129,16 @@ class Host:
     """Datasheet bytes/s of a node's memory."""
     memory: float
     """Bytes of a node's memory."""
+    nvme: float | None = None
+    """Bytes of a node's NVMe drives; None where the profile does not say, as below."""
+    nvme_read: float | None = None
+    """Bytes/s at which all of them are read."""
+    nvme_write: float | None = None
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the drives are known."""
+        return None not in (self.nvme, self.nvme_read, self.nvme_write)
 
 
 @dataclass(frozen=True, kw_only=True)

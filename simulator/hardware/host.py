@@ -43,6 +43,20 @@ def update_rate(cluster: Cluster) -> float:
     return STEPPED * host_of(cluster).memory_bandwidth / node_gpus(cluster)
 
 
+def read_rate(cluster: Cluster) -> float:
+    """Bytes/s that a GPU has of the node's NVMe drives while all of its GPUs read."""
+    rate = host_of(cluster).nvme_read
+    assert rate
+    return rate / node_gpus(cluster)
+
+
+def write_rate(cluster: Cluster) -> float:
+    """The same while all write."""
+    rate = host_of(cluster).nvme_write
+    assert rate
+    return rate / node_gpus(cluster)
+
+
 def outlasting(size: Value, window: Value, cluster: Cluster) -> Value:
     """Seconds by which a copy of `size` bytes outlasts the `window` of compute it runs beside."""
     return np.maximum(size / copy_rate(cluster) - window, 0.0)

@@ -28,7 +28,9 @@ T = TypeVar("T")
 FAST = "links.fast."
 LINK = f"{FAST}bandwidth"
 PEAK = "accelerator.peak."
-SHARED = ("host.memory", "host.memory_bandwidth")
+SHARED = tuple(
+    f"host.{what}" for what in ("memory", "memory_bandwidth", "nvme", "nvme_read", "nvme_write")
+)
 """Numbers of a node that its GPUs share."""
 
 

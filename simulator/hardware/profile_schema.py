@@ -58,6 +58,9 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "link_gpus": _GPUS,
         "memory_bandwidth": _BANDWIDTH,
         "memory": _MEMORY,
+        "nvme": _MEMORY,
+        "nvme_read": _BANDWIDTH,
+        "nvme_write": _BANDWIDTH,
     },
     "links.fast": {"gpus": _GPUS, "bandwidth": _BANDWIDTH, "peer_memory": _YES},
     "links.fast.all_reduce": _EXCHANGE,
@@ -106,6 +109,7 @@ OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",
     "links.network.nic_gpus",
     "links.fast.peer_memory",
+    *("host.nvme", "host.nvme_read", "host.nvme_write"),
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),
 )
 """Numbers that a section may lack."""

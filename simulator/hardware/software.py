@@ -102,6 +102,14 @@ class Software:
     offloads_gradients: bool
     """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
     ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
+    offloads_parameters: bool
+    """Under ZeRO 3 shards of weights can wait in host memory."""
+    swaps_to_nvme: bool
+    """What is on the host can lie on NVMe drives (ZeRO-Infinity)."""
+    muon_stage: int
+    """The ZeRO stage up to which there is Muon: 1, ranks share out whole matrices (layer-wise); 2,
+    also where each reduces its own gradients; 3, ranks exchange the shards of matrices by
+    all-to-all, for a whole one each and back (FSDP2)."""
     keeps_scaled: bool
     """Where operands are scaled: the inputs of linear layers wait for the backward pass as they
     were scaled, and so do copies of weights through all micro-batches of a step (Transformer
@@ -132,6 +140,9 @@ class Software:
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
     """What selective recompute drops, of MODULES."""
+    offload_modules: tuple[str, ...]
+    """What activations on the host are, of OFFLOADABLE: the inputs of these modules of every layer
+    (Megatron-Core's fine-grained offloading); with none all that a layer keeps."""
     working_sets: float
     """Full recompute: layers' worth of activations alive while one layer is run again."""
     vocabulary_multiple: int
@@ -191,4 +202,8 @@ OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
+OFFLOADABLE = (
+    *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+)
+"""Modules whose inputs can wait in host memory, as Megatron-Core names them."""
 DEFAULT_SOFTWARE = "megatron-core"

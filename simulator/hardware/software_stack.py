@@ -22,7 +22,15 @@ from ..base.registry import Registry
 from . import leaves
 from .leaves import Quantity, Sort, problem, shown
 from .provenance import Provenance, inherited
-from .software import DEFAULT_SOFTWARE, MODULES, OF_PEAKS, OF_STEPS, UNCERTAIN, Software
+from .software import (
+    DEFAULT_SOFTWARE,
+    MODULES,
+    OF_PEAKS,
+    OF_STEPS,
+    OFFLOADABLE,
+    UNCERTAIN,
+    Software,
+)
 
 __all__ = [
     "DEFAULT_SOFTWARE",
@@ -60,6 +68,7 @@ QUANTITIES = {
     **dict.fromkeys(("score_bytes", "kept_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),
+    "muon_stage": Quantity(dimension="stages", example="stage", most=3, zero=True, whole=True),
     "loss_pieces": Quantity(dimension="pieces", example="pieces", most=4096, zero=True, whole=True),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory"), _OF_PARAMETER),
@@ -79,9 +88,9 @@ QUANTITIES = {
 }
 """What each number of a stack may be; Software says what it means."""
 FLAGS = tuple(one.name for one in fields(Software) if one.type == "bool")
-LEAVES = tuple(
-    one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, "selective")
-)
+NAMES = {"selective": MODULES, "offload_modules": OFFLOADABLE}
+"""What each list of a stack may name."""
+LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))
 TEXTS = ("title", "framework")
 SPREADS = "spreads"
 """The section of a file that says how uncertain constants are."""
@@ -165,7 +174,7 @@ def _example(key: str) -> dict[str, str]:
     """The parts of a leaf that are not about where it comes from."""
     if key in QUANTITIES:
         return {"value": "...", "unit": f'"{QUANTITIES[key].example}"'}
-    return {"value": "true" if key in FLAGS else f'["{MODULES[0]}"]'}
+    return {"value": "true" if key in FLAGS else f'["{NAMES[key][0]}"]'}
 
 
 def _value(where: str, key: str, node: Mapping[str, Any]) -> Any:
@@ -181,8 +190,8 @@ def _value(where: str, key: str, node: Mapping[str, Any]) -> Any:
     if not isinstance(value, list):
         raise problem(where, f"{key}.value: {shown(value)} must be a list of names")
     for name in value:
-        if name not in MODULES:
-            near = did_you_mean(str(name), MODULES)
+        if name not in NAMES[key]:
+            near = did_you_mean(str(name), NAMES[key])
             raise problem(where, f"{key}.value: {shown(name)} is no module{near}")
     return tuple(dict.fromkeys(value))
 

@@ -17,6 +17,7 @@ from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
 from ..operators.adapter_work import unpacked_bytes
+from ..operators.feed_forward import routed_gemms
 from ..operators.strategy import Strategy
 from ..operators.work import AttentionWork, Work, orthogonalisation
 from ..plan import tensor_grid
@@ -38,6 +39,7 @@ from .layer_kinds import (
 from .losses import summing_seconds
 from .memory_footprint import (
     gathered_inputs,
+    inputs_of_modules,
     kept_activations,
     loss_bytes,
     pending_activations,
@@ -87,6 +89,8 @@ class Cost(IntEnum):
     muon_tp_mode blockwise)."""
     FROZEN = 23
     """Bytes of weights that are not trained; the parameters above are those that are."""
+    EXPERT_ORTHOGONAL = 24
+    """The FLOPs of ORTHOGONAL that are of routed experts."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -153,10 +157,15 @@ def _fill(
         column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
         column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
         column[Cost.ORTHOGONAL] = orthogonalisation(work.gemms)
+        if kind.block.experts:
+            routed = routed_gemms(kind.block.experts, local.task.model.hidden, s)
+            column[Cost.EXPERT_ORTHOGONAL] = orthogonalisation(routed)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
     if some(s.offload_activations):
-        gathered = gathered + move_activations(column, s, local.task)
+        gathered = gathered + move_activations(
+            column, s, local.task, inputs_of_modules(kind, local)
+        )
     column[Cost.GATHERED] = gathered_inputs(kind, local)
     if _makes_logits(kind):
         column[Cost.LOGITS], loss = loss_bytes(local)
@@ -194,13 +203,17 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
 
 
-def move_activations(column: Value, s: Strategy, task: Task) -> Value:
-    """Move a share of what a layer keeps to the host; bytes of the two copies under way.
+def move_activations(column: Value, s: Strategy, task: Task, named: Value | None = None) -> Value:
+    """Move a share of what a layer keeps to the host, or of the bytes `named` where single modules
+    are; bytes of the two copies under way.
 
     It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
-    layer (Transformer Engine's CPU offloading); what outlasts the pass shows.
+    layer (Transformer Engine's CPU offloading) or module by module (Megatron-Core's); what
+    outlasts the pass shows.
     """
-    moved: Value = s.offload_activations / 100 * column[Cost.ACTIVATIONS]
+    kept = column[Cost.ACTIVATIONS]
+    share = s.offload_activations / 100
+    moved: Value = share * (kept if named is None else np.minimum(named, kept))
     forward = outlasting(moved, column[Cost.FORWARD], task.cluster)
     backward = column[Cost.TOTAL] - column[Cost.FORWARD]
     shown = forward + outlasting(moved, backward, task.cluster)

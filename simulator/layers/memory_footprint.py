@@ -88,6 +88,37 @@ def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value
     return kept, gathered, local.full * software.working_sets * everything
 
 
+def inputs_of_modules(kind: LayerKind, local: Local) -> Value | None:
+    """Bytes of the inputs of the modules that wait on the host; None where whole layers do.
+
+    Norms read hidden states, QKV their output; the core of attention reads queries, keys and
+    values, and saves scores where it stores them; its projection reads the output; the experts'
+    products read routed tokens, and the activation between them one or two tensors of ffn width.
+    Source: Megatron-Core 0.16, transformer_config.py (offload_modules), moe/experts.py.
+    """
+    task, s, names = local.task, local.s, local.task.software.offload_modules
+    if not names:
+        return None
+    element, operand = local.recipe.activation, quantisation.kept_operand(local)
+    hidden, found = local.tokens * task.model.hidden / local.split, np.zeros(local.tokens.shape)
+    if not kind.block:
+        return found
+    attn, experts = kind.block.attention, kind.block.experts
+    heads = attn.heads * attn.value_dim / s.tp
+    each: dict[str, Value] = {
+        **dict.fromkeys(("attn_norm", "mlp_norm"), element * hidden),
+        "qkv_linear": operand * hidden,
+        "core_attn": element * local.tokens * attention_work.qkv_width(attn, s.tp)
+        + _stored_scores(kind.block, local),
+        "attn_proj": element * local.tokens * heads,
+    }
+    if experts:
+        routed = feed_forward.expert_assignments(experts, s, task.sequence)
+        each["expert_fc1"] = operand * routed * task.model.hidden
+        each["moe_act"] = element * routed * (1 + experts.gated) * experts.ffn / s.etp
+    return found + sum((each[name] for name in names if name in each), found)
+
+
 def workspace_bytes(task: Task) -> float:
     """Bytes of the workspaces of cuBLAS: 32 MiB each on what multiplies 8 bits, else 4.
 
@@ -175,8 +206,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         if "mla_up_proj" in ops:
             dropped = dropped + element * tokens * attention_work.qkv_width(attn, s.tp)
     if not software.flash_attention:
-        each = software.kept_score_bytes + 3 * software.dropout
-        scores = each * attn.heads * task.sequence * tokens / s.tp
+        scores = _stored_scores(block, local)
         kept = kept + scores
         dropped = dropped + scores * ("core_attn" in ops)
     masks = 2 * software.dropout * hidden / u
@@ -196,6 +226,15 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     if "op-sac" in ops:
         dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
+
+
+def _stored_scores(block: Block, local: Local) -> Value:
+    """Bytes of attention scores that are kept where they are materialised."""
+    software, task = local.task.software, local.task
+    each = software.kept_score_bytes + 3 * software.dropout
+    scores = block.attention.heads * task.sequence * local.tokens / local.s.tp
+    out: Value = each * (not software.flash_attention) * scores
+    return out
 
 
 def _dropped_widths(widths: float, operand: float, ops: tuple[str, ...], spare: Spare) -> float:

@@ -56,6 +56,11 @@ def expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> l
     return gemms
 
 
+def routed_gemms(experts: Experts, hidden: int, s: Strategy) -> list[Gemm]:
+    """Products of a rank's routed experts with one token each."""
+    return mlp_gemms(experts.expert, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
+
+
 def routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
     """Activations of the routed experts, and the biases of their outputs."""
     biases = EXPERT_BIAS_BYTES * experts.bias * hidden * routed

@@ -52,6 +52,25 @@ class Dispatch(IntEnum):
     """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
 
 
+class Nvme(IntEnum):
+    """What of that which leaves the GPUs lies on NVMe drives, and not in host memory."""
+
+    NONE = 0
+    OPTIMIZER = 1
+    PARAMETERS = 2
+    BOTH = 3
+
+
+def swaps_optimizer(nvme: Any) -> Any:
+    """Whether the optimizer's state lies on NVMe drives."""
+    return (nvme == Nvme.OPTIMIZER) | (nvme == Nvme.BOTH)
+
+
+def swaps_parameters(nvme: Any) -> Any:
+    """Whether weights lie on NVMe drives."""
+    return (nvme == Nvme.PARAMETERS) | (nvme == Nvme.BOTH)
+
+
 class Sync(IntEnum):
     """How replicas of the model are kept together."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedules import SCHEDULE_NAMES
-from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Loss, Recompute, Sync, names_of
+from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Loss, Nvme, Recompute, Sync, names_of
 from .field_record import (
     Field,
     SeenBy,
@@ -261,6 +261,17 @@ class PlanFields:
         values=Count(0, 100, PERCENT),
         turn=360,
         header="off-opt %",
+    )
+    offload_parameters: Cell = synchronisation(
+        help="share of the weights that wait in host memory (ZeRO 3)",
+        values=Count(0, 100, PERCENT),
+        turn=362,
+        header="off-par %",
+    )
+    nvme: Cell = synchronisation(
+        help="what of these two lies on NVMe drives instead (ZeRO-Infinity)",
+        values=Choice(names_of(Nvme)),
+        turn=364,
     )
     offload_activations: Cell = layer(
         help="share of the kept activations that wait in host memory",

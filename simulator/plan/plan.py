@@ -241,7 +241,8 @@ def resolve(plan: Plan, gpus: int) -> Plan:
 
     dp = gpus / (tp cp pp); interleaved where there are virtual stages; sequence parallelism
     where tp > 1; ZeRO-1 and both data-parallel overlaps where there is something to shard (no
-    ZeRO where replicas are not all-reduced every step in full); overlapped sends where
+    ZeRO where replicas are not all-reduced every step in full, stage 3 with weights on the host,
+    whose copies overlap, or anything on drives); overlapped sends where
     interleaved; the static exponential graph for gossip.
     """
     columns = plan.columns()
@@ -250,14 +251,16 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
     sharded = 1 * (widest * plan.cp * schedules.model_copies(plan.schedule) > 1)
     plain = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
-    zero = _unless_given(plan.zero, sharded * plain)
+    fetched = 1 * (plan.offload_parameters > 0)
+    away = fetched | 1 * (plan.nvme > 0)
+    zero = _unless_given(plan.zero, 3 * away + (1 - away) * sharded * plain)
     several = 1 * (plan.virtual_stages > 1)
     reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
         "schedule": schedules.usual(plan.virtual_stages),
         "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
-        "overlap_param_gather": reduce * (zero > 0) * sharded,
+        "overlap_param_gather": reduce * (zero > 0) * sharded + fetched * (1 - sharded),
         "overlap_p2p": several,
         "topology": Topology.EXPONENTIAL * gossips(plan.sync),
     }

@@ -1,14 +1,14 @@
 """How replicas of the model are kept together: what all rows of one group of plans share.
 
 A policy is how replicas are synchronised, over which graph, how often, how gradients are
-compressed, and how much of the optimizer is on the host.
+compressed, and how much of optimizer and weights is on the host, or on its drives.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .codes import Sync, gossips
+from .codes import Nvme, Sync, gossips
 from .compressors import Compression
 from .fields import POLICY
 from .gossip_graphs import Topology
@@ -28,6 +28,9 @@ class SyncPolicy(NamedTuple):
     shard: int = 0
     offload_optimizer: int = 0
     """Percent of the parameters that the host updates."""
+    offload_parameters: int = 0
+    """Percent of the weights that wait on the host."""
+    nvme: int = Nvme.NONE
 
     @property
     def apart(self) -> bool:

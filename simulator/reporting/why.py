@@ -224,7 +224,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
-        *(about_the_host(task) if costs.uses_host else []),
+        *(about_the_host(costs) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",

@@ -183,7 +183,7 @@ SEGMENT_RULES = (
         lambda p, s, t: _all_reduced(p),
         lambda p, s, t: (
             "segments are not modelled with any sync, sync_period, compression, bucket_parameters, "
-            "shard or offload_optimizer but the default"
+            "shard, offload_optimizer, offload_parameters or nvme but the default"
         ),
     ),
 )

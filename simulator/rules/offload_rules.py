@@ -1,7 +1,8 @@
-"""Rules of an optimizer or of activations on the host, with messages.
+"""Rules of an optimizer, of weights or of activations on the host, with messages.
 
 Whether they fit there is no rule but a property of costs, as memory of a GPU is.
-Source: argument checks of Megatron-Core 0.16 and DeepSpeed; what has no cost model is refused.
+Source: argument checks of Megatron-Core 0.16 and DeepSpeed 0.19 (runtime/zero/config.py,
+offload_config.py); what has no cost model is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipeline.schedules import defers, model_copies
-from ..plan.codes import all_reduces
+from ..plan.codes import Nvme, Recompute, all_reduces, swaps_optimizer, swaps_parameters
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
@@ -48,9 +49,66 @@ def _sync_message(p: Plan, task: Task) -> str:
     )
 
 
+def _left(p: Any, task: Task) -> Any:
+    """Whether all that is to lie on drives leaves the GPUs, in shards of ZeRO 3."""
+    optimizer = (swaps_optimizer(p.nvme) == 0) | (p.offload_optimizer == 100)
+    weights = (swaps_parameters(p.nvme) == 0) | (p.offload_parameters == 100)
+    return (p.nvme == Nvme.NONE) | (optimizer & weights & (p.zero == 3))
+
+
+def _left_message(p: Plan, task: Task) -> str:
+    needed = [f"{what}=100" for what, swaps in _SWAPS.items() if swaps(p.nvme)]
+    return f"nvme={spell('nvme', p.nvme)} needs {' '.join([*needed, 'zero=3'])}"
+
+
+_SWAPS = {"offload_optimizer": swaps_optimizer, "offload_parameters": swaps_parameters}
+
 OFFLOAD_RULES = (
     _known("offload_optimizer"),
+    _known("offload_parameters"),
     _known("offload_activations"),
+    Rule(
+        "offload-parameters-needs-zero-3",
+        ("offload_parameters", "zero"),
+        lambda p, t: (p.offload_parameters == 0) | (p.zero == 3),
+        lambda p, t: (
+            f"offload_parameters={p.offload_parameters} needs zero=3: weights that are not "
+            "gathered layer by layer stay on the GPU"
+        ),
+    ),
+    Rule(
+        "offload-parameters-needs-stack",
+        ("offload_parameters",),
+        lambda p, t: (p.offload_parameters == 0) | t.software.offloads_parameters,
+        lambda p, t: (
+            f"offload_parameters={p.offload_parameters}: {t.software.name} keeps weights on its "
+            "GPUs; --software deepspeed, torchtitan or hf-trainer does not; nearest: 0"
+        ),
+    ),
+    Rule(
+        "nvme-needs-stack",
+        ("nvme",),
+        lambda p, t: (p.nvme == Nvme.NONE) | t.software.swaps_to_nvme,
+        lambda p, t: (
+            f"nvme={spell('nvme', p.nvme)}: {t.software.name} does not use NVMe drives; "
+            "--software deepspeed does; nearest: none"
+        ),
+    ),
+    Rule(
+        "nvme-needs-drives",
+        ("nvme",),
+        lambda p, t: (p.nvme == Nvme.NONE) | bool(t.cluster.host and t.cluster.host.swaps),
+        lambda p, t: (
+            f"nvme={spell('nvme', p.nvme)}: {t.cluster.name} does not say what drives a node has "
+            "([host] nvme, nvme_read, nvme_write); nearest: none"
+        ),
+    ),
+    Rule(
+        "nvme-needs-offload",
+        ("nvme", "offload_optimizer", "offload_parameters", "zero"),
+        _left,
+        _left_message,
+    ),
     Rule(
         "offload-optimizer-shards",
         ("offload_optimizer", "zero", "dp", "cp", "schedule"),
@@ -65,6 +123,20 @@ OFFLOAD_RULES = (
         ("offload_optimizer", "sync", "sync_period", "compression"),
         _usual_sync,
         _sync_message,
+    ),
+    Rule(
+        "offload-modules-of-layers",
+        ("offload_activations", "recompute"),
+        lambda p, t: (
+            (p.offload_activations == 0)
+            | (not t.software.offload_modules)
+            | ((p.recompute != Recompute.FULL) & bool(t.model.kinds))
+        ),
+        lambda p, t: (
+            f"offload_activations={p.offload_activations} of {t.software.name} is of inputs of "
+            f"{', '.join(t.software.offload_modules)} of transformer layers, which full recompute "
+            "does not keep; nearest: recompute=selective, or offload_activations=0"
+        ),
     ),
     Rule(
         "offload-activations-schedule",

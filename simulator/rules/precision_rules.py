@@ -97,15 +97,38 @@ PRECISION_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "muon-whole-matrices",
-        ("optimizer", "zero", "offload_optimizer"),
+        ("optimizer", "offload_optimizer"),
         lambda p, t: (
-            (p.optimizer != Optimizer.MUON)
-            | ((p.zero < 2) & (p.offload_optimizer == 0) & _whole_layers(t))
+            (p.optimizer != Optimizer.MUON) | ((p.offload_optimizer == 0) & _whole_layers(t))
         ),
         lambda p, t: (
-            "optimizer=muon orthogonalises whole matrices of transformer layers: gradients in "
-            f"shards (zero={p.zero}), on the host, of a layer list or of adapters are not "
-            "modelled; nearest: zero=1"
+            "optimizer=muon orthogonalises whole matrices of transformer layers: on the host "
+            f"(offload_optimizer={p.offload_optimizer}), of a layer list or of adapters it is not "
+            "modelled; nearest: offload_optimizer=0"
+        ),
+    ),
+    Rule(
+        "muon-sharding",
+        ("optimizer", "zero"),
+        lambda p, t: (p.optimizer != Optimizer.MUON) | (p.zero <= t.software.muon_stage),
+        lambda p, t: (
+            f"optimizer=muon with zero={p.zero}: {t.software.name} has Muon up to ZeRO "
+            f"{t.software.muon_stage}, where gradients of whole matrices are on one rank; nearest: "
+            f"zero={t.software.muon_stage}"
+        ),
+    ),
+    Rule(
+        "muon-exchanges",
+        ("optimizer", "zero", "tp"),
+        lambda p, t: (
+            (p.optimizer != Optimizer.MUON)
+            | (p.zero == 0)
+            | (t.software.muon_stage < 3)
+            | (p.tp == 1)
+        ),
+        lambda p, t: (
+            f"optimizer=muon with zero={p.zero} tp={p.tp}: {t.software.name} exchanges matrices "
+            "that are sharded in one way only; nearest: tp=1, or zero=0"
         ),
     ),
 )

@@ -198,8 +198,10 @@ RULES: tuple[Rule, ...] = (
     *EXPERT_RULES,
     Rule(
         "zero-needs-data-ranks",
-        ("zero", "dp", "cp", "schedule"),
-        lambda p, t: (p.zero == 0) | (_same_weights(p) > 1),
+        ("zero", "dp", "cp", "schedule", "offload_parameters", "nvme"),
+        lambda p, t: (
+            (p.zero == 0) | (p.offload_parameters > 0) | (p.nvme > 0) | (_same_weights(p) > 1)
+        ),
         lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
     ),
     Rule(
@@ -210,8 +212,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "gather-overlap-needs-zero",
-        ("overlap_param_gather", "zero", "overlap_grad_reduce"),
-        lambda p, t: (p.overlap_param_gather == 0) | ((p.zero > 0) & (p.overlap_grad_reduce == 1)),
+        ("overlap_param_gather", "zero", "overlap_grad_reduce", "offload_parameters"),
+        lambda p, t: (
+            (p.overlap_param_gather == 0)
+            | ((p.zero > 0) & ((p.overlap_grad_reduce == 1) | (p.offload_parameters > 0)))
+        ),
         lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
     ),
     *PRECISION_RULES,
@@ -247,7 +252,9 @@ def _of_pipeline(rule: Rule) -> bool:
 _PLAIN = (*PLAIN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: the rules of others hold."""
-_OTHERS = (*SYNC_RULES, *GRID_RULES, *OFFLOAD_RULES)
+POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
+"""Those about what no plain plan has: they hold where all fields of PLAIN have their defaults."""
+_OTHERS = (*POLICY_RULES, *GRID_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 

@@ -39,8 +39,6 @@ def plan_of(run: PublishedRun) -> Plan:
     split = bool(run["sequence_parallel"]) and tp > 1
     if run["optimizer"] not in OPTIMIZERS:
         raise InputError(f"optimizer {run['optimizer']} is not modelled")
-    if run["params_on_host"]:
-        raise InputError("weights on the host are not modelled")
     layout = _layers_per_stage(run, virtual)
     return Plan(
         tp=tp,
@@ -63,7 +61,8 @@ def plan_of(run: PublishedRun) -> Plan:
         fp8_params=int(bool(run["fp8_params"]) and zero > 0 and "8" in precision),
         **_wide_ends(run),
         optimizer=OPTIMIZERS[run["optimizer"]],
-        offload_optimizer=100 * bool(run["optimizer_on_host"]),
+        offload_optimizer=100 * _updates_on_host(run),
+        offload_parameters=100 * bool(run["params_on_host"]),
         offload_activations=_offloaded(run),
         **layout,
         **_overlap(run, ranks, zero, virtual, split),
@@ -92,10 +91,16 @@ def _shard(run: PublishedRun, ranks: int, zero: int) -> int:
     return group if zero and 1 < group < ranks else 0
 
 
+def _updates_on_host(run: PublishedRun) -> bool:
+    """Whether the host updates the weights: with PyTorch's FSDP wherever it holds them."""
+    together = run["params_on_host"] and str(run.given("sharding", "")).startswith("fsdp")
+    return bool(run["optimizer_on_host"] or together)
+
+
 def _offloaded(run: PublishedRun) -> int:
     """Percent of the kept activations that wait on the host."""
     if run["offload_activations"]:
-        raise InputError("activations of single ops on the host are not modelled")
+        return 100
     per_rank = float(run["layers"] / run["pp"]) if run["layers"] else 1.0
     return min(round(100 * int(run["offload_layers"]) / per_rank), 100)
 

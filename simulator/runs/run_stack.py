@@ -9,6 +9,7 @@ from typing import Any
 from ..base.errors import InputError
 from ..base.units import GIB
 from ..hardware.provenance import Provenance
+from ..hardware.software import OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 
@@ -134,6 +135,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     software = software if learned else neutral(software)
     changes = {**rule.changes, **_kernels(run, software)}
     changes |= {**_formats(run, software), **_recompute(run)}
+    if run["offload_activations"]:
+        changes["offload_modules"] = _modules(run)
     if learned:
         fitted = OF_SOURCE.get(run.source, {})
         told = Provenance(
@@ -210,6 +213,14 @@ def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
         moments = 1 if run["optimizer"] == "sgd" else 2
         out["optimizer_memory"] = master + moments * _BYTES[run["optimizer_dtype"]]
     return out
+
+
+def _modules(run: PublishedRun) -> tuple[str, ...]:
+    """The modules of a row whose inputs are on the host."""
+    unknown = [name for name in run["offload_activations"] if name not in OFFLOADABLE]
+    if unknown:
+        raise InputError(f"{unknown[0]} on the host is not modelled")
+    return tuple(run["offload_activations"])
 
 
 def _recompute(run: PublishedRun) -> dict[str, Any]:

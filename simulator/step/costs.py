@@ -69,16 +69,38 @@ class Costs:
     @property
     def node_bytes(self) -> Any:
         """Bytes of host memory that the fullest node needs."""
+        return self._on_node(0)
+
+    @property
+    def nvme_bytes(self) -> Any:
+        """Bytes on its NVMe drives."""
+        return self._on_node(1)
+
+    def _on_node(self, part: int) -> Any:
         out = np.zeros(len(self))
         for group in self.groups:
             if group.uses_host:
-                out[group.rows] = group.node_bytes()
+                out[group.rows] = group.node_bytes()[part]
         return self._out(out)
 
     @property
     def host_share(self) -> Any:
-        """The same over what a node has; a plain 0 where no plan keeps anything there."""
-        return self.node_bytes / self.node_capacity if self.uses_host else 0.0
+        """What a node needs of its memory or of its drives, whichever is more, over what it has; a
+        plain 0 where no plan keeps anything there."""
+        if not self.uses_host:
+            return 0.0
+        share = self.node_bytes / self.node_capacity
+        return np.maximum(share, self.nvme_bytes / self.nvme_capacity) if self.swaps else share
+
+    @property
+    def swaps(self) -> bool:
+        """Whether some plan keeps anything on NVMe drives."""
+        return any(group.policy.nvme for group in self.groups)
+
+    @property
+    def nvme_capacity(self) -> float:
+        """Bytes of the NVMe drives of a node, where they are known."""
+        return host_of(self.task.cluster).nvme or 0.0
 
     @property
     def uses_host(self) -> bool:

@@ -194,5 +194,7 @@ def host_table(costs: Costs) -> Table:
     capacity = costs.node_capacity
     rows = [("total", costs.node_bytes), ("capacity", capacity)]
     rows += [("margin", capacity - costs.node_bytes)]
+    if costs.swaps:
+        rows += [("on NVMe drives", costs.nvme_bytes)]
     cells = [(name, f"{b / GIB:.2f}", f"{100 * b / capacity:.1f}") for name, b in rows]
     return Table(headers=("host memory of a node", "GiB", "of node %"), rows=tuple(cells))

@@ -57,17 +57,17 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
     held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
     held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
-    held["weights"] = held["weights"] + frozen_bytes(zero, weights)
+    held["weights"] = held["weights"] + frozen_bytes(states, zero, weights)
     if zero < 3:
         held["weights"] = held["weights"] + weights.copies
     return held
 
 
-def frozen_bytes(zero: int, weights: Weights) -> Value | float:
+def frozen_bytes(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
     """Bytes of weights that are not trained: whole, or a shard of them under ZeRO 3."""
     if weights.frozen is None:
         return 0.0
-    return weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
+    return states["staying"] * weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
 
 
 def with_activations(
@@ -106,7 +106,7 @@ def worst_bytes(
         if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
-        total += frozen_bytes(zero, weights)
+        total += frozen_bytes(states, zero, weights)
         total += _bytes_of_ends(states, zero, weights)
         if zero < 3:
             total += weights.copies
@@ -124,15 +124,16 @@ def bytes_of_states(
 
     A parameter server keeps the optimizer state; gossip receives into a second copy of the
     weights; error feedback keeps vectors of the gradient's size. `leaving` are the gradients that
-    go to the host's share of the optimizer.
+    go to the host's share of the optimizer, `staying` the share of the weights that is not there.
     """
     software = task.software
     memories = METHODS[policy.compression].memories if policy.compression else 0
     optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
     gradients = (software.gradient_memory or recipe.gradient) + memories * recipe.gradient
-    away = policy.offload_optimizer / 100
+    away, staying = policy.offload_optimizer / 100, 1 - policy.offload_parameters / 100
     return {
-        "weights": float(recipe.weight) * (2 if gossips(policy.sync) else 1),
+        "weights": staying * recipe.weight * (2 if gossips(policy.sync) else 1),
+        "staying": staying,
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
         "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
@@ -140,12 +141,11 @@ def bytes_of_states(
     }
 
 
-def host_bytes(task: Task, recipe: Recipe, optimizer: int, away: float) -> float:
-    """Bytes of host memory for each parameter that a rank updates, of which a share is `away`:
-    optimizer state and a gradient."""
+def host_bytes(task: Task, recipe: Recipe, optimizer: int) -> tuple[float, float]:
+    """Bytes of optimizer state, and of a gradient, for each parameter that the host updates."""
     software = task.software
     kept = software.optimizer_memory or recipe.optimizer_bytes(optimizer)
-    return away * (kept + (software.gradient_memory or recipe.gradient))
+    return kept, software.gradient_memory or recipe.gradient
 
 
 def _bytes_per_parameter(

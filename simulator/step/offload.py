@@ -1,11 +1,17 @@
-"""An optimizer on the host: seconds of its update there, and of copies that do not hide.
+"""Optimizer and weights on the host or on its drives: seconds of updates, and of copies that show.
 
 A share of the parameters that a rank owns is updated by the CPUs of its node while the GPU updates
 the rest. Gradients go down, behind each backward pass where they leave as they are made and beside
 the update otherwise; weights come up beside the update, tensor by tensor. Host memory holds the
 state and a gradient.
+A share of the weights, of those that ZeRO 3 shards, waits there too: a rank copies its shard of a
+layer up before the layer is gathered, in both passes, in the stream of the gather. NVMe drives are
+read ahead of that copy; optimizer state goes from the drives to the CPUs and back once a step, one
+after the other with the update (pipeline_read and pipeline_write are off unless asked for).
 Source: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4; Megatron-Core 0.16, overlapped copies of
-its HybridDeviceOptimizer. The delayed update of the former changes the training: not modelled.
+its HybridDeviceOptimizer; Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6; DeepSpeed
+0.19, runtime/zero/stage3.py, runtime/swap_tensor. The delayed update of ZeRO-Offload changes the
+training: not modelled.
 Legend: arrays are [ZeRO or not, class, skeleton] or [ZeRO or not, skeleton].
 """
 
@@ -17,15 +23,36 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.cluster import Cluster
-from ..hardware.host import node_gpus, outlasting, update_rate
+from ..hardware.host import (
+    copy_rate,
+    node_gpus,
+    outlasting,
+    read_rate,
+    update_rate,
+    write_rate,
+)
 from ..hardware.precision import Recipe
 from ..pipeline.schedule import Passes
+from ..plan.codes import swaps_optimizer, swaps_parameters
+from ..plan.sync_policy import SyncPolicy
 from ..task import Task
 from . import slot_delays
+from .data_parallel import UNITS, Synchronisation
 from .memory import host_bytes
 from .ranks import Weights
 from .slot_delays import Delays
 from .stages import Stages
+
+SWAPPED_GRADIENT = 4.0
+"""Bytes of the gradient that lies on the drives beside the state of its parameter: fp32."""
+SUB_GROUP = 1e9
+"""Parameters of a rank that are updated from the drives at a time (sub_group_size)."""
+STATE_BUFFERS = 4
+"""Buffers of as many fp32 numbers in host memory (buffer_count of offload_optimizer)."""
+WEIGHT_BUFFERS = 5 * 1e8
+"""Parameters in the buffers through which weights are read (buffer_count x buffer_size)."""
+IN_MEMORY = 1e9
+"""Trained parameters of a rank up to which its shard stays in host memory (max_in_cpu)."""
 
 
 class HostUpdate(NamedTuple):
@@ -33,6 +60,13 @@ class HostUpdate(NamedTuple):
 
     update: Value
     copies: Value
+
+
+class OnNode(NamedTuple):
+    """Bytes that the fullest node needs of its memory, and of its NVMe drives."""
+
+    memory: Value
+    drives: Value
 
 
 def owned(weights: Weights) -> Value:
@@ -48,21 +82,24 @@ def moved_bytes(recipe: Recipe, optimizer: int) -> float:
 
 
 def host_update(
-    task: Task, recipe: Recipe, optimizer: int, away: float, on_gpu: Value, s: Stages
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, on_gpu: Value, s: Stages
 ) -> HostUpdate:
-    """Update with a share `away` on the host; `on_gpu` are the seconds of all of it on the GPU."""
-    cluster, parameters = task.cluster, away * owned(s.weights)
+    """Update with a share on the host; `on_gpu` are the seconds of all of it on the GPU."""
+    cluster, away = task.cluster, policy.offload_optimizer / 100
+    parameters, weights_away = away * owned(s.weights), policy.offload_parameters / 100
     on_host = parameters * moved_bytes(recipe, optimizer) / update_rate(cluster)
     update = np.maximum((1 - away) * on_gpu, on_host)
-    gradients, beside = parameters * recipe.gradient, parameters * recipe.weight
+    gradients, up = parameters * recipe.gradient, parameters * recipe.weight * (1 - weights_away)
+    down = (1 - away) * owned(s.weights) * recipe.weight * weights_away
     slots: Value | float = 0.0
     if task.software.offloads_gradients:
         slots = np.maximum(slot_delays.seconds(s, _copied(gradients, s, cluster)), 0.0)
     else:
-        beside = np.maximum(beside, gradients)
-    ends = (update + outlasting(beside, update, cluster)).max(axis=1)
+        down = down + gradients
+    after = outlasting(np.maximum(up, down), update, cluster)
+    after = after + _swap_seconds(task, recipe, optimizer, policy, s.weights)
     longest = update.max(axis=1)
-    return HostUpdate(longest, ends - longest + slots)
+    return HostUpdate(longest, (update + after).max(axis=1) - longest + slots)
 
 
 def _copied(gradients: Value, s: Stages, cluster: Cluster) -> Delays:
@@ -71,14 +108,95 @@ def _copied(gradients: Value, s: Stages, cluster: Cluster) -> Delays:
     return Delays(outlasting(gradients, s.backward, cluster), Passes(none, none, late))
 
 
-def node_bytes(task: Task, recipe: Recipe, optimizer: int, away: float, s: Stages) -> Value:
-    """Bytes of host memory that the fullest node needs [ZeRO or not, skeleton].
+def _swap_seconds(
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, weights: Weights
+) -> Value:
+    """Seconds of the drives around the update: states and gradients are read and written, updated
+    weights written."""
+    read = write = np.zeros(weights.dense.shape)
+    if swaps_optimizer(policy.nvme):
+        state, _ = host_bytes(task, recipe, optimizer)
+        read = write = owned(weights) * (state + SWAPPED_GRADIENT)
+    if swaps_parameters(policy.nvme):
+        write = write + _swapped(recipe, weights)
+    if not policy.nvme:
+        return read
+    return read / read_rate(task.cluster) + write / write_rate(task.cluster)
+
+
+def _swapped(recipe: Recipe, weights: Weights) -> Value:
+    """Bytes of the trained weights of a rank that are on the drives: none of a small shard."""
+    parameters = owned(weights)
+    out: Value = np.where(parameters > IN_MEMORY, parameters, 0.0) * recipe.weight
+    return out
+
+
+def fetch_seconds(
+    task: Task, recipe: Recipe, policy: SyncPolicy, sync: Synchronisation, s: Stages
+) -> Value:
+    """Seconds of a step by which weights on the host delay it, beyond their gathers [2, 2,
+    skeleton]: by whether reductions are overlapped, then whether gathers are.
+
+    A copy takes no multiprocessors, so that it does not slow what it hides behind.
+    """
+    share, contention = policy.offload_parameters / 100, task.software.fsdp_contention
+    gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
+    trained, frozen = owned(s.weights)[1] * recipe.weight, _frozen(s.weights)
+    ready = gather + share * (trained + frozen) / copy_rate(task.cluster)
+    if swaps_parameters(policy.nvme):
+        read = _swapped(recipe, s.weights)[1] + frozen
+        ready = np.maximum(ready, read / read_rate(task.cluster))
+    pieces = sync.pieces[UNITS]
+    usual = slot_delays.gathered(gather, scatter, pieces, s, contention)
+    alone = slot_delays.gathered(gather, scatter, pieces, s, 0.0)
+    later = slot_delays.gathered(ready, scatter, pieces, s, 0.0)
+    late = slot_delays.plus(usual, slot_delays.beyond(later, alone))
+    return slot_delays.seconds(s, late) - slot_delays.seconds(s, usual)
+
+
+def _frozen(weights: Weights) -> Value | float:
+    """Bytes of a rank's shard of weights that are not trained."""
+    return 0.0 if weights.frozen is None else weights.frozen / weights.data_group.ranks
+
+
+def node_bytes(task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s: Stages) -> OnNode:
+    """Bytes of host memory and of drives that the fullest node needs [ZeRO or not, skeleton].
 
     Every GPU of the node as the worst rank has it, but no more than all ranks together.
     """
-    by_rank = host_bytes(task, recipe, optimizer, away) * owned(s.weights)
+    memory, drives = _optimizer_bytes(task, recipe, optimizer, policy, s.weights)
+    for_weights = _weight_bytes(recipe, policy, s.weights)
+    memory, drives = memory + for_weights.memory, drives + for_weights.drives
     if s.on_host is not None:
-        by_rank = by_rank + s.on_host
+        memory = memory + s.on_host
+    return OnNode(_of_node(task, memory, s), _of_node(task, drives, s))
+
+
+def _optimizer_bytes(
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, weights: Weights
+) -> OnNode:
+    """Bytes of a rank's share of the optimizer: with the state on drives, gradients of all
+    micro-batches and buffers are what is left in memory."""
+    state, gradient = host_bytes(task, recipe, optimizer)
+    parameters = policy.offload_optimizer / 100 * owned(weights)
+    if not swaps_optimizer(policy.nvme):
+        return OnNode(parameters * (state + gradient), np.zeros(parameters.shape))
+    buffers = STATE_BUFFERS * 4.0 * np.minimum(parameters, SUB_GROUP)
+    return OnNode(parameters * gradient + buffers, parameters * (state + SWAPPED_GRADIENT))
+
+
+def _weight_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> OnNode:
+    """Bytes of a rank's shard of the weights."""
+    share, none = policy.offload_parameters / 100, np.zeros(owned(weights).shape)
+    trained, frozen = owned(weights) * recipe.weight, _frozen(weights)
+    if not swaps_parameters(policy.nvme):
+        return OnNode(share * (trained + frozen) + none, none)
+    memory = np.minimum(trained, IN_MEMORY * recipe.weight) + WEIGHT_BUFFERS * recipe.weight
+    return OnNode(memory, _swapped(recipe, weights) + frozen)
+
+
+def _of_node(task: Task, by_rank: Value, s: Stages) -> Value:
+    """What the fullest node needs of what each rank needs."""
     everywhere = (by_rank * s.ranks_alike).sum(axis=1) * (task.gpus / s.ranks)
     out: Value = np.minimum(node_gpus(task.cluster) * by_rank.max(axis=1), everywhere)
     return out

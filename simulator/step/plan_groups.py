@@ -14,9 +14,8 @@ import numpy as np
 from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Optimizer, Recipe
-from ..hardware.precision.number_formats import BF16
 from ..layers.layer_costs import Cost
-from ..operators import kernel_times
+from ..operators import kernel_times, muon
 from ..pipeline import schedules
 from ..plan.codes import through_servers
 from ..plan.fields import SKELETON
@@ -86,11 +85,13 @@ class PlanGroup:
         if policy.compression:
             self.sync += self._compression()
         update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
-        if policy.offload_optimizer:
-            how = (self.recipe, self.optimizer, policy.offload_optimizer / 100, update)
+        if policy.offload_optimizer or policy.offload_parameters:
+            how = (self.recipe, self.optimizer, policy, update)
             self.update, self.copies = offload.host_update(task, *how, s)
         else:
             self.update = update.max(axis=1) * (not through_servers(policy.sync))
+        if policy.offload_parameters:
+            self.fetches = offload.fetch_seconds(task, self.recipe, policy, sync, s)
         self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
         self.sends = self._sends(skeletons)
 
@@ -146,7 +147,7 @@ class PlanGroup:
         used = chosen[first]
         out.plans, out.rows, out.zero = self.plans.take(which), rows, self.zero[which]
         out.stages = take_last(self.stages, used)
-        for name in ("sync", "update", "copies", "worst", "sends"):
+        for name in ("sync", "update", "copies", "fetches", "worst", "sends"):
             if hasattr(self, name):
                 setattr(out, name, getattr(self, name)[..., used])
         return out
@@ -164,8 +165,10 @@ class PlanGroup:
         out += self.pipeline_comm()
         out += self.data_comm()
         out += self.optimizer_step()
-        if self.policy.offload_optimizer:
+        if hasattr(self, "copies"):
             out += self.optimizer_copies()
+        if hasattr(self, "fetches"):
+            out += self.weight_copies()
         return out
 
     def memory_total(self) -> Value:
@@ -190,22 +193,30 @@ class PlanGroup:
 
     def optimizer_copies(self) -> Value:
         """Seconds in which only copies of an optimizer on the host run, once a step."""
-        if not self.policy.offload_optimizer:
+        if not hasattr(self, "copies"):
             return np.zeros(self.rows.size)
         out: Value = self.copies[np.minimum(self.zero, 1), self.skeleton]
+        return out
+
+    def weight_copies(self) -> Value:
+        """Seconds by which weights on the host delay the micro-batches of a step."""
+        p = self.plans
+        if not hasattr(self, "fetches"):
+            return np.zeros(self.rows.size)
+        out: Value = self.fetches[p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
         return out
 
     @property
     def uses_host(self) -> bool:
         """Whether some row keeps anything in host memory."""
-        return bool(self.policy.offload_optimizer) or self.stages.on_host is not None
+        away = self.policy.offload_optimizer or self.policy.offload_parameters
+        return bool(away) or self.stages.on_host is not None
 
-    def node_bytes(self) -> Value:
-        """Bytes of host memory that the fullest node needs."""
-        how = (self.recipe, self.optimizer, self.policy.offload_optimizer / 100)
-        found = offload.node_bytes(self.task, *how, self.stages)
-        out: Value = found[np.minimum(self.zero, 1), self.skeleton]
-        return out
+    def node_bytes(self) -> offload.OnNode:
+        """Bytes of host memory, and of drives, that the fullest node needs."""
+        how = (self.recipe, self.optimizer, self.policy, self.stages)
+        at = np.minimum(self.zero, 1), self.skeleton
+        return offload.OnNode(*(part[at] for part in offload.node_bytes(self.task, *how)))
 
     def part(self, cost: Cost) -> Value:
         """Seconds of one part of a step's micro-batches, mean over the pipeline ranks."""
@@ -230,7 +241,7 @@ class PlanGroup:
         if name == "compute":
             return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
         if name == "host_comm":
-            return self.part(Cost.HOST_COMM) + self.optimizer_copies()
+            return self.part(Cost.HOST_COMM) + self.weight_copies() + self.optimizer_copies()
         if name in COMMUNICATION:
             return self.part(COMMUNICATION[name])
         if name == "bubble":
@@ -269,15 +280,9 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
 
     Every state byte is read and written; ZeRO divides the work by the ranks that share the
-    weights. Muon orthogonalises whole matrices, which the ranks that shard share out (layer-wise
-    sharding). Neglects the gradient norm.
+    weights. Neglects the gradient norm.
     """
     accelerator = task.cluster.accelerator
     moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
     out = kernel_times.streaming_seconds(moved, accelerator)
-    if optimizer == Optimizer.MUON:
-        sustained = kernel_times.sustained_share(task.software, accelerator)
-        constants, peak = kernel_times.gemm_constants(accelerator, BF16)
-        each = weights.orthogonal / (constants.efficiency * sustained * peak)
-        out = out + np.array([each, each / weights.data_group.ranks])
-    return out
+    return out + muon.seconds(task, weights.hidden) if optimizer == Optimizer.MUON else out

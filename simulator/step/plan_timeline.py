@@ -52,7 +52,7 @@ class PlanTimeline:
     data_comm: float
     """Seconds of exposed gradient and weight synchronisation after the pipeline."""
     host_comm: float
-    """Seconds in which only copies of an optimizer on the host run."""
+    """Seconds in which only copies of optimizer and weights on the host run."""
     optimizer: float
 
     @property
@@ -105,7 +105,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     held_back = min(_held_back(schedule, times), m)
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
-    at_end = float(whole.optimizer_copies()[0])
+    at_end = float(whole.optimizer_copies()[0] + whole.weight_copies()[0])
     work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end
     return PlanTimeline(
         task=task,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..base.arrays import Index, Value, some
 from ..layers.layer_costs import Cost, LayerCosts
 from ..operators import collectives
+from ..operators.muon import Matrices
 from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
 from ..plan.plan import Plan
@@ -28,6 +29,7 @@ OF_WEIGHTS = {
     "matrices": Cost.MATRICES,
     "scaled": Cost.SCALED,
     "orthogonal": Cost.ORTHOGONAL,
+    "expert_orthogonal": Cost.EXPERT_ORTHOGONAL,
 }
 """Columns of a layer's cost that fields of Weights add up."""
 TWICE = [Cost.LOGITS, Cost.FROZEN, *(cost for name, cost in OF_WEIGHTS.items() if name != "units")]
@@ -53,6 +55,8 @@ class Weights:
     """Those of them whose products read a scaled format."""
     orthogonal: Value
     """FLOPs to orthogonalise these once."""
+    expert_orthogonal: Value
+    """Those of them that are of routed experts."""
     data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
     expert_group: collectives.ProcessGroup
@@ -65,6 +69,12 @@ class Weights:
     """Those of the largest layer."""
     inputs: Value | None = None
     """Bytes of the inputs of all layers of a micro-batch; None where the stack keeps them once."""
+
+    @property
+    def hidden(self) -> Matrices:
+        """What Muon orthogonalises."""
+        dense, groups = self.matrices - self.expert, (self.data_group, self.expert_group)
+        return Matrices(self.orthogonal, self.expert_orthogonal, dense, *groups)
 
     @classmethod
     def of_layers(
@@ -167,6 +177,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             matrices=stage[Cost.MATRICES],
             scaled=stage[Cost.SCALED],
             orthogonal=stage[Cost.ORTHOGONAL],
+            expert_orthogonal=stage[Cost.EXPERT_ORTHOGONAL],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
             frozen=stage[Cost.FROZEN] if task.adapters else None,

@@ -62,6 +62,18 @@ def gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention
     return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)
 
 
+def plus(delays: Delays, more: Delays) -> Delays:
+    """Both delays one after the other."""
+    split = (one + other for one, other in zip(delays.split, more.split, strict=True))
+    return Delays(delays.whole + more.whole, Passes(*split))
+
+
+def beyond(delays: Delays, less: Delays) -> Delays:
+    """By how much delays are longer than others."""
+    split = (one - other for one, other in zip(delays.split, less.split, strict=True))
+    return Delays(delays.whole - less.whole, Passes(*split))
+
+
 def seconds(s: Stages, delays: Delays) -> Value:
     """What delays add to a step [.., skeleton]."""
     defers = schedules.defers(s.schedule)

@@ -38,6 +38,8 @@ CHOOSE = {
     "overlap_tp": [0, 1],
     "overlap_grad_reduce": [0, 1],
     "offload_optimizer": [0, 50, 100],
+    "offload_parameters": [0, 100],
+    "nvme": ["none", "optimizer", "parameters", "both"],
 }
 ROWS = 2000
 """Plans of a task at most."""

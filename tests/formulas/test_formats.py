@@ -12,6 +12,7 @@ import pytest
 from round_numbers import (
     ACCELERATOR,
     EMBEDDING,
+    FAST,
     HEAD,
     LAYER,
     LOGITS,
@@ -182,6 +183,34 @@ def test_ranks_that_shard_share_out_the_matrices_of_muon():
         for zero in (0, 1)
     )
     assert shared == pytest.approx(whole / 2)
+
+
+def test_fewer_ranks_share_out_the_experts_of_muon():
+    """ep = 4 of eight: eight ranks have the same dense matrices, [1024, 3072], [1024, 1024] and a
+    router of [8, 1024]; two have the same two experts, each twice [1024, 4096]."""
+    costs = costs_of(task(8, 8, sparse()), "dp=8 ep=4 zero=1 optimizer=muon")
+    dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * TABLE + 1024
+    experts = 4 * 2 * 2 * 1024 * 4096
+    router = 5 * (4 * 8**2 * 1024 + 2 * 8**3)
+    flops = 4 * (5 * 1024**3 * (14 + 6) + router) / 8
+    flops += 4 * 2 * 2 * 5 * 1024**3 * 18 / 2
+    moved = (2 * 8 + 4 + 2) * (dense / 8 + experts / 2) / 1e12
+    assert costs.seconds["optimizer"] == pytest.approx(moved + flops / 100e12)
+
+
+@pytest.mark.parametrize(("bandwidth", "hidden"), [(40e9, True), (4e9, False)])
+def test_shards_of_matrices_are_exchanged_beside_their_products(bandwidth, hidden):
+    """FSDP2 over four ranks: three quarters of a rank's shard, two bytes a parameter, there and
+    back, or the FLOPs of a quarter of the matrices, whichever is longer."""
+    link = replace(FAST.all_to_all, bandwidth=bandwidth)
+    machine = cluster(4, fast=replace(FAST, all_to_all=link))
+    question = task(4, cluster=machine, software=stack(muon_stage=3))
+    exchange = 2 * 0.75 * 2 * 4 * (LAYER / 4) / bandwidth
+    products = 5 * 1024**3 * sum(4 * m + 2 for m in (3, 1, 4, 4)) / 100e12
+    assert (exchange < products) == hidden
+    moved = (2 * 8 + 4 + 2) * PARAMETERS / 4 / 1e12
+    costs = costs_of(question, "dp=4 zero=3 optimizer=muon")
+    assert costs.seconds["optimizer"] == pytest.approx(moved + max(exchange, products))
 
 
 def test_gemms_under_a_power_limit():

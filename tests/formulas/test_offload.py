@@ -1,8 +1,9 @@
 """Optimizer and activations on the host: rates, copies, updates and bytes.
 
 Sources: Ren et al. 2021 (ZeRO-Offload), sections 3.4 and 4 and table 4; Megatron-Core 0.16,
-HybridDeviceOptimizer; Transformer Engine, CPU offloading of activations. Of a link's datasheet
-rate copies reach 0.8, of the host's memory rate Adam reaches 0.46.
+HybridDeviceOptimizer; Transformer Engine, CPU offloading of activations; Rajbhandari et al. 2021
+(ZeRO-Infinity); DeepSpeed 0.19, runtime/zero/stage3.py and runtime/swap_tensor. Of a link's
+datasheet rate copies reach 0.8, of the host's memory rate Adam reaches 0.46.
 """
 
 from dataclasses import replace
@@ -27,11 +28,20 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.host import copy_rate, outlasting, update_rate
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.plan.codes import Nvme
 from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.step.data_parallel import synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
-from plan3d.simulator.step.offload import host_update, moved_bytes, node_bytes, owned
+from plan3d.simulator.step.offload import (
+    fetch_seconds,
+    host_update,
+    moved_bytes,
+    node_bytes,
+    owned,
+)
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
+ALL = SyncPolicy(offload_optimizer=100)
 
 
 # Rates
@@ -150,7 +160,7 @@ def test_the_slowest_rank_decides():
     """Of two stages the last has the norm: its 1,024 parameters more."""
     question = task(2)
     stages = group_of(question, "pp=2").stages
-    found = host_update(question, BF16, ADAM, 1.0, np.zeros((2, 2, 1)), stages)
+    found = host_update(question, BF16, ADAM, ALL, np.zeros((2, 2, 1)), stages)
     last = 2 * LAYER + TABLE + 1024
     update = 30 * last / (0.46 * 400e9 / 2)
     assert found.update[0, 0] == pytest.approx(update)
@@ -176,15 +186,109 @@ def test_gradients_that_leave_are_not_kept(zero, direct, gradients):
     assert state_bytes(each, zero, weights)["gradients"] == gradients * PARAMETERS
 
 
+# Weights on the host
+
+WINDOW = 4 * FORWARD + HEAD + EMBEDDING
+INFINITY = {"software": stack(offloads_parameters=True, swaps_to_nvme=True)}
+
+
+def test_one_gpu_copies_its_weights_up_for_both_passes_and_down_after_the_update():
+    """Two bytes of every parameter at 16 GB/s outlast each pass of four micro-batches; the GPU
+    updates 30 bytes a parameter at 1 TB/s while its weights go back."""
+    copy, update = 2 * PARAMETERS / 16e9, 30 * PARAMETERS / 1e12
+    assert copy > 2 * WINDOW
+    costs = costs_of(task(**INFINITY), "offload_parameters=100")
+    shown = 4 * ((copy - WINDOW) + (copy - 2 * WINDOW))
+    assert costs.seconds["host_comm"] == pytest.approx(shown + copy - update)
+    assert costs.seconds["data_comm"] == 0
+    assert costs.step_seconds == pytest.approx(4 * 3 * WINDOW + shown + copy)
+    assert costs.memory["weights"] == 0
+    assert costs.node_bytes == 2 * PARAMETERS
+
+
+def test_a_shard_is_copied_in_the_stream_of_its_gather():
+    """Four ranks: a quarter of every layer at 8 GB/s, then its gather; of what hides behind a pass
+    at least the first of six layers shows. The gather's contention stays what it was."""
+
+    def shown(communication, window):
+        return max(communication - window, communication / 6)
+
+    gather = 6 * 10e-6 + 0.75 * 2 * PARAMETERS / 100e9
+    scatter = 6 * 20e-6 + 0.75 * 4 * PARAMETERS / 50e9
+    ready = gather + 2 * PARAMETERS / 4 / 8e9
+    late = shown(ready, WINDOW) - shown(gather, WINDOW)
+    late += shown(ready + scatter, 2 * WINDOW) - shown(gather + scatter, 2 * WINDOW)
+    question = task(4, 16, **INFINITY)
+    plain, away = (costs_of(question, f"dp=4 zero=3 offload_parameters={p}") for p in (0, 100))
+    assert away.seconds["data_comm"] == plain.seconds["data_comm"]
+    down = 2 * PARAMETERS / 4 / 8e9 - 30 * PARAMETERS / 4 / 1e12
+    assert away.seconds["host_comm"] == pytest.approx(4 * late + down)
+
+
+def test_everything_on_the_host_is_18_bytes_a_parameter():
+    """DeepSpeed's estimate_zero3_model_states_mem_needs, without its factor for buffers; weights
+    that the host updates do not come up for it."""
+    both = "dp=8 offload_optimizer=100 offload_parameters=100"
+    costs = costs_of(task(8, 8, **INFINITY), both)
+    assert costs.node_bytes == pytest.approx(18 * PARAMETERS)
+    gradients = 4 * PARAMETERS / 8 / 8e9
+    assert gradients < costs.seconds["optimizer"]
+    assert costs.groups[0].copies[1, 0] == 0
+
+
+# Drives: read at 8 GB/s a node, written at 4
+
+
+DRIVES = replace(HOST, nvme=1e13, nvme_read=8e9, nvme_write=4e9)
+
+
+def test_states_and_gradients_are_read_and_written_around_the_update():
+    """12 bytes of state and 4 of gradient a parameter; a gradient of all micro-batches and four
+    buffers of fp32 numbers, here of the whole shard, are what host memory holds."""
+    question = task(8, 8, cluster=cluster(8, host=DRIVES), **INFINITY)
+    plans = [f"dp=8 zero=3 offload_optimizer=100 nvme={where}" for where in ("none", "optimizer")]
+    memory, drives = (costs_of(question, plan) for plan in plans)
+    shard = 16 * PARAMETERS / 8
+    assert drives.seconds["host_comm"] - memory.seconds["host_comm"] == pytest.approx(
+        shard / 1e9 + shard / 0.5e9
+    )
+    assert drives.nvme_bytes == pytest.approx(16 * PARAMETERS)
+    assert drives.node_bytes == pytest.approx((4 + 4 * 4) * PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "memory", "drives", "fetch"),
+    [
+        # Up to 1e9 (max_in_cpu) a shard stays in memory, beside five buffers of 1e8 numbers.
+        (1e9, 2e9 + 1e9, 0.0, 2e9 / 16e9),
+        (4e9, 2e9 + 1e9, 8e9, 8e9 / 8e9),
+    ],
+)
+def test_weights_are_read_ahead_of_their_copies(parameters, memory, drives, fetch):
+    question = task(cluster=cluster(1, host=DRIVES), **INFINITY)
+    policy = SyncPolicy(offload_parameters=100, nvme=Nvme.PARAMETERS)
+    stages = group_of(question, "offload_parameters=100").stages
+    weights = replace(stages.weights, dense=np.full((1, 1), parameters))
+    stages = replace(stages, weights=weights)
+    found = node_bytes(question, BF16, ADAM, policy, stages)
+    assert (found.memory[1, 0], found.drives[1, 0]) == (memory, drives)
+    sync = synchronisation(question, BF16, weights, policy, (3,))
+    late = fetch_seconds(question, BF16, policy, sync, stages)[0, 1, 0]
+    assert late == pytest.approx(4 * (2 * fetch - 3 * WINDOW))
+    # Updated weights are written after the step, at 4 GB/s.
+    written = host_update(question, BF16, ADAM, policy, np.zeros((2, 1, 1)), stages).copies[1, 0]
+    assert written == pytest.approx(2 * parameters / 16e9 + drives / 4e9)
+
+
 # Host memory
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, 0.5 * (12 + 4)), ({"optimizer_memory": 16.0, "gradient_memory": 6.0}, 0.5 * (16 + 6))],
+    [({}, (12, 4)), ({"optimizer_memory": 16.0, "gradient_memory": 6.0}, (16, 6))],
 )
 def test_the_host_keeps_state_and_a_gradient(changes, expected):
-    assert host_bytes(task(software=stack(**changes)), BF16, ADAM, 0.5) == expected
+    assert host_bytes(task(software=stack(**changes)), BF16, ADAM) == expected
 
 
 def test_a_node_holds_what_its_ranks_own():
@@ -198,13 +302,13 @@ def test_a_node_is_taken_to_hold_its_fullest_rank_eight_times():
     """Two stages of eight replicas on two nodes: eight times a shard of the last stage; one node
     with one rank of either holds no more than both own together."""
     stages = group_of(task(16, 16), "pp=2 dp=8").stages
-    found = node_bytes(task(16, 16), BF16, ADAM, 1.0, stages)
+    found = node_bytes(task(16, 16), BF16, ADAM, ALL, stages).memory
     last = 2 * LAYER + TABLE + 1024
     assert found[1, 0] == pytest.approx(16 * 8 * last / 8)
-    alone = node_bytes(task(2), BF16, ADAM, 1.0, group_of(task(2), "pp=2").stages)
+    alone = node_bytes(task(2), BF16, ADAM, ALL, group_of(task(2), "pp=2").stages).memory
     assert alone[0, 0] == pytest.approx(16 * PARAMETERS)
     # Of four stages the two in the middle are alike.
-    four = node_bytes(task(4), BF16, ADAM, 1.0, group_of(task(4), "pp=4").stages)
+    four = node_bytes(task(4), BF16, ADAM, ALL, group_of(task(4), "pp=4").stages).memory
     assert four[0, 0] == pytest.approx(16 * PARAMETERS)
 
 
@@ -236,6 +340,28 @@ def test_activations_leave_the_gpu_but_for_two_copies_under_way():
     assert half.memory["activations"] == (4 * layer + head) / 2
     assert half.memory["buffers"] == 2 * layer / 2
     assert half.node_bytes == (4 * layer + head) / 2
+
+
+@pytest.mark.parametrize(
+    ("modules", "hidden"),
+    [
+        # Of a layer's 1024 x 1024 elements of two bytes: norms and QKV read one, the core of
+        # attention three, its projection one; eight experts get two rows of each token, and their
+        # activation reads four times as wide ones.
+        (("attn_norm", "mlp_norm"), 2),
+        (("qkv_linear",), 1),
+        (("core_attn", "attn_proj"), 3 + 1),
+        (("expert_fc1",), 2),
+        (("moe_act", "expert_fc1"), 2 * 4 + 2),
+    ],
+)
+def test_inputs_of_modules_go_to_the_host(modules, hidden):
+    question = task(model=sparse(), software=stack(offload_modules=modules))
+    plain, away = (costs_of(question, f"offload_activations={p}") for p in (0, 100))
+    moved = hidden * 2 * 1024**2
+    assert away.node_bytes == 4 * moved
+    assert plain.memory["activations"] - away.memory["activations"] == 4 * moved
+    assert away.memory["buffers"] == 2 * moved
 
 
 def test_copies_under_way_are_kept_beside_gathered_inputs():

@@ -67,6 +67,7 @@ def weights(dense, expert=0.0, ranks=4.0, expert_ranks=2.0):
         matrices=np.zeros((1, 1)),
         scaled=np.zeros((1, 1)),
         orthogonal=np.zeros((1, 1)),
+        expert_orthogonal=np.zeros((1, 1)),
         data_group=group(ranks),
         expert_group=group(expert_ranks),
     )

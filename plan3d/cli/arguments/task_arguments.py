@@ -23,7 +23,10 @@ from . import adapter_arguments, framework_arguments, goal_arguments, usual_size
 
 AUTO_SHARES = "0,25,50,75,100"
 """Percents that a search tries of what may be on the host, where auto is asked for."""
-PLAN_FIELDS = ("precision", "optimizer", "tp_grid", "offload_optimizer", "offload_activations")
+PLAN_FIELDS = (
+    *("precision", "optimizer", "tp_grid"),
+    *("offload_optimizer", "offload_parameters", "offload_activations"),
+)
 """Fields of a plan that have an option of their own."""
 LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""

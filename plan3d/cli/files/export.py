@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.output is not None:
         check_writable(args.output, "--output")
     saved = plan_arguments.read_plan(args.plan, "PLAN")
-    task = plan_arguments.task_of_saved(args, saved)
+    task = in_own_stack(plan_arguments.task_of_saved(args, saved), args.to)
     plan = plan_arguments.completed(saved, args)
     plan = plan_arguments.replaced(plan, plan_arguments.fields_of(getattr(args, "with"), "--with"))
     if args.second_pool is not None:
@@ -57,6 +57,18 @@ def _of_two_pools(args: argparse.Namespace, task: Task, plan: Plan, form: Form) 
     text = pools.written(both, plan, form)
     out = record(pools.whole(both), plan, args.to, form, text)
     return {**out, "pools": [f"{one.cluster.name}:{one.gpus}" for one in both]}
+
+
+def in_own_stack(task: Task, name: str) -> Task:
+    """The task in the stack of the framework, where it names none but the usual one."""
+    from plan3d.simulator.hardware.software_stack import software_profile
+
+    from ...launch_files.registry import exporter
+
+    own = exporter(name).software
+    if not own or task.software.name != DEFAULT_SOFTWARE:
+        return task
+    return replace(task, software=software_profile(own))
 
 
 def form_of(name: str | None, version: str | None) -> Form:

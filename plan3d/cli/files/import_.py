@@ -70,6 +70,7 @@ def imported(args: argparse.Namespace) -> Imported:
 
     from ...launch_files.launch_file import batch_of, gpus_of, plan_of, sequence_of, settled
     from ..arguments import plan_arguments, task_arguments
+    from .export import in_own_stack
 
     overrides = plan_arguments.fields_of(getattr(args, "with"), "--with")
     given = task_arguments.model_of(args.model) if args.model else None
@@ -87,7 +88,8 @@ def imported(args: argparse.Namespace) -> Imported:
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    task = task_arguments.question(model, cluster, sequence, batch, args.software)
+    asked = task_arguments.question(model, cluster, sequence, batch, args.software)
+    task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))
     plan = settled(launch, plan, gpus)
     check(resolve(plan, gpus).take(0), task)

@@ -133,6 +133,7 @@ TASK_OPTIONS = (
         )
         for what, where in (
             ("optimizer", "the optimizer on the host's CPUs"),
+            ("parameters", "the weights in host memory, with ZeRO 3"),
             ("activations", "the kept activations in host memory"),
         )
     ),

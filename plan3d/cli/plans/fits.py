@@ -25,7 +25,8 @@ ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
   plan3d fits config.json a100-80gb-sxm 2 --lora-rank 64 --json
 
 Of each way the largest micro-batch that fits with probability 0.95, the ZeRO
-stage that this needs, and the longest sequence with a micro-batch of one."""
+stage that this needs, and the longest sequence with a micro-batch of one; where
+none fits, the same with the optimizer on the host, or the weights too."""
 
 NAMES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 
@@ -91,11 +92,16 @@ def _print(
           f"{precision}, software {task.software.name}\n")  # fmt: skip
     best = max((fit for fit in found if fit.fits), key=_speed, default=None)
     marked = -1 if best is None else found.index(best)
-    screen.table(Table(headers=HEADERS, rows=tuple(map(_row, found)), marked=marked))
+    hosted = any(_on_host(fit) for fit in found)
+    rows = tuple((*_row(fit), *((_on_host(fit),) if hosted else ())) for fit in found)
+    headers = (*HEADERS, "host") if hosted else HEADERS
+    screen.table(Table(headers=headers, rows=rows, marked=marked))
     told = "* fastest that fits; micro: the largest that fits with probability 0.95"
     if best is None:
         told = "nothing fits with probability 0.95: the smallest of each is shown"
     print(f"{told};\nlongest: tokens of a sequence with a micro-batch of one that fit")
+    if hosted:
+        print("host: what is in host memory, the optimizer's state or all, weights too")
     tuned = next((fit.task.adapters for fit in found if fit.task.adapters), None)
     if tuned:
         print(f"adapters of rank {tuned.rank} on {' '.join(tuned.targets)}")
@@ -107,6 +113,11 @@ HEADERS = (
     *("way", "recompute", "ZeRO", "micro", "peak GiB", "fits", "step s", "tokens/s"),
     "longest",
 )
+
+
+def _on_host(fit: Fit) -> str:
+    """What of one way is in host memory."""
+    return "all" if fit.plan.offload_parameters else "state" * (fit.plan.offload_optimizer > 0)
 
 
 def _speed(fit: Fit) -> float:

@@ -1,7 +1,8 @@
 """The configuration of DeepSpeed and the flags of Megatron-DeepSpeed, as tables.
 
-Source: DeepSpeed 0.19, runtime/config.py and runtime/zero/config.py (two of the three batch sizes
-give the third; overlap_comm is on by default with ZeRO 3 only), runtime/pipe/engine.py;
+Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_config.py (two of the
+three batch sizes give the third; overlap_comm is on by default with ZeRO 3 only),
+runtime/pipe/engine.py;
 Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 (207b2d5).
 """
 
@@ -11,14 +12,8 @@ from typing import Any
 
 from plan3d.simulator.base.typed_objects import shown
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedules import code
-from plan3d.simulator.plan.codes import ContextComm, Recompute
-from plan3d.simulator.task import Task
 
-from ..documents import Document
-from ..launch_file import Launch
 from ..megatron import flags as megatron
-from ..megatron import spelling
 from ..tables import (
     COUNT,
     SWITCH,
@@ -51,7 +46,11 @@ MATTERS = frozenset(
     (
         "zero_optimization.reduce_bucket_size",
         "zero_optimization.allgather_bucket_size",
-        "zero_optimization.offload_param.device",
+        "zero_optimization.offload_param.max_in_cpu",
+        "zero_optimization.offload_optimizer.pipeline_read",
+        "zero_optimization.offload_optimizer.pipeline_write",
+        "zero_optimization.offload_optimizer.super_offload",
+        "zero_optimization.sub_group_size",
         "zero_optimization.zero_hpz_partition_size",
         "zero_optimization.mics_shard_size",
         "zero_optimization.zero_quantized_weights",
@@ -84,8 +83,36 @@ def _read_ratio(source: Source, at: str, n: Numbers) -> Any:
     return ratio
 
 
-def _offloads(n: Numbers) -> bool:
-    return bool(n.device == "cpu")
+DEVICES = ("cpu", "nvme")
+DRIVES = "/local_nvme"
+"""Where DeepSpeed's own documentation mounts the drives (nvme_path)."""
+BUFFER = 10**8
+"""Parameters of a buffer through which weights are read (buffer_size)."""
+
+
+def offloads(n: Numbers) -> bool:
+    """The optimizer leaves the GPU."""
+    return n.device in DEVICES
+
+
+def swaps(n: Numbers) -> bool:
+    """It lies on drives."""
+    return bool(n.device == "nvme")
+
+
+def offloads_weights(n: Numbers) -> bool:
+    """Weights leave the GPU."""
+    return n.weight_device in DEVICES
+
+
+def swaps_weights(n: Numbers) -> bool:
+    """They lie on drives."""
+    return bool(n.weight_device == "nvme")
+
+
+def _overflows(n: Numbers) -> bool:
+    """A tensor's shard is larger than the usual buffer, which DeepSpeed refuses."""
+    return swaps_weights(n) and getattr(n, "largest_shard", 0) > BUFFER
 
 
 def _sharded(n: Numbers) -> bool:
@@ -109,13 +136,22 @@ CONFIG: Table = (
         Row("stage", "stage", count(0, 3), 0),
         rare("offload_optimizer.device", "device", "none", kind=TEXT),
         *only(
-            _offloads,
+            offloads,
             Implied("offload_optimizer.pin_memory", True),
             rare("offload_optimizer.ratio", "ratio", 1.0, kind=RATIO),
+            Implied("offload_optimizer.nvme_path", DRIVES, swaps),
+        ),
+        rare("offload_param.device", "weight_device", "none", kind=TEXT),
+        *only(
+            offloads_weights,
+            Implied("offload_param.pin_memory", True),
+            Implied("offload_param.nvme_path", DRIVES, swaps_weights),
+            Implied("offload_param.buffer_size", lambda n: n.largest_shard, _overflows),
         ),
         Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
         *only(_cut, *(Row(name, "bucket_parameters", usual=0) for name in BUCKETS)),
     ),
+    rare("optimizer.type", "optimizer_type", "AdamW", kind=TEXT),
     rare("bf16.enabled", "bf16", False, kind=SWITCH),
     rare("fp16.enabled", "fp16", False, kind=SWITCH),
 )
@@ -159,96 +195,3 @@ DEEPSPEED: Table = (
 ARRAYS = {"MODEL_ARGS": MODEL, "TRAINING_ARGS": TRAINING, "DEEPSPEED_ARGS": DEEPSPEED}
 TABLE: Table = also_read((*MODEL, *TRAINING, *DEEPSPEED), (*megatron.AXES, *megatron.TRAINING))
 """The flags of Megatron-DeepSpeed."""
-
-
-def spelled_config(n: Numbers) -> Numbers:
-    """The numbers with those of the JSON; an optimizer on the host needs a stage, also of a single
-    data rank."""
-    n.stage = 2 if n.offload_optimizer and n.zero == 0 else n.zero
-    n.device = "cpu" if n.offload_optimizer else "none"
-    n.ratio, n.overlap_comm = n.offload_optimizer / 100, n.overlap_grad_reduce
-    n.bf16, n.fp16 = n.precision == Precision.BF16, n.precision == Precision.FP16
-    return n
-
-
-def spelled_flags(n: Numbers, task: Task) -> Numbers:
-    """The numbers with those of the flags."""
-    n = spelled_config(spelling.spelled(n, task))
-    n.key_value_heads, n.rotary = n.kv_heads * n.grouped, not n.learned
-    n.deepspeed, n.config_file, n.without_stages = True, FILE, n.pp == 1
-    n.offloads_optimizer, n.zb_h1 = n.offload_optimizer > 0, n.schedule == code("zb-h1")
-    n.recompute_all = n.checkpoints = n.recompute == Recompute.FULL
-    return n
-
-
-def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
-    """Batch, sharding and number formats of the JSON. Raises InputError naming the key."""
-    _batch(config, n)
-    n.zero = n.stage
-    _overlaps(n, n.overlap_comm)
-    n.bucket_parameters = _buckets(config, n)
-    n.offload_optimizer = _offload(config, n, launch)
-    if n.bf16 and n.fp16:
-        raise config.wrong("fp16", "and bf16 are both enabled: switch one off")
-    half = Precision.FP16 if n.fp16 else Precision.FP32
-    n.precision = int(Precision.BF16 if n.bf16 else half)
-    config.has("optimizer.type")
-    name = config.section("optimizer").text("type", default="AdamW")
-    if name.lower() not in ("adam", "adamw"):
-        launch.open["optimizer"] = f"$.optimizer.type is {name}, which is not modelled"
-
-
-def meant_flags(n: Numbers, launch: Launch) -> None:
-    """Schedule, sequences and sharding of the flags."""
-    n.schedule = code("zb-h1") if n.zb_h1 else n.schedule
-    n.cp_comm = int(ContextComm.A2A if n.cp > 1 else ContextComm.P2P)
-    n.zero = n.stage
-    _overlaps(n, n.zero == 3)
-    n.offload_optimizer = 100 * n.offloads_optimizer
-
-
-def _overlaps(n: Numbers, overlapped: bool) -> None:
-    """Reductions hide behind the backward pass with ZeRO and without a pipeline."""
-    n.overlap_grad_reduce = bool(overlapped) and n.zero > 0 and n.pp == 1
-    n.overlap_param_gather = n.zero == 3
-
-
-def _buckets(config: Document, n: Numbers) -> int:
-    """Parameters of a bucket (5e8 is usual), where both kinds are stated alike and something is
-    cut into them."""
-    places = [f"zero_optimization.{name}" for name in BUCKETS]
-    zero = config.section("zero_optimization").values
-    size, gathered = (zero.get(name) for name in BUCKETS)
-    if size != gathered or not n.overlap_grad_reduce or n.zero == 3:
-        return 0
-    if not isinstance(size, int | float) or not 1 <= size < 2**31 or size != int(size):
-        return 0
-    return int(size) if all(map(config.has, places)) else 0
-
-
-def _offload(config: Document, n: Numbers, launch: Launch) -> int:
-    """The share of the optimizer on the host; Twin-Flow's ratio is all of it by default."""
-    where, percent = "$.zero_optimization.offload_optimizer", round(100 * n.ratio)
-    if n.device not in ("cpu", "none"):
-        launch.open["offload_optimizer"] = f"{where}.device is {n.device}, which is not modelled"
-    elif n.device == "cpu" and abs(100 * n.ratio - percent) > 1e-6:
-        launch.open["offload_optimizer"] = f"{where}.ratio is no whole percent"
-    return percent if n.device == "cpu" else 0
-
-
-def _batch(config: Document, n: Numbers) -> None:
-    """The micro-batch, what else is stated, and the data ranks that all three imply."""
-    batch, micro, steps = n.global_batch, n.micro_batch, n.micro_batches
-    if not micro:
-        raise config.wrong(BATCHES[1], "is missing; it must be a whole number, the micro-batch")
-    n.accumulation = None if batch else steps or 1
-    if not (batch and steps):
-        return
-    n.dp, rest = divmod(batch, micro * steps)
-    if rest or not n.dp:
-        raise config.wrong(
-            BATCHES[0],
-            f"is {batch}, not a multiple of {micro} x {steps} (micro-batch x accumulation); "
-            f"nearest: {max(n.dp, 1) * micro * steps}",
-        )
-    n.gpus = n.dp * n.tp * n.pp * n.cp

@@ -30,12 +30,9 @@ from .keys import (
     FILE,
     MATTERS,
     TABLE,
-    meant_config,
-    meant_flags,
-    spelled_config,
-    spelled_flags,
 )
 from .rules import RULES
+from .spelling import meant_config, meant_flags, spelled_config, spelled_flags
 
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
@@ -134,7 +131,7 @@ def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
             f"--global-batch-size {n.global_batch}"
         )
     decided = ("overlap_grad_reduce", "overlap_param_gather", "bucket_parameters")
-    for name in (*decided, "offload_optimizer"):
+    for name in (*decided, "offload_optimizer", "offload_parameters", "nvme"):
         setattr(n, name, getattr(own, name))
     n.gpus = getattr(own, "gpus", None)
     return read_too

@@ -106,7 +106,23 @@ RULES = (
     only("deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"),
     only("deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"),
     only("deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"),
-    only("deepspeed-optimizer", "optimizer", (Optimizer.ADAM,), "ZeRO is tested with Adam"),
+    only(
+        "deepspeed-optimizer",
+        "optimizer",
+        (Optimizer.MUON, Optimizer.ADAM),
+        "ZeRO is tested with Adam and Muon",
+    ),
+    Rule(
+        "deepspeed-muon-alone",
+        ("optimizer", "tp", "pp", "cp", "recompute"),
+        lambda p, t: (
+            (p.optimizer != Optimizer.MUON) | ((p.tp * p.pp * p.cp == 1) & (p.recompute == 0))
+        ),
+        lambda p, t: (
+            f"{said(p, 'optimizer')}: Megatron-DeepSpeed, which {said(p, 'tp')} {said(p, 'pp')} "
+            f"{said(p, 'cp')} {said(p, 'recompute')} need, has no Muon; nearest: optimizer=adam"
+        ),
+    ),
     only(
         "deepspeed-recompute",
         "recompute",
@@ -135,6 +151,15 @@ RULES = (
         lambda p, t: (
             f"{said(p, 'offload_optimizer')}: the pipeline engine keeps its optimizer on GPUs "
             "(deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
+        ),
+    ),
+    Rule(
+        "deepspeed-offloaded-weights",
+        ("offload_parameters", "nvme"),
+        lambda p, t: p.offload_parameters % 100 == 0,
+        lambda p, t: (
+            f"{said(p, 'offload_parameters')}: offload_param takes all weights or none, to the "
+            "host or to its drives; nearest: offload_parameters=100"
         ),
     ),
     only("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),

@@ -185,6 +185,8 @@ SHARDING: Table = (
         flag("--use-precision-aware-optimizer", "precision_aware"),
         Implied("--use-distributed-optimizer", True, lambda n: not n.distributed),
     ),
+    flag("--fine-grained-activation-offloading", "offloads_modules"),
+    rare("--offload-modules", "offload_modules", (), kind=WORDS),
     flag("--cpu-offloading", "offloads_layers", reads=True),
     rare("--cpu-offloading-num-layers", "offloaded_layers", kind=count(0, lambda n: n.layers - 1)),
 )

@@ -10,7 +10,7 @@ import ast
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.hardware.software import MODULES
+from plan3d.simulator.hardware.software import MODULES, OFFLOADABLE
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
@@ -236,7 +236,21 @@ def meant_sharding(flags: Flags, n: Numbers) -> None:
 def meant_offload(flags: Flags, n: Numbers, launch: Launch) -> None:
     """The shares on the host; what is not modelled is left open."""
     n.offload_activations = percent_of(n.offloaded_layers, n.layers) if n.offloaded_layers else 0
+    if n.offloads_modules:
+        n.offload_activations = _modules(flags, n, launch)
     n.offload_optimizer = _offloaded(flags, n, launch) if n.offloads else 0
+
+
+def _modules(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Percent of the modules whose inputs wait on the host: all layers have them."""
+    fine, names = "--fine-grained-activation-offloading", "--offload-modules"
+    flags.together(fine, "--cpu-offloading-num-layers")
+    unknown = [module for module in n.offload_modules if module not in OFFLOADABLE]
+    if unknown or not n.offload_modules:
+        known = ", ".join(OFFLOADABLE)
+        raise flags.wrong(fine, f"needs {names} among {known}, not {' '.join(unknown) or 'none'}")
+    launch.software["offload_modules"] = tuple(n.offload_modules)
+    return 100
 
 
 def _offloaded(flags: Flags, n: Numbers, launch: Launch) -> int:

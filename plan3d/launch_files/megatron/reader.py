@@ -17,7 +17,6 @@ from .meaning import meant, meant_offload, meant_sharding
 
 MATTERS = (
     "--cpu-offloading-weights",
-    "--fine-grained-activation-offloading",
     "--distribute-saved-activations",
     "--outer-dp-sharding-strategy",
     "--use-precision-aware-optimizer",

@@ -6,6 +6,7 @@ Source: Megatron-LM, megatron/training/arguments.py (validate_args), megatron/co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -137,16 +138,29 @@ def _whole_layers(p: Any, task: Task) -> Any:
     """A share that is a number of layers, not all of them."""
     layers = offloaded_layers(np.asarray(p.offload_activations), task.model.layers)
     exact = percent_of(layers, task.model.layers) == p.offload_activations
-    return (p.offload_activations == 0) | (exact & (layers < task.model.layers))
+    whole = exact & (layers < task.model.layers)
+    if task.software.offload_modules:
+        whole = np.asarray(p.offload_activations) == 100
+    return (p.offload_activations == 0) | whole
 
 
 def _layers_message(p: Plan, task: Task) -> str:
     total = task.model.layers
+    if task.software.offload_modules:
+        modules = ", ".join(task.software.offload_modules)
+        return (
+            f"{said(p, 'offload_activations')}: inputs of {modules} are offloaded in every layer; "
+            "nearest: offload_activations=100"
+        )
     near = min(int(offloaded_layers(p.offload_activations, total)), total - 1)
     return (
         f"{said(p, 'offload_activations')}: whole layers are offloaded, at most {total - 1} of "
         f"{total}; nearest: offload_activations={percent_of(near, total)} ({near} layers)"
     )
+
+
+def _core_too(modules: Sequence[str]) -> bool:
+    return "attn_proj" not in modules or "core_attn" in modules
 
 
 def _offload_rules(prefix: str) -> tuple[Rule, ...]:
@@ -173,7 +187,9 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
             f"{prefix}-offloaded-activations",
             ("offload_activations", "pp", "recompute"),
             lambda p, t: (
-                (p.offload_activations == 0) | ((p.pp == 1) & (p.recompute == Recompute.NONE))
+                (p.offload_activations == 0)
+                | bool(t.software.offload_modules)
+                | ((p.pp == 1) & (p.recompute == Recompute.NONE))
             ),
             lambda p, t: (
                 f"{said(p, 'offload_activations')}: offloading of layers excludes pipeline stages "
@@ -182,5 +198,14 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
         ),
         Rule(
             f"{prefix}-offloaded-layers", ("offload_activations",), _whole_layers, _layers_message
+        ),
+        Rule(
+            f"{prefix}-offloaded-projection",
+            ("offload_activations",),
+            lambda p, t: (p.offload_activations == 0) | _core_too(t.software.offload_modules),
+            lambda p, t: (
+                "attn_proj is offloaded with core_attn only, which needs the same tensor; nearest: "
+                "both in the stack's offload_modules"
+            ),
         ),
     )

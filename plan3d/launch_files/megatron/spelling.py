@@ -58,7 +58,10 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.recomputed_layers = int(n.recompute == Recompute.FULL)
     n.offloads, n.copies_overlap, n.precision_aware = n.offload_optimizer > 0, True, True
     n.offloaded_fraction = f"{n.offload_optimizer / 100:g}"
-    n.offloaded_layers = int(offloaded_layers(n.offload_activations, n.layers))
+    n.offload_modules = offloaded_modules(task) if n.offload_activations else ()
+    n.offloads_modules = bool(n.offload_modules)
+    layers = 0 if n.offloads_modules else offloaded_layers(n.offload_activations, n.layers)
+    n.offloaded_layers = int(layers)
     return n
 
 
@@ -141,6 +144,13 @@ def layout_text(n: Numbers) -> str:
         times = len(list(run))
         out.append(f"{stage}|" if times == 1 else f"({stage}|)*{times}")
     return "".join(out) + stages[-1]
+
+
+def offloaded_modules(task: Task) -> tuple[str, ...]:
+    """The modules of the software profile whose inputs the model has, those that wait on the
+    host."""
+    needs, has = dict.fromkeys(("expert_fc1", "moe_act"), shape.EXPERTS), shape.features(task.model)
+    return tuple(m for m in task.software.offload_modules if needs.get(m, has[0]) in has)
 
 
 def recomputed_modules(task: Task) -> tuple[str, ...]:

@@ -157,6 +157,11 @@ REST: Table = (
         Implied("optimizer.use_precision_aware_optimizer", True),
     ),
     *only(
+        lambda n: n.offloads_modules,
+        Implied("model.fine_grained_activation_offloading", True),
+        Row("model.offload_modules", "offload_modules", WORDS_OR_NULL),
+    ),
+    *only(
         lambda n: n.offloaded_layers,
         Implied("model.cpu_offloading", True),
         Row("model.cpu_offloading_num_layers", "offloaded_layers"),

@@ -45,7 +45,6 @@ FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
 """precision by the converter's recipe_name; without one a tensor has one scale."""
 MATTERS = frozenset(
     (
-        "training.enable_cpu_offload",
         "parallelism.pipeline_parallel_schedule_csv",
         "parallelism.disable_loss_parallel",
         "optimizer.early_step_in_backward",
@@ -115,6 +114,7 @@ TRAINING: Table = under(
     Row("global_batch_size", "global_batch", OR_REST, None),
     Row("dtype", "pure", PURE, False),
     Row("mixed_precision_param", "full", FULL, False),
+    rare("enable_cpu_offload", "offloads", False, kind=SWITCH),
 )
 PARALLELISM: Table = under(
     "parallelism",

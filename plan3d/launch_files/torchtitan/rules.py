@@ -101,11 +101,16 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
             (0, 3, 2),
             "FSDP2 shards weights, gradients and optimizer together",
         ),
-        only(
-            "torchtitan-offloaded-optimizer",
-            "offload_optimizer",
-            (0,),
-            "FSDP2 offloads weights and gradients with the optimizer, and all of them",
+        Rule(
+            "torchtitan-offloads-together",
+            ("offload_optimizer", "offload_parameters"),
+            lambda p, t: (
+                (p.offload_optimizer == p.offload_parameters) & (p.offload_optimizer % 100 == 0)
+            ),
+            lambda p, t: (
+                f"{said(p, 'offload_optimizer')} {said(p, 'offload_parameters')}: FSDP2 offloads "
+                "weights and gradients with the optimizer, and all of them; nearest: both 0 or 100"
+            ),
         ),
         only(
             "torchtitan-offloaded-activations",

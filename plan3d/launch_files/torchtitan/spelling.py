@@ -28,7 +28,7 @@ def spelled(n: Numbers, task: Task, head: str) -> Numbers:
     n.family, n.flavor = flavor_of(task.model)
     n.float8, n.pure = n.precision in FLOAT8_RECIPES.values(), n.precision == Precision.PURE_BF16
     n.float8_recipe = n.precision if n.float8 else Precision.FP8
-    n.full = n.precision == Precision.FP32
+    n.full, n.offloads = n.precision == Precision.FP32, n.offload_parameters > 0
     n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
     n.stage_batch = n.micro_batch
     n.shards = (n.shard // n.cp or n.dp) if n.zero else 1
@@ -82,6 +82,7 @@ def _sharding(n: Numbers) -> None:
     n.zero = (n.reshard or (3 if n.pp == 1 else 2)) if sharded else 0
     n.overlap_grad_reduce = sharded or n.replicate > 1
     n.overlap_param_gather = sharded
+    n.offload_optimizer = n.offload_parameters = 100 * n.offloads
 
 
 def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:

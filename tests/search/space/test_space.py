@@ -309,3 +309,10 @@ def test_divisors(number):
 def test_bad_constraints(choose, message):
     with pytest.raises(InputError, match=message):
         find_plans(task("gpt3-1.3b"), choose=choose)
+
+
+def test_rules_about_plain_fields_and_others_hold_in_a_plain_space():
+    """Muon and its sharding: what offload changes of the rule does not leave the rule out."""
+    choose = {"optimizer": ["muon"], "zero": [1, 2, 3], "micro_batch": [1], "tp": [1]}
+    for plans in Space.of(task("gpt3-1.3b"), choose).chunks():
+        assert legal(plans, task("gpt3-1.3b")).all()

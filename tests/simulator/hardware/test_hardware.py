@@ -136,7 +136,7 @@ def test_every_number_has_a_source_and_an_origin(name: str) -> None:
         assert not (origin.measured and "prior" in origin.source.partition(":")[0]), key
         if not origin.measured:
             continue
-        assert key.startswith(("kernels.", "links.fast.", "accelerator.memory")), key
+        assert key.startswith(("kernels.", "links.fast.", "accelerator.memory", "host.nvme")), key
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

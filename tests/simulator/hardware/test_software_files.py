@@ -20,6 +20,7 @@ from plan3d.simulator.hardware.leaves import PACKAGE
 from plan3d.simulator.hardware.software_stack import (
     FLAGS,
     LEAVES,
+    NAMES,
     QUANTITIES,
     SOFTWARE,
     Software,
@@ -33,7 +34,7 @@ from plan3d.simulator.workload.model import Model
 SHIPPED = {
     *("fsdp", "megatron-core", "megatron-deepspeed-bf16", "megatron-deepspeed-fp16"),
     *("megatron-lm-2021", "nanotron", "torch", "vtrain", "zero-bubble", "torchtitan", "deepspeed"),
-    "hf-trainer",
+    *("hf-trainer", "automodel"),
 }
 ORIGINS = {
     *("nvidia", "nvidia_papers", "hagemann24", "hf_ultrascale", "vtrain", "llmfoundry"),
@@ -90,7 +91,7 @@ def values(stack: Software) -> dict[str, object]:
 def test_every_field_is_a_number_a_flag_or_a_list_of_modules() -> None:
     about = {"name", "title", "framework", "base", "provenance", "spreads"}
     assert set(LEAVES) | about == {field.name for field in fields(Software)}
-    assert set(LEAVES) == {*QUANTITIES, *FLAGS, "selective"}
+    assert set(LEAVES) == {*QUANTITIES, *FLAGS, *NAMES}
 
 
 def test_the_shipped_stacks() -> None:
@@ -243,7 +244,7 @@ def test_a_task_takes_a_stack_a_name_or_a_path(tmp_path: Path) -> None:
         ),
         ("megatron-cor", "did you mean megatron-core"),
         ("", "unknown software profile ''"),
-        ("x" * 5000, "known: deepspeed, fsdp, hf-trainer, megatron-core"),
+        ("x" * 5000, "known: automodel, deepspeed, fsdp, hf-trainer, megatron-core"),
         ("gone.toml", "gone.toml: cannot be read (No such file or directory)"),
         ("/", "cannot be read"),
         ("nul\0.toml", "nul"),

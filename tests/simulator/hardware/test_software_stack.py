@@ -53,6 +53,7 @@ CHANGES = {
     "fused_activation": (False, {}, DENSE),
     "fused_norm": (False, {}, DENSE),
     "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
+    "offload_modules": (("core_attn",), {}, replace(DENSE, offload_activations=100)),
     "selective": (("layernorm",), {"selective": ()}, replace(DENSE, recompute="selective")),
     "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
     "vocabulary_multiple": (4096, {}, DENSE),
@@ -88,6 +89,8 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
     elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
+    elsewhere |= {"offloads_parameters", "swaps_to_nvme"}  # tests/simulator/rules/test_rules.py
+    elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
     elsewhere |= {"expert_seconds"}  # tests/formulas/test_layer_seconds.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}

@@ -1,7 +1,7 @@
 """Every field of a plan is stated once, and every table that follows from the records is whole."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -88,6 +88,8 @@ CHANGES = {
     "bucket_parameters": ("zero=0", "bucket_parameters=100000"),
     "shard": ("zero=3", "shard=4"),
     "offload_optimizer": ("tp=2", "offload_optimizer=50"),
+    "offload_parameters": ("zero=3", "offload_parameters=50"),
+    "nvme": ("zero=3 offload_optimizer=100", "nvme=optimizer"),
     "offload_activations": ("tp=2", "offload_activations=50"),
     "loss": ("tp=2", "loss=unfused"),
     "layers_per_stage": ("pp=4", "layers_per_stage=7,9,9,7"),
@@ -142,7 +144,7 @@ def test_what_sees_a_field():
     }
     assert set(POLICY) == {
         *("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand"),
-        *("bucket_parameters", "shard", "offload_optimizer"),
+        *("bucket_parameters", "shard", "offload_optimizer", "offload_parameters", "nvme"),
     }
     step = those(lambda record: record.seen_by is SeenBy.STEP)
     assert sorted((*SKELETON, *POLICY, *step, *TRAINED)) == sorted(AXES)
@@ -233,6 +235,9 @@ def test_no_axis_is_of_a_field_that_is_not_there():
 def test_a_field_changes_the_answer(name):
     base, change = CHANGES[name]
     question = task(MODELS.get(name, "gpt3-6.7b"))
+    if name in ("offload_parameters", "nvme"):
+        drives = Cluster.profile("h200-sxm", gpus=question.gpus)
+        question = replace(question, cluster=drives, software="deepspeed")
     plain, other = Plan.parse(base), Plan(**changed(base, change))
     if name in AXES:
         ours, theirs = (getattr(resolve(p, question.gpus), name) for p in (plain, other))

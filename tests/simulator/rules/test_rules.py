@@ -78,6 +78,37 @@ REFUSED = [
     ),
     ("offload-activations-needs-host", hostless(), {"offload_activations": 50}, "nearest: 0"),
     (
+        "offload-parameters-needs-host",
+        hostless(),
+        {"offload_parameters": 50},
+        "offload_parameters=50: h100-sxm does not say what its host has",
+    ),
+    (
+        "offload-parameters-needs-zero-3",
+        task(software="deepspeed"),
+        {"offload_parameters": 100, "zero": 2},
+        "offload_parameters=100 needs zero=3",
+    ),
+    (
+        "offload-parameters-needs-stack",
+        task(),
+        {"offload_parameters": 100, "zero": 3},
+        "offload_parameters=100: megatron-core keeps weights on its GPUs",
+    ),
+    ("nvme-needs-stack", task(), {"nvme": "optimizer"}, "megatron-core does not use NVMe drives"),
+    (
+        "nvme-needs-drives",
+        task(software="deepspeed"),
+        {"nvme": "both"},
+        "nvme=both: h100-sxm does not say what drives a node has",
+    ),
+    (
+        "nvme-needs-offload",
+        task(software="deepspeed"),
+        {"nvme": "both", "offload_optimizer": 50, "zero": 3},
+        "nvme=both needs offload_optimizer=100 offload_parameters=100 zero=3",
+    ),
+    (
         "offload-optimizer-shards",
         task(),
         {"offload_optimizer": 50, "zero": 0},
@@ -88,6 +119,12 @@ REFUSED = [
         task(),
         {"tp": 8, "pp": 8, "offload_optimizer": 100, "sync": "parameter-server"},
         "offload_optimizer=100 with sync=parameter-server",
+    ),
+    (
+        "offload-modules-of-layers",
+        replace(task(), software=replace(task().software, offload_modules=("core_attn",))),
+        {"offload_activations": 100, "recompute": "full"},
+        "of megatron-core is of inputs of core_attn of transformer layers",
     ),
     (
         "offload-activations-schedule",
@@ -295,7 +332,19 @@ REFUSED = [
         {"bf16_first_layers": 41, "bf16_last_layers": 40, "precision": "fp8"},
         "here 80 layers",
     ),
-    ("muon-whole-matrices", task(), {"optimizer": "muon", "zero": 3}, "zero=3"),
+    (
+        "muon-whole-matrices",
+        task(),
+        {"optimizer": "muon", "offload_optimizer": 100},
+        "on the host (offload_optimizer=100)",
+    ),
+    ("muon-sharding", task(), {"optimizer": "muon", "zero": 3}, "has Muon up to ZeRO 1"),
+    (
+        "muon-exchanges",
+        task(software="torchtitan"),
+        {"optimizer": "muon", "zero": 3, "tp": 2},
+        "zero=3 tp=2: torchtitan exchanges",
+    ),
     ("sync-needs-replicas", task(), {"pp": 32, "sync": "gossip"}, "sync=gossip has nothing"),
     ("sync-of-whole-replicas", task(), {"cp": 2, "sync_period": 4}, "not modelled with cp = 2"),
     (
@@ -442,7 +491,10 @@ RANGES = {
     "tp_grid": st.sampled_from(("1d", "auto", "2x2", "1x8", "2.5d:2x2x2", "4x1x2", "1x5x1")).map(
         partial(code, "tp_grid")
     ),
-    **dict.fromkeys(("offload_optimizer", "offload_activations"), st.sampled_from((0, 1, 50, 100))),
+    **dict.fromkeys(
+        ("offload_optimizer", "offload_parameters", "offload_activations"),
+        st.sampled_from((0, 1, 50, 100)),
+    ),
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}

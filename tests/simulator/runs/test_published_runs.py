@@ -326,7 +326,7 @@ def test_a_capacity_pads_experts_but_is_a_buffer_in_hybridep() -> None:
         ({"sequence": None}, "sequence not stated"),
         ({"experts": 8, "experts_per_token": 2}, "ep not stated"),
         ({"training": "peft", "peft": "vera"}, "vera is not modelled: only LoRA and QLoRA are"),
-        ({"params_on_host": True}, "weights on the host are not modelled"),
+        ({"params_on_host": True}, "breaks the rule offload-parameters-needs-zero-3"),
         ({"dtype": "tf32"}, "precision tf32 is not modelled"),
         ({"recompute": "selective", "recompute_ops": ("unknown",)}, "recomputed is not stated"),
         ({"schedule": "interleaved-gis", "virtual_stages": 2}, "is not modelled"),

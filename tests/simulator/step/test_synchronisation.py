@@ -14,6 +14,7 @@ from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import collectives
 from plan3d.simulator.plan.codes import Sync, gossips
+from plan3d.simulator.plan.fields import POLICY
 from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -112,10 +113,7 @@ def test_overlap_is_never_slower(way):
 def test_rules_of_policies_hold_for_plain_plans(plan):
     """A search of plain plans leaves these rules out."""
     row = resolve(plan, TASK.gpus)
-    names = ("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand")
-    usual = dict(
-        zip((*names, "bucket_parameters", "shard", "offload_optimizer"), PLAIN, strict=True)
-    )
+    usual = dict(zip(POLICY, PLAIN, strict=True))
     plain = Plan(**{**row.columns(), **usual, "offload_activations": 0})
     assert all(np.all(rule.ok(plain, TASK)) for rule in (*SYNC_RULES, *OFFLOAD_RULES))
 
