@@ -35,8 +35,17 @@ _NEMO = StackRule(software="megatron-core", overlap=_ALL)
 _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
-# Loops of fine-tuning without torch.compile.
-_EAGER = StackRule(software="hf-trainer", overlap=_ALL)
+# Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
+# whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
+_EAGER = StackRule(software="hf-trainer", overlap=_ALL, changes={"update_memory": 4.0})
+# Their scripts have a dropout before adapters (fms-acceleration 0.1, ms-swift and lit-gpt 0.05,
+# fsdp_qlora 0.1), peft's comparison has none. bitsandbytes keeps inputs of packed products before
+# its release 0.44 (commit 9e753741).
+_DROPOUT = replace(_EAGER, changes={**_EAGER.changes, "adapter_dropout": True})
+_PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": True})
+# lit-gpt's units are whole blocks (finetune/lora.py, auto_wrap_policy={Block}), adapters included:
+# "equivalent to not freezing" (PyTorch's FSDP, use_orig_params).
+_LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
 # backward pass; the updated weights are broadcast after the step (configs: overlap_sync_param off).
 _INTERNEVO = StackRule(
@@ -68,7 +77,10 @@ STACKS: dict[str, StackRule] = {
         ),
         _TORCH,
     ),
-    **dict.fromkeys(("litgpt", "hf-trainer", "hf-peft", "swift", "fsdp-qlora"), _EAGER),
+    **dict.fromkeys(("swift", "fsdp-qlora"), _PACKED),
+    "hf-trainer": _DROPOUT,
+    "hf-peft": _EAGER,
+    "litgpt": _LITGPT,
 }
 """Rules by stack."""
 
@@ -100,6 +112,11 @@ _FUSED_LOSS = (8.0, 0.0)
 all but the last position in which the gradient takes the place of the logits (transformers,
 ForCausalLMLoss)."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
+_IN_PLACE = ("fsdp1", "fsdp2")
+"""Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
+weights and moments, 2 of which count as weights."""
+_NONE_LEFT = 1e-9
+"""Bytes a parameter of what an allocator does not hold; 0 are those of the recipe."""
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
 _EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
 """Eager softmax in fp32 makes about three times the passes of a fused one, and keeps its output."""
@@ -115,8 +132,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     if run.source == "vtrain24_single":
         name = "vtrain"
     software = software_profile(name)
-    software = software if learned else neutral(software)
-    changes = {**rule.changes, **_kernels(run, software)}
+    software = replace(software if learned else neutral(software), **rule.changes)
+    changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run)}
     if learned:
         fitted = OF_SOURCE.get(run.source, {})
@@ -193,6 +210,14 @@ def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
         master = 0.0 if wide or run["param_dtype"] != "fp32" else 4.0
         moments = 1 if run["optimizer"] == "sgd" else 2
         out["optimizer_memory"] = master + moments * _BYTES[run["optimizer_dtype"]]
+        if software.update_memory:
+            out["update_memory"] = _BYTES[run["optimizer_dtype"]]
+    elif not wide and run["optimizer"] == "adam" and run["sharding"] in _IN_PLACE:
+        out["optimizer_memory"] = 10.0
+    if "paged" in run["optimizer"]:
+        out["optimizer_memory"] = _NONE_LEFT
+    if "in-backward" in run["optimizer"]:
+        out["gradient_memory"] = _NONE_LEFT
     return out
 
 
