@@ -58,7 +58,7 @@ def rank_bytes(
         return with_activations(task, stages, parts, buffers)
     update, again = update_bytes(task, zero, weights), inputs_again(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
-    whole = weights.data_group.ranks if zero >= 2 else 1.0
+    whole = unreduced_bytes(task, recipe, zero, weights)
     return at_peak(task, stages, parts, buffers, update, again, whole)
 
 
@@ -110,6 +110,15 @@ def flat_gradients(task: Task, zero: int, weights: Weights) -> Value | float:
     return task.software.flat_gradients * (zero >= 3) * frozen_bytes(zero, weights)
 
 
+def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Value | float:
+    """Bytes of gradients that wait to be reduced under ZeRO 2 and 3: whole, in the format of the
+    weights that products read."""
+    if zero < 2:
+        return 0.0
+    frozen = task.software.flat_gradients * (zero >= 3) * frozen_bytes(0, weights)
+    return recipe.weight * (weights.dense + weights.expert) + frozen
+
+
 def at_peak(
     task: Task,
     stages: Stages,
@@ -122,11 +131,12 @@ def at_peak(
     """All PARTS at the fuller moment of a step.
 
     `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
-    layer that runs again, `whole` the ranks that share gradients.
+    layer that runs again, `whole` those of gradients that wait to be reduced.
     """
     software, several = task.software, (stages.micro_batches > 1) | (stages.ranks > 1)
     if software.unreduced_gradients:
-        states = {**states, "gradients": states["gradients"] * np.where(several, whole, 1.0)}
+        reduced = states["gradients"]
+        states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
     waiting = states["gradients"] * (several if software.frees_gradients else 1.0)
     running = stages.buffers if stages.running is None else stages.running
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
