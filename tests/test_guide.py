@@ -159,9 +159,9 @@ def each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> N
 
 
 def profile_of(name: str, folder: Path) -> Path:
-    """The only profile that a page shows, in a file."""
+    """The first profile that a page shows, in a file."""
     shown = re.findall(r"^```toml\n(.*?)^```$", page(name), re.M | re.S)
-    (block,) = (text for text in shown if re.search("^base = ", text, re.M))
+    block = next(text for text in shown if re.search("^base = ", text, re.M))
     path = folder / "mine.toml"
     path.write_text(block)
     return path

@@ -123,6 +123,17 @@ class Software:
     gradients of a pass and the activations of the other micro-batches."""
     optimizer_memory: float
     """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
+    frees_gradients: bool
+    """Gradients are freed after the update: with one micro-batch a step there are none while its
+    loss is computed."""
+    unreduced_gradients: bool
+    """Where a step has several micro-batches, gradients are reduced after the last, and wait whole
+    under ZeRO 2 and 3 as well."""
+    flat_gradients: bool
+    """Under ZeRO 3 adapters lie in one tensor with the frozen weights of their layer, which has a
+    gradient as a whole."""
+    update_memory: float
+    """Bytes a parameter of temporaries that the update makes of all weights together."""
     dropout: bool
     """Dropout masks are kept for the backward pass."""
     fused_activation: bool
@@ -130,6 +141,10 @@ class Software:
     fused_adapters: bool
     """The product of an adapter is added to that of its matrix inside its second GEMM; otherwise it
     is scaled, then added."""
+    adapter_dropout: bool
+    """Inputs of adapters go through a dropout, so that each keeps its own."""
+    keeps_packed_inputs: bool
+    """Products with packed weights keep their inputs, though nothing reads them."""
     fused_norm: bool
     """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
     keeps_gathered: bool
@@ -165,7 +180,8 @@ class Software:
     gather_buffers: float
     """Full-size hidden-state buffers when tp > 1 (gathered inputs, gradient temporaries)."""
     sharded_inputs: float
-    """Copies of the input of every layer that are kept besides under ZeRO 3."""
+    """Tensors of the size of its input that every layer with frozen weights leaves behind in the
+    backward pass under ZeRO 3."""
     boundary_buffers: float
     """Boundary tensors a rank keeps per micro-batch in flight when pp > 1."""
     cublas_workspaces: float

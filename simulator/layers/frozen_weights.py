@@ -12,9 +12,11 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..operators.adapter_work import UNPACKED_BYTES
-from ..workload.adapters import Adapters
 from ..workload.blocks import Block
 from .layer_kinds import LayerKind, Local
+
+ROW_PARALLEL = ("o", "down")
+"""Matrices whose inputs tensor parallelism splits."""
 
 
 class Frozen(NamedTuple):
@@ -67,23 +69,34 @@ class Spare(NamedTuple):
     """Outputs of norms."""
     product: bool
     """The product of ffn width that the last matrix of the MLP reads."""
-    extra: int
-    """Widths that adapters keep besides: r of each."""
+    extra: Value | float
+    """Widths that adapters keep besides: r of each, and its own input behind a dropout."""
 
 
-NOTHING = Spare(0, False, 0)
+NOTHING = Spare(0, False, 0.0)
 """Where all weights are trained."""
+MASK = 0.5
+"""Elements of 16 bits that a byte of a dropout's mask takes."""
 
 
-def spare_inputs(block: Block, adapters: Adapters | None, hidden: int) -> Spare:
+def spare_inputs(block: Block, local: Local) -> Spare:
     """What a layer need not keep, and what its adapters keep instead: of each, the product with
-    its first matrix, for the gradient of the second."""
+    its first matrix, for the gradient of the second, and what dropout left of its input, with a
+    mask unless it is made again in a fused kernel."""
+    adapters, software, hidden = local.task.adapters, local.task.software, local.task.model.hidden
     if adapters is None:
         return NOTHING
+    matrices = adapters.matrices(block, hidden)
+    kept: Value | float = float(adapters.rank * len(matrices))
+    if software.adapter_dropout:
+        wide = sum(m.inputs for m in matrices if m.name not in ROW_PARALLEL)
+        split = sum(m.inputs for m in matrices if m.name in ROW_PARALLEL)
+        kept = kept + (1 + MASK * (not software.fused_adapters)) * (wide + split / local.s.tp)
+    if software.keeps_packed_inputs and adapters.format.unpacked:
+        return Spare(0, False, kept)
     attention = {"q", "k", "v"} & {*adapters.targets}
     mlp = {"gate", "up"} & {*adapters.targets}
     norms = int(not attention) + int(not mlp)
     if block.parallel:
         norms = int(not attention | mlp)
-    kept = adapters.rank * len(adapters.matrices(block, hidden))
     return Spare(norms, "down" not in adapters.targets, kept)

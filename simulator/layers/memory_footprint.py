@@ -6,6 +6,8 @@ element; columns are strategies.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..base.arrays import Value
@@ -85,7 +87,24 @@ def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value
     kept = np.where(local.full, hidden / local.split, kept)
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.split
-    return kept, gathered, local.full * software.working_sets * everything
+    return kept, gathered, local.full * _working_set(kind.block, local, everything)
+
+
+def _working_set(block: Block, local: Local, everything: Value) -> Value:
+    """Bytes alive while a block that keeps `everything` is run again: that, and the gradients in
+    its MLP, which are as large where its weights are frozen.
+
+    There the gradient of the MLP's product takes the place of the product, which others keep.
+    """
+    software, adapters = local.task.software, local.task.adapters
+    if adapters is None:
+        return software.working_sets * everything
+    whole = block_activations(block, local._replace(task=replace(local.task, adapters=None)))[0]
+    product: Value | float = 0.0
+    if block.mlp and spare_inputs(block, local).product:
+        product = local.recipe.activation * local.tokens * block.mlp.ffn / local.s.tp
+    out: Value = everything + product + max(software.working_sets - 1.0, 0.0) * whole
+    return out
 
 
 def inputs_of_modules(kind: LayerKind, local: Local) -> Value | None:
@@ -188,7 +207,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
     norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
-    spare = spare_inputs(block, task.adapters, task.model.hidden)
+    spare = spare_inputs(block, local)
     unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element

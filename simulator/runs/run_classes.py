@@ -23,10 +23,19 @@ _GENERATIONS = (
 )
 """Generation by how the name of an accelerator begins; the first that fits."""
 
+_CARDS = ("rtx", "l4", "a10g", "t4", "h100-nvl")
+"""How names of accelerators begin that are cards."""
+
 
 def precision_class(number_format: str) -> str:
     """Number formats that are one: '16-bit' of bf16 and fp16."""
     return _PRECISION.get(number_format, number_format)
+
+
+def machine_class(accelerator: str) -> str:
+    """The generation of an accelerator, or 'PCIe' of cards without NVLink or with pairs at most."""
+    on_pcie = accelerator.startswith(_CARDS) or "pcie" in accelerator
+    return "PCIe" if on_pcie else generation(accelerator)
 
 
 def generation(accelerator: str) -> str:

@@ -25,7 +25,11 @@ SCALING = {
     "rowwise-gw-hp": "fp8-rowwise",
 }
 """Recipes of 8 bits, in plans, where rows call them otherwise."""
-OPTIMIZERS = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "paged-adamw": "adam", "muon": "muon"}
+OPTIMIZERS = {
+    **dict.fromkeys(("adam", "lamb", "paged-adamw", "in-backward", "paged-in-backward"), "adam"),
+    "sgd": "sgd",
+    "muon": "muon",
+}
 """Optimizers with the state of one that is modelled."""
 
 

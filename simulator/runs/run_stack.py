@@ -42,12 +42,19 @@ _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
 # NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so
-# gradients and torch.optim.Adam's moments are bf16, and there is no fp32 copy; reduced in fp32.
-_AUTOMODEL = StackRule(
-    software="torchtitan", overlap=_ALL, changes={"gradient_memory": 2.0, "optimizer_memory": 4.0}
-)
-# Loops of fine-tuning without torch.compile.
-_EAGER = StackRule(software="hf-trainer", overlap=_ALL)
+# gradients are bf16 as well, and reduced in fp32.
+_AUTOMODEL = StackRule(software="automodel", overlap=_ALL, changes={"gradient_memory": 2.0})
+# Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
+# whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
+_EAGER = StackRule(software="hf-trainer", overlap=_ALL, changes={"update_memory": 4.0})
+# Their scripts have a dropout before adapters (fms-acceleration 0.1, ms-swift and lit-gpt 0.05,
+# fsdp_qlora 0.1), peft's comparison has none. bitsandbytes keeps inputs of packed products before
+# its release 0.44 (commit 9e753741).
+_DROPOUT = replace(_EAGER, changes={**_EAGER.changes, "adapter_dropout": True})
+_PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": True})
+# lit-gpt's units are whole blocks (finetune/lora.py, auto_wrap_policy={Block}), adapters included:
+# "equivalent to not freezing" (PyTorch's FSDP, use_orig_params).
+_LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
 # backward pass; the updated weights are broadcast after the step (configs: overlap_sync_param off).
 _INTERNEVO = StackRule(
@@ -81,7 +88,10 @@ STACKS: dict[str, StackRule] = {
         ),
         _TORCH,
     ),
-    **dict.fromkeys(("litgpt", "hf-trainer", "hf-peft", "swift", "fsdp-qlora"), _EAGER),
+    **dict.fromkeys(("swift", "fsdp-qlora"), _PACKED),
+    "hf-trainer": _DROPOUT,
+    "hf-peft": _EAGER,
+    "litgpt": _LITGPT,
 }
 """Rules by stack."""
 
@@ -117,6 +127,11 @@ _UNFUSED_LOSS = {"megatron-core": (6.0, 4.0), "torchtitan": (14.0, 6.0), "automo
 fused nor compiled, by stack or by software profile (sources there); AutoModel's recipes leave
 logits in 16 bits (loss/masked_ce.py, fp32_upcast)."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
+_IN_PLACE = ("fsdp1", "fsdp2")
+"""Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
+weights and moments, 2 of which count as weights."""
+_NONE_LEFT = 1e-9
+"""Bytes a parameter of what an allocator does not hold; 0 are those of the recipe."""
 _UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
 _EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
 """Eager softmax in fp32 makes about three times the passes of a fused one, and keeps its output."""
@@ -132,8 +147,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     if run.source == "vtrain24_single":
         name = "vtrain"
     software = software_profile(name)
-    software = software if learned else neutral(software)
-    changes = {**rule.changes, **_kernels(run, software)}
+    software = replace(software if learned else neutral(software), **rule.changes)
+    changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run)}
     if run["offload_activations"]:
         changes["offload_modules"] = _modules(run)
@@ -212,6 +227,14 @@ def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
         master = 0.0 if wide or run["param_dtype"] != "fp32" else 4.0
         moments = 1 if run["optimizer"] == "sgd" else 2
         out["optimizer_memory"] = master + moments * _BYTES[run["optimizer_dtype"]]
+        if software.update_memory:
+            out["update_memory"] = _BYTES[run["optimizer_dtype"]]
+    elif not wide and run["optimizer"] == "adam" and run["sharding"] in _IN_PLACE:
+        out["optimizer_memory"] = 10.0
+    if "paged" in run["optimizer"]:
+        out["optimizer_memory"] = _NONE_LEFT
+    if "in-backward" in run["optimizer"]:
+        out["gradient_memory"] = _NONE_LEFT
     return out
 
 

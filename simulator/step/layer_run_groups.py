@@ -55,14 +55,22 @@ class SegmentGroup(PlanGroup):
         parts, shards = self.segmented, self.segmented.shards
         states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
         bytes_held = dict.fromkeys(memory.PARTS[:3], np.zeros(self.stages.forward.shape))
-        buffers = np.zeros(self.stages.forward.shape)
+        buffers, update, again, whole = np.zeros((4, *self.stages.forward.shape))
         for level in codes_in(np.maximum(parts.zero, 0).ravel()):
             mine = parts.zero == level
             for name, size in memory.state_bytes(states, level, shards).items():
                 bytes_held[name] = bytes_held[name] + parts.total(size * mine)
             extra = memory.sharding_buffers(self.task, self.recipe, shards, level)
             buffers = np.maximum(buffers, parts.largest(extra * mine))
-        return memory.with_activations(self.task, self.stages, bytes_held, buffers)
+            update += parts.total(memory.update_bytes(self.task, level, shards) * mine)
+            again += parts.total(memory.inputs_again(self.task, level, shards) * mine)
+            flat = memory.flat_gradients(self.task, level, shards) * mine
+            bytes_held["gradients"] = bytes_held["gradients"] + parts.total(flat)
+            unreduced = memory.unreduced_bytes(self.task, self.recipe, level, shards)
+            whole += parts.total(unreduced * mine)
+        if not memory.has_moments(self.task):
+            return memory.with_activations(self.task, self.stages, bytes_held, buffers)
+        return memory.at_peak(self.task, self.stages, bytes_held, buffers, update, again, whole)
 
     def worst_memory(self) -> dict[str, Value]:
         parts = self.rank_bytes(0)

@@ -27,7 +27,7 @@ from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
 from . import chunk_paths
-from .ranks import OF_WEIGHTS, Ranks, Weights, weight_split
+from .ranks import OF_WEIGHTS, Ranks, Weights, running_bytes, weight_split
 from .stages import Stages, combine, costs_of
 
 Flags = NDArray[np.bool_]
@@ -223,6 +223,7 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
     received, sent = runs.handed_on()
+    running = running_bytes(task, runs.layers)
     last = (runs.stage != ABSENT).sum(axis=0) - 1
     return Ranks(
         costs=stage,
@@ -231,6 +232,7 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
         paths=None,
         working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
+        running=None if running is None else largest(runs.of_largest(running), runs.stage, size),
         boundary=largest(np.maximum(received, sent), runs.stage, size),
         hop=_mean_hop(task, plans, runs.chunk, received, sent),
         tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
@@ -269,7 +271,7 @@ def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> We
     folded = plans.etp * plans.ep * np.ones_like(tp)
     parameters = dict(zip(OF_WEIGHTS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
-    if task.software.sharded_inputs:
+    if task.software.sharded_inputs and task.adapters:
         inputs = runs.costs[Cost.UNITS] * runs.layers.boundary[0][runs.which]
         weights = replace(weights, inputs=added(inputs[None], into, size)[0])
     if task.adapters is None:

@@ -8,10 +8,15 @@ Logits are those that wait for the backward pass. Buffers are gathered inputs, b
 gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
 loss, which are never alive together; the reserve is the CUDA context, communicators and the
 allocator's slack.
+
+Where a stack says more of what is alive when, parts are those of the fuller of two moments: while
+activations wait, and after the backward pass, when the update may have temporaries of its own.
 Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,10 +50,16 @@ def rank_bytes(
     policy: SyncPolicy = PLAIN,
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
+    weights = stages.weights
     states = bytes_of_states(task, recipe, optimizer, policy)
-    parts = state_bytes(states, zero, stages.weights)
-    buffers = sharding_buffers(task, recipe, stages.weights, zero)
-    return with_activations(task, stages, parts, buffers)
+    parts = state_bytes(states, zero, weights)
+    buffers = sharding_buffers(task, recipe, weights, zero)
+    if not has_moments(task):
+        return with_activations(task, stages, parts, buffers)
+    update, again = update_bytes(task, zero, weights), inputs_again(task, zero, weights)
+    parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
+    whole = unreduced_bytes(task, recipe, zero, weights)
+    return at_peak(task, stages, parts, buffers, update, again, whole)
 
 
 def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[str, Value]:
@@ -57,17 +68,86 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
     held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
     held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
-    held["weights"] = held["weights"] + frozen_bytes(states, zero, weights)
+    held["weights"] = held["weights"] + frozen_bytes(zero, weights, states["staying"])
     if zero < 3:
         held["weights"] = held["weights"] + weights.copies
     return held
 
 
-def frozen_bytes(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
-    """Bytes of weights that are not trained: whole, or a shard of them under ZeRO 3."""
+def frozen_bytes(zero: int, weights: Weights, staying: float = 1.0) -> Value | float:
+    """Bytes of weights that are not trained: whole, or a shard of them under ZeRO 3, of which a
+    share is `staying` on the GPU."""
     if weights.frozen is None:
         return 0.0
-    return states["staying"] * weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
+    return staying * weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
+
+
+def has_moments(task: Task) -> bool:
+    """Whether a task's stack says what is alive when, beyond what is added up."""
+    software = task.software
+    says = software.frees_gradients or software.unreduced_gradients or software.flat_gradients
+    return says or software.update_memory > 0 or software.sharded_inputs > 0
+
+
+def update_bytes(task: Task, zero: int, weights: Weights) -> Value:
+    """Bytes of temporaries of the update, of the weights that a rank updates."""
+    each = {"weights": 0.0, "gradients": 0.0, "leaving": 0.0}
+    each["optimizer"] = task.software.update_memory
+    dense = _bytes_per_parameter(each, zero, weights.data_group.ranks)["optimizer"]
+    expert = _bytes_per_parameter(each, zero, weights.expert_group.ranks)["optimizer"]
+    return weights.dense * dense + weights.expert * expert
+
+
+def inputs_again(task: Task, zero: int, weights: Weights) -> Value | float:
+    """Bytes by which the inputs of layers grow while the backward pass of frozen weights runs under
+    ZeRO 3."""
+    if weights.inputs is None or weights.frozen is None or zero < 3:
+        return 0.0
+    return task.software.sharded_inputs * weights.inputs
+
+
+def flat_gradients(task: Task, zero: int, weights: Weights) -> Value | float:
+    """Bytes of a shard of the gradients of frozen weights that lie in one tensor with others."""
+    return task.software.flat_gradients * (zero >= 3) * frozen_bytes(zero, weights)
+
+
+def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Value | float:
+    """Bytes of gradients that wait to be reduced under ZeRO 2 and 3: whole, in the format of the
+    weights that products read."""
+    if zero < 2:
+        return 0.0
+    frozen = task.software.flat_gradients * (zero >= 3) * frozen_bytes(0, weights)
+    return recipe.weight * (weights.dense + weights.expert) + frozen
+
+
+def at_peak(
+    task: Task,
+    stages: Stages,
+    states: dict[str, Value],
+    sharding: Value | float,
+    update: Value | float,
+    again: Value | float,
+    whole: Value | float,
+) -> dict[str, Value]:
+    """All PARTS at the fuller moment of a step.
+
+    `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
+    layer that runs again, `whole` those of gradients that wait to be reduced.
+    """
+    software, several = task.software, (stages.micro_batches > 1) | (stages.ranks > 1)
+    if software.unreduced_gradients:
+        reduced = states["gradients"]
+        states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
+    waiting = states["gradients"] * (several if software.frees_gradients else 1.0)
+    running = stages.buffers if stages.running is None else stages.running
+    buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
+    first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
+    none = np.zeros(stages.activations.shape)
+    left = running + sharding if software.frees_gradients else 0.0
+    bare = replace(stages, activations=none, logits=none, buffers=np.maximum(left, update) + none)
+    last = with_activations(task, bare, states, 0.0)
+    later = sum(last.values(), none) > sum(first.values(), none)
+    return {name: np.where(later, last[name], first[name]) for name in PARTS}
 
 
 def with_activations(
@@ -94,11 +174,16 @@ def worst_bytes(
 
     The sum of rank_bytes, with what all ZeRO stages share added up once.
     """
+    out = np.empty((4, stages.slowest.size))
+    if has_moments(task):
+        for zero in zeros:
+            parts = rank_bytes(task, recipe, optimizer, stages, zero, policy)
+            out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
+        return out
     rest = stages.activations + stages.logits + stages.buffers
     fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
     states = bytes_of_states(task, recipe, optimizer, policy)
     weights = stages.weights
-    out = np.empty((4, stages.slowest.size))
     for zero in zeros:
         dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
         total = weights.dense * sum(dense.values())
@@ -106,7 +191,7 @@ def worst_bytes(
         if some(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
-        total += frozen_bytes(states, zero, weights)
+        total += frozen_bytes(zero, weights, states["staying"])
         total += _bytes_of_ends(states, zero, weights)
         if zero < 3:
             total += weights.copies
@@ -173,8 +258,7 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
     bucket of gradients."""
     if zero == 3:
         frozen = 0.0 if weights.unit_frozen is None else 2.0 * weights.unit_frozen
-        copies = 0.0 if weights.inputs is None else task.software.sharded_inputs * weights.inputs
-        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient) + frozen + copies
+        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient) + frozen
     if zero == 2:
         parameters = weights.dense + weights.expert
         return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient

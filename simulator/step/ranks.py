@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Index, Value, some
 from ..layers.layer_costs import Cost, LayerCosts
+from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
 from ..operators.muon import Matrices
 from ..pipeline.schedules import model_copies
@@ -122,6 +123,8 @@ class Ranks:
     """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
     working: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
+    running: Value | None
+    """The same without ends, which have a loss; None where nobody asks."""
     boundary: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
     hop: Value
@@ -148,6 +151,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
     present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary[:, which], tp * cp * dp
+    running = running_bytes(task, costs)
     crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
     data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
@@ -161,6 +165,7 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
         before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
         paths=_paths(place, passes),
         working=_largest(costs.working[:, which], present),
+        running=_largest(running[:, which], present) if running is not None else None,
         boundary=_mean_over_cuts(boundary, place),
         hop=_mean_over_cuts(hop, place),
         tp=tp,
@@ -194,7 +199,17 @@ def _unit_frozen(task: Task, by_kind: Value, present: NDArray[np.bool_]) -> Valu
 
 def _inputs(task: Task, stage: Value, hidden: Value) -> Value | None:
     """Bytes of the inputs of all layers of a rank, where their copies take memory."""
-    return stage[Cost.UNITS] * hidden if task.software.sharded_inputs else None
+    return stage[Cost.UNITS] * hidden if task.software.sharded_inputs and task.adapters else None
+
+
+def running_bytes(task: Task, costs: LayerCosts) -> Value | None:
+    """Bytes alive while a layer that is no end runs [kind, strategy], where a stack tells moments
+    of a step apart."""
+    if not task.software.frees_gradients and not task.software.sharded_inputs:
+        return None
+    ends = [not (kind.block or kind.listed) for kind in layer_kinds(task.model)]
+    out: Value = np.where(np.array(ends)[:, None], 0.0, costs.working)
+    return out
 
 
 def weight_split(plans: Plan, tp: Value) -> Value:

@@ -66,6 +66,8 @@ class Stages:
     """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
     buffers: Value
+    running: Value | None
+    """Buffers without those of a loss [class, skeleton]; None where nobody asks."""
     communicators: Value
     """Kinds of process groups in use [skeleton]."""
     ranks_alike: Value
@@ -145,6 +147,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     forward_before, both_before = ranks.before
     flight = _in_flight(plans, ranks, sizes)
     activations, buffers = kept_bytes(task, ranks, pp, flight)
+    running = None if ranks.running is None else buffers - ranks.working + ranks.running
     if some(schedules.defers(plans.schedule)):
         activations = _with_deferred(task, plans, ranks, sizes)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
@@ -168,6 +171,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         pending=stage[Cost.PENDING],
         logits=stage[Cost.LOGITS] * schedules.losses_in_flight(plans.schedule, m),
         buffers=buffers,
+        running=running,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,

@@ -30,6 +30,7 @@ from .choice_scores import Group
 from .choice_scores import scores as choice_scores
 from .memory_scores import (
     held_out,
+    memory_by_machine,
     memory_by_source,
     memory_by_training,
     memory_scores,
@@ -268,9 +269,11 @@ def choice_groups(unseen: Unseen, chosen: Sequence[Unit]) -> list[Group]:
 
 
 def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
-    """Scores by class of training, with nothing known of the stack."""
+    """Scores by class of training, with nothing known of the stack, and how many origins are behind
+    them."""
     found: dict[str, list[dict[str, float]]] = {}
     rows: Counter[str] = Counter()
+    origins: dict[str, set[str]] = {}
     for unit in chosen:
         asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
         names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
@@ -279,7 +282,11 @@ def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
         for name in sorted(set(names)):
             found.setdefault(name, []).append(scored.take(names == name).record)
             rows[name] += int((names == name).sum())
-    return {name: {"rows": rows[name], **summary(found[name])} for name in sorted(found)}
+            origins.setdefault(name, set()).add(unseen.origin(unit))
+    return {
+        name: {"origins": len(origins[name]), "rows": rows[name], **summary(found[name])}
+        for name in sorted(found)
+    }
 
 
 def score(
@@ -315,6 +322,7 @@ def score(
         "memory": memory_scores(p),
         "memory_sources": memory_by_source(p),
         "memory_training": memory_by_training(p),
+        "memory_machines": memory_by_machine(p),
         "ran_out_but_refused": refused(runs, p),
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
     }

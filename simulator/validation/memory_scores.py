@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.arrays import Mask
+from ..runs.run_classes import machine_class
 from ..uncertainty.learned import ADAPTED, KNOWN, TAUGHT, UNKNOWN
 from ..uncertainty.memory import EVEN, NUMBERS, SURE, Spread
 from ..uncertainty.memory_prior import Peaks, fit, log_likelihood
@@ -31,6 +32,8 @@ BINS = (0.0, 0.05, 0.25, EVEN, 0.75, SURE, 1.0)
 """Probabilities between which their calibration is looked at."""
 TRAINED = {"pretrain": "pre-training", "full": "fine-tuning", "peft": "adapters"}
 """What is trained, by the column `training`."""
+FEW_MACHINES = ("PCIe", "CDNA")
+"""Kinds of machines of which little is published."""
 COUNTS = ("rows", "labelled", "ran_out", "ran_out_said_to_fit", "ran", "ran_not_said_to_fit")
 """What is added up over sources, not averaged."""
 LISTS = ("calibration", "curve")
@@ -91,6 +94,20 @@ def memory_by_training(p: Prediction) -> dict[str, dict[str, Any]]:
     """The same by what is trained: models from the start, all their weights again, or adapters."""
     kinds = np.array([TRAINED[q.run["training"]] for q in p.asked], object)
     return {name: memory_scores(p.take(kinds == name)) for name in sorted(set(kinds))}
+
+
+def memory_by_machine(p: Prediction) -> dict[str, dict[str, Any]]:
+    """The same of rows on cards and on AMD's accelerators, with how many origins are behind it."""
+    kinds = np.array([machine_class(q.run["accelerator"]) for q in p.asked], object)
+    origins = np.array([q.run.origin for q in p.asked], object)
+    known = ~np.isnan(p.measured_memory)
+    return {
+        name: {
+            "origins": len({*origins[known & (kinds == name)]}),
+            **memory_scores(p.take(kinds == name)),
+        }
+        for name in FEW_MACHINES
+    }
 
 
 def refused(runs: Sequence[PublishedRun], p: Prediction) -> int:

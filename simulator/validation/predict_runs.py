@@ -42,6 +42,14 @@ DECISIVE = (
 """Columns that decide a step: a row that does not state one of them has a wider interval."""
 ASSUMED = 1.5
 """Errors of such rows over those of others. Chosen before they were looked at."""
+VARIED = 3.7
+"""Bytes that PyTorch's allocator holds for each byte of tensors that come and go, where every
+sample has a length of its own: blocks of shorter samples are too small for longer ones, and stay
+until memory runs out. Geometric mean of tests/benchmarks/caching_allocator.py (2.4 to 6.0), which
+knows the allocator's rules and no run; that lengths matter was seen in runs."""
+METERS = ("allocated", "reserved", "device", "varied")
+"""What a peak counts: bytes of tensors, of the allocator, of the driver; and of the allocator
+where every sample has a length of its own."""
 ASKED = 20
 """Rows of a source whose intervals are looked at."""
 
@@ -143,7 +151,7 @@ def predict(asked: Sequence[Question]) -> Prediction:
             peak = simulate(at_peak, plans, layout)
         else:
             peak = costs
-        meters = [q.run.given("peak_meter", "device") for q in several]
+        meters = [meter_of(q.run) for q in several]
         memory = rank_memory(peak, rank)
         columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
         columns[2, rows] = peak.memory_total / peak.capacity
@@ -200,11 +208,19 @@ def covered(p: Prediction) -> float | None:
     return metrics.coverage(*interval(part), part.measured)
 
 
+def meter_of(run: PublishedRun) -> str:
+    """What the peak of a row counts, of METERS."""
+    meter = str(run.given("peak_meter", "device"))
+    own = run["sequence_is"] in ("cut", "free") and not run["packed"]
+    return "varied" if meter == "reserved" and own else meter
+
+
 def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
-    """Bytes by meter (allocated, reserved, device) of the first, the last or the fullest rank;
-    of the last, costs must tell every rank apart."""
-    out = {meter: np.empty(len(costs)) for meter in ("allocated", "reserved", "device")}
+    """Bytes by meter, of METERS, of the first, the last or the fullest rank; of the last, costs
+    must tell every rank apart."""
+    out = {meter: np.empty(len(costs)) for meter in METERS}
     slack = 1 + costs.task.software.allocator_slack
+    most = costs.capacity - costs.task.software.context_bytes
     for group in costs.groups:
         for zero in np.unique(group.zero):
             parts = group.rank_bytes(int(zero))
@@ -212,7 +228,11 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
             rows, skeleton = group.rows[mine], group.skeleton[mine]
             total = sum(parts.values(), np.zeros(1))
             held = total - parts["reserve"]
-            by_meter = {"allocated": held, "reserved": slack * held, "device": total}
+            passing = (held - parts["weights"] - parts["gradients"] - parts["optimizer"]) * (
+                parts["activations"] > 0
+            )
+            varied = np.minimum(held + (VARIED - 1) * passing, np.maximum(held, most))
+            by_meter = dict(zip(METERS, (held, slack * held, total, varied), strict=True))
             for meter, size in by_meter.items():
                 out[meter][rows] = _of_rank(size, rank, costs.plans.pp[rows])[skeleton]
     return out

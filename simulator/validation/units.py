@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Index, Mask
 from ..base.errors import InputError, did_you_mean
-from ..runs.run_classes import generation, precision_class
+from ..runs.run_classes import machine_class, precision_class
 
 if TYPE_CHECKING:
     from ..runs.published_runs import PublishedRun
@@ -81,11 +81,11 @@ def unit_of(run: PublishedRun) -> Unit:
 
 
 def class_of(run: PublishedRun) -> tuple[str, str, str, str]:
-    """Generation, precision, kind, and whether it ran on one node: a row of the table."""
+    """Kind of machine, precision, kind, and whether it ran on one node: a row of the table."""
     unit = unit_of(run)
     node = run.given("gpus_per_node", 8)
     return (
-        generation(unit.accelerator),
+        machine_class(unit.accelerator),
         unit.precision,
         unit.kind,
         "one node" if run["gpus"] <= node else "many nodes",

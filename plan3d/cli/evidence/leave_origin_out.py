@@ -21,6 +21,8 @@ NOTES = (
     "of all other origins; a unit, one source on one accelerator, precision and kind, counts once",
     "median, mean: |predicted / measured - 1| of a step; bias: the signed median, over units the "
     "mean of its size; in 80 %: measured inside that interval; width: half of it, in log",
+    "classes: PCIe are cards without NVLink, or with pairs; of a class of fewer than three origins "
+    "nothing is claimed",
     memory_tables.NOTE,
     "regret: how much slower than the best measured layout is the one predicted best of those said "
     "to fit; after n steps: n random rows of a unit are known, its others are scored",
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         screen.table(_probabilities(record["choices"]["probabilities"]))
     screen.table(_classes(record["classes"]))
     screen.table(_units(record["units"]))
-    together = {**record["memory_training"], "together": record["memory"]}
+    machines = {f"on {name}": one for name, one in record["memory_machines"].items()}
+    together = {**record["memory_training"], **machines, "together": record["memory"]}
     screen.table(memory_tables.peaks({**record["memory_sources"], **together}))
     if record["memory"]["labelled"]:
         screen.table(memory_tables.calibration(record["memory"]["calibration"]))
@@ -148,10 +151,10 @@ def _probabilities(classes: Sequence[Mapping[str, Any]]) -> Table:
 
 def _classes(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = [
-        (name, str(r["units"]), str(r["rows"]), *_row(r, "mean_abs_bias"))
+        (name, str(r["units"]), str(r["origins"]), str(r["rows"]), *_row(r, "mean_abs_bias"))
         for name, r in scores.items()
     ]
-    headers = ("class", "units", "rows", *ERRORS)
+    headers = ("class", "units", "origins", "rows", *ERRORS)
     return Table(title="the same by class of training", headers=headers, rows=tuple(rows))
 
 

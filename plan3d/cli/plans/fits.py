@@ -51,7 +51,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 def _task(args: argparse.Namespace) -> Task:
     """The question of the options: by default one GPU and a batch of fine-tuning."""
     model = task_arguments.model_of(args.model)
-    cluster = Cluster.profile(args.cluster, gpus=args.gpus or 1, memory=args.memory)
+    gpus = 1 if args.gpus is None else args.gpus
+    cluster = Cluster.profile(args.cluster, gpus=gpus, memory=args.memory)
     sequence = args.sequence
     if sequence is None:
         sequence = adapter_arguments.usual_sequence(model.sequence)

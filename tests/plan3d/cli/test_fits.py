@@ -103,6 +103,7 @@ def test_ways_that_are_not_modelled_are_left_out(capsys: pytest.CaptureFixture[s
     [
         (("--gpus", "3", "--global-batch", "16"), "not a multiple of 3 GPUs; nearest: 15, 18"),
         (("--lora-rank", "0"), "LoRA rank must be a whole number"),
+        (("--gpus", "0"), "0 is not a whole number from 1"),
         (("--lora-base", "bf16"), "contradicts --lora-base bf16"),
         (("--adapter", "lora"), "unknown option '--adapter'"),
         (("--precision", "fp8"), "fp8"),

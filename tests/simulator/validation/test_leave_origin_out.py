@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from plan3d.cli.main import main
 from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_classes import machine_class
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics, units
 from plan3d.simulator.validation.leave_origin_out import (
@@ -121,6 +122,21 @@ def test_a_record_of_few_sources(runs):
     assert sum(c["rows"] for c in record["classes"].values()) == sum(
         unit["rows"] for unit in record["units"].values()
     )
+    origins = {unit["origin"] for unit in record["units"].values()}
+    assert max(c["origins"] for c in record["classes"].values()) <= len(origins)
+    assert set(record["memory_machines"]) == {"PCIe", "CDNA"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "expected"),
+    [
+        *(("a100-80gb-sxm", "Ampere"), ("a100-pcie-80gb", "PCIe"), ("a10g", "PCIe")),
+        *(("l40s", "PCIe"), ("rtx-3090", "PCIe"), ("h100-nvl", "PCIe"), ("t4", "PCIe")),
+        *(("h100-sxm", "Hopper"), ("h20", "Hopper"), ("mi325x", "CDNA"), ("gb300", "Blackwell")),
+    ],
+)
+def test_cards_are_a_class_of_their_own(accelerator, expected):
+    assert machine_class(accelerator) == expected
 
 
 @pytest.mark.parametrize(

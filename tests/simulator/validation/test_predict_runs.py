@@ -190,6 +190,17 @@ def test_all_kinds_of_memory_are_ordered(p: Prediction) -> None:
         assert size <= fullest[meter]
 
 
+def test_an_allocator_that_saw_many_lengths_holds_more_of_what_comes_and_goes() -> None:
+    (asked,) = questions(run for run in read_runs() if run["run"] == "swift_benchmark-0019")
+    costs = simulate(asked.task, asked.plan.table())
+    parts = {name: part[0, 0] for name, part in costs.groups[0].rank_bytes(0).items()}
+    passing = parts["activations"] + parts["logits"] + parts["buffers"]
+    stay = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    memory = rank_memory(costs, "max")
+    assert memory["varied"] == pytest.approx(stay + 3.7 * passing)
+    assert predict([asked]).memory == memory["varied"]
+
+
 def test_published_memory_is_read_in_its_unit(p: Prediction) -> None:
     units = {"GB": 1e9, "GiB": GIB, "MiB": GIB / 1024, "MB": 1e6}
     for q, size in zip(p.asked, p.measured_memory, strict=True):

@@ -1,0 +1,150 @@
+"""The two moments at which a rank may hold most, of stacks that say what is alive when.
+
+A layer has 100 parameters and keeps 10 bytes a sample: four of them 800 bytes of weights, 1,600 of
+gradients and 4,800 of optimizer state. Sources: torch.optim (zero_grad, `foreach`), FSDP (no_sync,
+use_orig_params, _register_post_backward_reshard_only_hook), bitsandbytes 0.43 (MatMul4Bit).
+"""
+
+from dataclasses import replace
+
+import pytest
+from round_numbers import MODEL, costs_of, kind, local, stack
+from round_numbers import task as tiny
+from unit_pipelines import costs, task
+
+from plan3d.simulator.layers.memory_footprint import kept_activations
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.workload.adapters import Adapters
+
+LORA = Adapters(rank=8)
+PARAMETERS = ("weights", "gradients", "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro_batch", "gradients", "activations"),
+    [
+        # Few samples: gradients of all layers outweigh what waits for them.
+        (10, 10, 1600, 0),
+        (100, 100, 0, 4000),
+        # The second micro-batch finds the gradients of the first.
+        (200, 100, 1600, 4000),
+    ],
+)
+def test_freed_gradients_and_activations_take_turns(batch, micro_batch, gradients, activations):
+    memory = costs(task(1, batch, frees_gradients=True), f"micro_batch={micro_batch}").memory
+    assert (memory["gradients"], memory["activations"]) == (gradients, activations)
+    always = costs(task(1, batch), f"micro_batch={micro_batch}").memory
+    assert always["gradients"] == 1600
+    assert always["activations"] == 4 * 10 * micro_batch
+
+
+@pytest.mark.parametrize(("zero", "shards"), [(0, 1), (1, 2), (3, 2)])
+def test_an_update_has_temporaries_of_what_it_updates(zero, shards):
+    plan = f"dp=2 zero={zero} micro_batch=1"
+    memory = costs(task(2, 8, update_memory=30.0), plan).memory
+    assert memory["buffers"] == 30 * 400 / shards
+    assert memory["activations"] == 0
+    states = costs(task(2, 8), plan).memory
+    assert [memory[part] for part in PARAMETERS] == [states[part] for part in PARAMETERS]
+
+
+@pytest.mark.parametrize(("batch", "gradients"), [(8, 1600 / 4), (16, 2 * 400)])
+def test_gradients_are_whole_in_16_bits_until_the_last_micro_batch(batch, gradients):
+    question = task(4, batch, unreduced_gradients=True)
+    assert costs(question, "dp=4 zero=2 micro_batch=2").memory["gradients"] == gradients
+
+
+def test_frozen_weights_beside_adapters_have_gradients_of_their_own():
+    def gradients(batch: int, **flags: bool) -> float:
+        question = tiny(4, batch, adapters=LORA, software=stack(**flags))
+        return costs_of(question, "dp=4 zero=3 micro_batch=1").memory["gradients"]
+
+    trained, frozen = gradients(4), 2 * MODEL.parameters
+    assert gradients(4, flat_gradients=True) == pytest.approx(trained + frozen / 4)
+    whole = gradients(8, flat_gradients=True, unreduced_gradients=True)
+    # A shard of the trained ones has four bytes of each fourth, the whole two of each.
+    assert whole == pytest.approx(2 * trained + frozen)
+
+
+@pytest.mark.parametrize("bytes_of_loss", [6.0, 400.0])
+def test_gradients_of_inputs_stay_beside_layers_that_run_again_not_beside_a_loss(bytes_of_loss):
+    def buffers(**changes: float) -> float:
+        software = stack(logit_bytes=6.0 + bytes_of_loss, working_sets=1.0, **changes)
+        question = tiny(4, adapters=LORA, software=software)
+        return costs_of(question, "dp=4 zero=3 recompute=full").memory["buffers"]
+
+    # Six layers and ends, each of 1,024 tokens of 1,024 in 16 bits.
+    inputs, loss = 6 * 2 * 1024**2, bytes_of_loss * 1024**2
+    again = kept_activations(
+        kind(MODEL, "block 0"),
+        local(tiny(adapters=LORA, software=stack(working_sets=1.0)), "recompute=full"),
+    )[2][0]
+    grown = buffers(sharded_inputs=1.0) - buffers()
+    assert grown == pytest.approx(max(again + inputs, loss) - max(again, loss))
+    assert (grown > 0) == (bytes_of_loss < 100)
+
+
+def test_dropout_gives_every_adapter_an_input_of_its_own():
+    def kept(fused: bool) -> float:
+        software = stack(adapter_dropout=True, fused_adapters=fused)
+        seen = local(tiny(adapters=LORA, software=software))
+        return float(kept_activations(kind(MODEL, "block 0"), seen)[0][0])
+
+    plain = kept_activations(kind(MODEL, "block 0"), local(tiny(adapters=LORA)))[0][0]
+    # q, k, v and o read 1,024 each in 16 bits; a mask is a byte.
+    assert kept(True) - plain == 4 * 1024 * 1024 * 2
+    assert kept(False) - plain == 4 * 1024 * 1024 * (2 + 1)
+
+
+@pytest.mark.parametrize(("base", "more"), [("bf16", 0), ("nf4", 2 * 1024 * (1024 + 4096))])
+def test_products_with_packed_weights_may_keep_their_inputs(base, more):
+    adapters = replace(LORA, base=base)
+    before, after = (
+        kept_activations(
+            kind(MODEL, "block 0"),
+            local(tiny(adapters=adapters, software=stack(keeps_packed_inputs=flag))),
+        )[0][0]
+        for flag in (False, True)
+    )
+    # The output of the second norm and the MLP's product.
+    assert after - before == more
+
+
+def test_a_frozen_layer_that_runs_again_has_the_gradients_of_a_trained_one():
+    software = stack(working_sets=1.5)
+
+    def alive(adapters: Adapters | None) -> float:
+        seen = local(tiny(adapters=adapters, software=software), "recompute=full")
+        return float(kept_activations(kind(MODEL, "block 0"), seen)[2][0])
+
+    # Trained: 16 tensors of hidden size one and a half times (tests/formulas/test_adapters.py).
+    # Frozen: one norm's output less, 8 wide products of four adapters more.
+    tensor = 2 * 1024 * 1024
+    assert alive(None) == 24 * tensor
+    assert alive(LORA) == 23 * tensor + 2 * 1024 * 4 * 8
+
+
+FLAGS = {
+    "frees_gradients": True,
+    "unreduced_gradients": True,
+    "flat_gradients": True,
+    "update_memory": 4.0,
+    "sharded_inputs": 1.0,
+}
+
+
+@pytest.mark.parametrize("adapters", [None, LORA])
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_runs_of_layers_have_the_moments_of_whole_plans(adapters, zero):
+    question = tiny(2, adapters=adapters, software=stack(**FLAGS))
+    whole = costs_of(question, f"dp=2 zero={zero} recompute=full")
+    run = {"layers": 4, "tp": 1, "dp": 2, "zero": zero, "recompute": "full"}
+    runs = evaluate(question, Plan(dp=2, zero=zero, segments=[[run]]))
+    assert runs.memory == pytest.approx(whole.memory, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["dp=4 zero=3", "dp=2 pp=2 zero=1", "tp=4 recompute=full"])
+def test_the_fullest_rank_is_that_of_the_fuller_moment(text):
+    found = costs_of(tiny(4, adapters=LORA, software=stack(**FLAGS)), text)
+    assert found.memory_bytes == pytest.approx(sum(found.memory.values()))
