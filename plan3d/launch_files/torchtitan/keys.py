@@ -65,10 +65,6 @@ def _sparse(n: Numbers) -> bool:
     return bool(n.ep > 1)
 
 
-def _compiled(n: Numbers) -> bool:
-    return bool(n.overlap_tp or n.float8)
-
-
 def _or_rest(source: Source, at: str, n: Numbers) -> Any:
     """A whole number; None for -1, what is left over."""
     return None if source.says(at, -1) else source.size(at)
@@ -95,6 +91,8 @@ OR_REST = Kind(lambda value: value, _or_rest)
 CONVERTERS = Kind(lambda float8: [FLOAT8], _read_converters)
 SCHEDULE = Kind(SCHEDULES.__getitem__, _read_schedule)
 MODULES = Kind(lambda parts: parts, _read_modules)
+ALL_PARTS = ("model", "loss")
+PARTS = Kind(list, lambda source, at, n: tuple(source.words(at)))
 PURE = choice({"float32": False, "bfloat16": True})
 FULL = choice({"bfloat16": False, "float32": True})
 
@@ -170,8 +168,8 @@ TABLE: Table = (
     *PARALLELISM,
     *ONLY_0_2,
     Row("activation_checkpoint.mode", "recompute", choice(MODES), "selective"),
-    Implied("compile.enable", True, _compiled),
-    Implied("compile.components", ["model", "loss"], _compiled),
+    rare("compile.enable", "compiles", False, kind=SWITCH),
+    Row("compile.components", "compiled_parts", PARTS, ALL_PARTS, lambda n: n.compiles),
     rare(
         f"{FLOAT8}.recipe_name",
         "float8_recipe",

@@ -72,9 +72,8 @@ def _spelled(task: Task, plan: Plan) -> Numbers:
     n = spelled(numbers_of(task, plan), task, "lm_head")
     n.without_graphs = n.pp > 1 or n.ep > 1
     n.checkpointed = Code("FullAC.Config()") if n.recompute == Recompute.FULL else None
-    compiled = bool(n.overlap_tp) or n.float8
-    overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if compiled else ""
-    n.compiled = Code(f"CompileConfig(enable={compiled}{overlap})")
+    overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if n.compiles else ""
+    n.compiled = Code(f"CompileConfig(enable={n.compiles}{overlap})")
     recipe = 'recipe_name="rowwise", ' if n.precision == Precision.FP8_ROWWISE else ""
     converter = f"Float8LinearConverter.Config({recipe}model_compile_enabled=True)"
     converters = f", converters=[{converter}]" if n.float8 else ""

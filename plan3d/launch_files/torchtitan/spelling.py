@@ -14,8 +14,17 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..documents import Document
 from ..launch_file import Launch, stated_layers
 from ..tables import Numbers
-from .keys import FLOAT8_RECIPES, SCHEDULES
+from .keys import ALL_PARTS, FLOAT8_RECIPES, SCHEDULES
 from .model_flavors import flavor_of
+
+NOT_COMPILED = (code("zb-v"), code("dualpipe-v"))
+"""Schedules that torch refuses for compiled modules, because they split the backward pass."""
+EAGER = {
+    "model": {"norm_bytes": 32.0},
+    "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
+}
+"""Fields of Software by part that is not compiled: norms in fp32 by kernels of their own, as in
+published runs (runs/run_stack.py), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
 
 
 def spelled(n: Numbers, task: Task, head: str) -> Numbers:
@@ -29,6 +38,7 @@ def spelled(n: Numbers, task: Task, head: str) -> Numbers:
     n.float8, n.pure = n.precision in FLOAT8_RECIPES.values(), n.precision == Precision.PURE_BF16
     n.float8_recipe = n.precision if n.float8 else Precision.FP8
     n.full, n.offloads = n.precision == Precision.FP32, n.offload_parameters > 0
+    n.compiles, n.compiled_parts = n.schedule not in NOT_COMPILED, ALL_PARTS
     n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
     n.stage_batch = n.micro_batch
     n.shards = (n.shard // n.cp or n.dp) if n.zero else 1
@@ -56,6 +66,9 @@ def meant(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
     _stages(job, n, launch, layers)
     _batch(job, n)
     n.overlap_ep = n.overlap_ep and n.schedule == code("dualpipe-v")
+    for part in ALL_PARTS:
+        if not n.compiles or part not in n.compiled_parts:
+            launch.software |= EAGER[part]
     wide = Precision.FP32 if n.full else Precision.BF16
     half = Precision.PURE_BF16 if n.pure else wide
     n.precision = int(n.float8_recipe if n.float8 else half)

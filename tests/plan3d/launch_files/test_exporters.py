@@ -208,6 +208,14 @@ def test_torchtitan_float8_is_a_converter_by_its_full_name():
     assert out["compile"]["enable"]
 
 
+def test_torchtitan_compiles_what_torch_can_compile():
+    """Predictions are of compiled layers and a compiled loss."""
+    assert tomllib.loads(text("torchtitan", "pp=2 zero=2"))["compile"]["enable"]
+    split = tomllib.loads(text("torchtitan", "pp=2 virtual_stages=2 zero=2 schedule=zb-v"))
+    assert "compile" not in split
+    assert "CompileConfig(enable=True" in text("torchtitan", "zero=3", version="0.3")
+
+
 def test_torchtitan_names_the_modules_of_uneven_chunks():
     out = tomllib.loads(text("torchtitan", "pp=3 dp=4 zero=2", gpus=12, batch=12))
     parts = out["parallelism"]["module_fqns_per_model_part"]

@@ -377,6 +377,21 @@ def test_torchtitan_defaults():
     assert split(34, 4, [1, 1]) == (8, 9, 8, 7)
 
 
+@pytest.mark.parametrize(
+    ("says", "logit_bytes", "norm_bytes"),
+    [
+        ("", 14.0, 32.0),
+        ("[compile]\nenable = true\n", None, None),
+        ('[compile]\nenable = true\ncomponents = ["model"]\n', 14.0, None),
+        ('[compile]\nenable = false\ncomponents = ["model", "loss"]\n', 14.0, 32.0),
+    ],
+)
+def test_what_torchtitan_does_not_compile_is_of_the_stack(says, logit_bytes, norm_bytes):
+    launch = torchtitan(("[training]", f"{says}[training]"))
+    assert launch.software.get("logit_bytes") == logit_bytes
+    assert launch.software.get("norm_bytes") == norm_bytes
+
+
 @pytest.mark.parametrize("converter", ["quantize.linear.float8", "float8"])
 def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter):
     launch = torchtitan(('flavor = "8B"', f'flavor = "8B"\nconverters = ["{converter}"]'))
