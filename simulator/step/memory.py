@@ -56,9 +56,12 @@ def rank_bytes(
     buffers = sharding_buffers(task, recipe, weights, zero)
     if not has_moments(task):
         return with_activations(task, stages, parts, buffers)
-    update, again = update_bytes(task, zero, weights), inputs_again(task, zero, weights)
+    here = 1 - policy.offload_optimizer / 100
+    update = here * update_bytes(task, zero, weights)
+    again = inputs_again(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
-    whole = unreduced_bytes(task, recipe, zero, weights)
+    # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
+    whole = here * unreduced_bytes(task, recipe, zero, weights)
     return at_peak(task, stages, parts, buffers, update, again, whole)
 
 

@@ -172,6 +172,6 @@ def helps(costs: Costs, limit: float | None = None) -> Items:
     """The one change that would help most."""
     found = best_change(costs, limit)
     if found is None:
-        none = "no single change of plan, batch, network or precision"
-        return [("helps", f"{none} gives {100 * WORTH:.0f} % more tokens/s")]
+        none = "no change of plan, batch, network or precision alone"
+        return [("helps", f"{none} gains {100 * WORTH:.0f} %")]
     return [("helps", f"{found.what}: {100 * found.gain:.0f} % more tokens/s")]

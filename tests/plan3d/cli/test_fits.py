@@ -85,7 +85,7 @@ def test_every_option_changes_the_table(
 
 
 def test_where_nothing_fits_the_exit_code_is_three(capsys: pytest.CaptureFixture[str]) -> None:
-    found = record(capsys, *ASKED, "--model", "llama-3.1-405b", code=3)
+    found = record(capsys, "fits", "--model", "llama-3.1-405b", "--cluster", "t4", code=3)
     assert not any(way["fits"] for way in found["ways"])
     assert {way["longest_sequence"] for way in found["ways"]} == {0}
 

@@ -243,7 +243,7 @@ def test_a_kept_key_takes_the_place_of_one_that_follows(capsys, tmp_path):
     text = good(capsys, "export", "tp=2 zero=2", *TASK, "--to", "torchtitan")
     path.write_text(
         text.replace('reduce = "float32"', 'reduce = "bfloat16"')
-        + '[compile]\nenable = true\n["a.b"]\n"c\\n" = 2024-01-02\nd = [{e = inf}]\n'
+        + '["a.b"]\n"c\\n" = 2024-01-02\nd = [{e = inf}]\n'
     )
     same = good(capsys, "import", str(path), "--cluster", "h100-sxm", "--to", "torchtitan")
     again, before = tomllib.loads(same), tomllib.loads(path.read_text())
