@@ -32,7 +32,7 @@ ANSWERED = (0, 3)
 
 PAGES = ("guide", "which_plan", "does_it_fit", "why_slow", "how_many_gpus", "own_steps")
 """Pages of questions, in the order in which their commands are run."""
-LINES, COLUMNS = 27, 80
+LINES, COLUMNS = 28, 80
 """Of a first screen at most."""
 CATALOGUES = ("clusters", "systems")
 """Verbs that list what is known, and answer no question."""

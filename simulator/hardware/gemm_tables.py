@@ -143,7 +143,7 @@ def machine(text: str) -> Machine | None:
     if len(cells) < len(_MACHINE):
         return None
     found = Machine(*(float(cells[name]) for name in _MACHINE))
-    if not min(found) > 0:
+    if not all(0 < number <= LARGEST for number in found):
         raise ValueError("peak and memory_bandwidth must be positive")
     return found
 
