@@ -238,7 +238,9 @@ def attention_seconds(
     return matmul + softmax, 2 * matmul + 1.5 * softmax
 
 
-def memory_bound_seconds(moved_bytes: Value, accelerator: Accelerator, kernels: int) -> Value:
+def memory_bound_seconds(
+    moved_bytes: Value, accelerator: Accelerator, kernels: Value | float
+) -> Value:
     """Seconds of that many kernels between GEMMs that together move these bytes."""
     constants = accelerator.memory_bound
     rate = constants.efficiency * accelerator.memory_bandwidth
