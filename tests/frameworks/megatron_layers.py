@@ -52,6 +52,7 @@ def facts(config: Any, ddp: Any, gpus: int, batch: int, micro_batch: int) -> dic
     assert batch % (micro_batch * data) == 0
     strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
     strategy = strategies[ddp.data_parallel_sharding_strategy]
+    sharded = strategy if ddp.use_megatron_fsdp else int(ddp.use_distributed_optimizer)
     return {
         "axes": axes,
         "dp": data,
@@ -60,7 +61,7 @@ def facts(config: Any, ddp: Any, gpus: int, batch: int, micro_batch: int) -> dic
         "chunks": chunks(config),
         "replicas": ddp.num_distributed_optimizer_instances,
         "bucket_parameters": ddp.bucket_size or 0,
-        "zero": strategy if ddp.use_megatron_fsdp else int(ddp.use_distributed_optimizer),
+        "zero": sharded if data * axes[1] > 1 else 0,
         "sequence_parallel": config.sequence_parallel,
         "overlap_p2p": bool(config.overlap_p2p_comm),
         "overlap_grad_reduce": ddp.overlap_grad_reduce,

@@ -20,7 +20,7 @@ from plan3d.simulator.task import Task
 
 from .. import shape
 from ..exporter import expresses, only, said
-from .spelling import FP8_RECIPES, offloaded_layers, percent_of
+from .spelling import FP8_RECIPES, offloaded_layers, percent_of, recomputed_modules
 
 EXPRESSES = (
     shape.LATENT,
@@ -45,6 +45,9 @@ EXPRESSES = (
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
 WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
+NOT_DELAYED = frozenset({"layernorm", "moe_act"})
+"""Modules that selective recompute does not run again with delayed scaling
+(transformer_config.py)."""
 SCALED = (Precision.NVFP4, *FP8_RECIPES.values())
 PRECISIONS = (*SCALED, Precision.FP16, Precision.FP32, Precision.BF16)
 
@@ -73,6 +76,19 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
                 f"{title} keeps no more than {t.model.layers // p.pp} layers, those of a stage, at "
                 "either end in 16 bits, and none with delayed scaling; nearest: "
                 "bf16_first_layers=0 bf16_last_layers=0"
+            ),
+        ),
+        Rule(
+            f"{prefix}-delayed-recompute",
+            ("precision", "recompute"),
+            lambda p, t: (
+                (p.precision != Precision.FP8_DELAYED)
+                | (p.recompute != Recompute.SELECTIVE)
+                | NOT_DELAYED.isdisjoint(recomputed_modules(t))
+            ),
+            lambda p, t: (
+                f"recompute=selective: {title} does not run {' and '.join(sorted(NOT_DELAYED))} "
+                "again with delayed scaling; nearest: precision=fp8, or recompute=full"
             ),
         ),
         *_sharding_rules(prefix),

@@ -387,6 +387,7 @@ REFUSED = [
     ("megatron-schedule", "megatron", "", "pp=4 schedule=zb-h1", {}),
     ("megatron-schedule", "megatron", "", "pp=4 schedule=gpipe", {}),
     ("megatron-precision", "megatron", "", "precision=mixed", {}),
+    ("megatron-delayed-recompute", "megatron", "", "precision=fp8-delayed recompute=selective", {}),
     ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
     ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
     ("megatron-optimizer", "megatron", "", f"optimizer=lion zero=0 {FREE}", {}),
