@@ -143,8 +143,8 @@ def machine(text: str) -> Machine | None:
     if len(cells) < len(_MACHINE):
         return None
     found = Machine(*(float(cells[name]) for name in _MACHINE))
-    if not all(0 < number <= LARGEST for number in found):
-        raise ValueError("peak and memory_bandwidth must be positive")
+    if not all(1 <= number <= LARGEST for number in found):
+        raise ValueError(f"peak and memory_bandwidth must be from 1 to {LARGEST:g} a second")
     return found
 
 
