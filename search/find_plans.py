@@ -130,14 +130,21 @@ def find_plans(
 
 
 def _limit(subject: Space | StagedProblem, headroom: float | None) -> float:
-    """Bytes a plan may use on a GPU; without a headroom as many as plans are sure to fit in."""
-    task = subject.task
+    """Bytes a plan of the subject may use on a GPU."""
+    tried = subject.axes["precision"] if isinstance(subject, Space) else ()
+    return memory_limit(subject.task, headroom, tried)
+
+
+def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] = ()) -> float:
+    """Bytes a plan may use on a GPU; without a headroom as many as plans are sure to fit in.
+
+    `precisions` are the codes that are searched, the task's usual one where there are none.
+    """
     if headroom is not None:
         return task.cluster.accelerator.memory * (1 - headroom)
     from plan3d.simulator.uncertainty.memory import sure_bytes
 
-    tried = subject.axes["precision"] if isinstance(subject, Space) else (usual_precision(task),)
-    return sure_bytes(task, tried)
+    return sure_bytes(task, precisions or (usual_precision(task),))
 
 
 def lists_families(

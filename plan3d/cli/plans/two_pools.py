@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,10 @@ HINTS = 8
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Print the best plan that has stages in both pools."""
     _check(args)
-    from plan3d.search.find_plans import find_plans
+    from plan3d.search.find_plans import find_plans, memory_limit
     from plan3d.search.result.options import Deadline
     from plan3d.search.stage_dp.two_pools import search
+    from plan3d.simulator.plan.values import code
 
     deadline = Deadline.after(args.time_limit)
     choose = task_arguments.choices_of(args)
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     whole = {**choose, "virtual_stages": ["1"]}
     each = [find_plans(one, choose=whole, top=HINTS, **own).costs for one in tasks]
     like = [costs.plans for costs in each if costs is not None]
-    limits = [_limit(one, args.memory_headroom, choose) for one in tasks]
+    asked = [code("precision", value) for value in choose.get("precision", ())]
+    limits = [memory_limit(one, args.memory_headroom, asked) for one in tasks]
     with ProgressBar(args.quiet, progress) as bar:
         both = (limits[0], limits[1]), (alone[0], alone[1])
         plain = replace(tasks[0], framework=None), replace(tasks[1], framework=None)
@@ -84,18 +85,6 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError("--second-pool needs --global-batch: the pools share it")
-
-
-def _limit(task: Task, headroom: float | None, choose: Mapping[str, Sequence[Any]]) -> float:
-    """Bytes that a plan may use on a GPU of a pool."""
-    from plan3d.simulator.plan.values import code
-    from plan3d.simulator.rules.precision_rules import usual_precision
-    from plan3d.simulator.uncertainty.memory import sure_bytes
-
-    if headroom is not None:
-        return task.cluster.accelerator.memory * (1 - headroom)
-    asked = [code("precision", value) for value in choose.get("precision", ())]
-    return sure_bytes(task, asked or [usual_precision(task)])
 
 
 def _pools(tasks: tuple[Task, Task]) -> str:

@@ -31,6 +31,8 @@ from ..tables import (
 
 SCHEDULES = launched_by("torchtitan")
 """torch.distributed.pipelining's name of each schedule that it has."""
+NOT_COMPILED = code("zb-v"), code("dualpipe-v")
+"""Schedules that torch refuses for compiled modules, because they split the backward pass."""
 ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
 """context_parallel_rotate_method: alltoall is the ring."""
 BACKENDS = {"standard": Dispatch.ALLTOALL, "deepep": Dispatch.HIERARCHICAL}

@@ -17,7 +17,7 @@ from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
 from ..exporter import only, said, whole_key_heads
-from .keys import FLOAT8_RECIPES, ROTATIONS, SCHEDULES
+from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
 from .model_flavors import FLAVORS, is_flavor, is_flexible, missing
 
 FLOAT8 = tuple(FLOAT8_RECIPES.values())
@@ -51,7 +51,7 @@ def _model_rules(title: str) -> tuple[Rule, ...]:
             "torchtitan-compiled-schedule",
             ("schedule", "precision", "overlap_tp"),
             lambda p, t: (
-                ((p.schedule != code("zb-v")) & (p.schedule != code("dualpipe-v")))
+                ~np.isin(p.schedule, NOT_COMPILED)
                 | (~np.isin(p.precision, FLOAT8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (

@@ -14,11 +14,9 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..documents import Document
 from ..launch_file import Launch, stated_layers
 from ..tables import Numbers
-from .keys import ALL_PARTS, FLOAT8_RECIPES, SCHEDULES
+from .keys import ALL_PARTS, FLOAT8_RECIPES, NOT_COMPILED, SCHEDULES
 from .model_flavors import flavor_of
 
-NOT_COMPILED = (code("zb-v"), code("dualpipe-v"))
-"""Schedules that torch refuses for compiled modules, because they split the backward pass."""
 EAGER = {
     "model": {"norm_bytes": 32.0},
     "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
