@@ -10,7 +10,7 @@ import numpy as np
 from ..base.arrays import Value
 from .gpipe import in_flight
 from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline, one_exchange_a_chunk
+from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline, both_ways_a_chunk
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
@@ -24,8 +24,8 @@ def _sends(s: Sizes[Value]) -> Value:
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
-    """(m-1) v exchanges; of the only p micro-batches, all but p - 1 are among the turns."""
-    return np.where(s.m <= s.p, s.p - 1, one_exchange_a_chunk(s))
+    """2 (m-1) v tensors; of the only p micro-batches, all but 2 (p - 1) are among the turns."""
+    return np.where(s.m <= s.p, 2 * (s.p - 1), both_ways_a_chunk(s))
 
 
 SCHEDULE = Schedule(
@@ -36,6 +36,7 @@ SCHEDULE = Schedule(
     chunks=SEVERAL,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
+    turn=lambda s: s.m,
     forward_first=True,
     conditions=(fills_pipeline("breadth-first-micro-batches", 1),),
     frameworks={"torchtitan": "LoopedBFS"},

@@ -37,8 +37,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
-    """2 m / p: most exchanges of a pair of passes fall into waits."""
-    return 2 * s.m / s.p
+    """2 (1 + 1/p)(m - 2p) + 3p - 7/2, as simulated with equal passes."""
+    return 2 * (1 + 1 / s.p) * (s.m - 2 * s.p) + 3 * s.p - 3.5
 
 
 def _sends(s: Sizes[Value]) -> Value:

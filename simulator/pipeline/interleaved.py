@@ -29,6 +29,12 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
     return np.minimum(s.m, ((s.v - 1) * s.g + 2 * (s.p - r - 1) + 1) / s.v)
 
 
+def last_group(s: Sizes[Value]) -> Value:
+    """Micro-batches of the last group, whose backward passes go from chunk to chunk."""
+    left = s.m % s.g
+    return np.where(left > 0, left, s.g)
+
+
 def turns(s: Sizes[Value]) -> Value:
     """Sends that the first and the last micro-batch wait for.
 
@@ -38,15 +44,14 @@ def turns(s: Sizes[Value]) -> Value:
     so each boundary on the way shows; a longer group comes back in time. As simulated with equal
     passes, in the order of Narayanan et al. 2021, section 2.2.2.
     """
-    last = np.where(s.m % s.g > 0, s.m % s.g, s.g)
-    out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last <= s.p))
+    out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last_group(s) <= s.p))
     return out
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
-    """(v - 1/2)(m - p) + (p - 1) / 2: two tensors of a pair of chunks, but for the micro-batches
-    that fill the pipeline, whose sends `turns` counts. As simulated with equal passes."""
-    return (s.v - 0.5) * (s.m - s.p) + (s.p - 1) / 2
+    """(2 v - 1)(m - p) + p - 1: two tensors of a pair of chunks, but for the micro-batches that
+    fill the pipeline, whose sends `turns` counts. As simulated with equal passes."""
+    return (2 * s.v - 1) * (s.m - s.p) + s.p - 1
 
 
 def _whole_groups(s: Sizes[Any]) -> Any:
@@ -77,6 +82,7 @@ SCHEDULE = Schedule(
     uneven_paths=True,
     hidden_sends=turns,
     steady_sends=_steady_sends,
+    turn=last_group,
     groups=True,
     needs_stages=False,
     conditions=(

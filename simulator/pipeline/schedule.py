@@ -123,6 +123,9 @@ class Schedule:
     default the first micro-batch's way down and up."""
     steady_sends: Callable[[Sizes[Value]], Value] = lambda s: 0 * s.m
     """Further sends, of the steady state, that show when they are not overlapped."""
+    turn: Callable[[Sizes[Value]], Value] = lambda s: 1 + 0 * s.m
+    """Passes of one direction from the last of one of a rank's chunks to the last of the next; the
+    gradients of the first are final, and are reduced, while the others run."""
     forward_first: bool = False
     """Whether every forward pass comes before the first backward pass: all losses wait."""
     held: Callable[[Sizes[Value], Value, Value, Value, Value], Value] | None = None
@@ -220,7 +223,7 @@ def fills_pipeline(rule: str, times: int, to_run: bool = False) -> Condition:
     )
 
 
-def one_exchange_a_chunk(s: Sizes[Value]) -> Value:
-    """Sends of the steady state of several chunks a rank: both directions are exchanged once a
-    chunk of each further micro-batch."""
-    return (s.m - 1) * s.v
+def both_ways_a_chunk(s: Sizes[Value]) -> Value:
+    """Sends of the steady state of several chunks a rank: a tensor forward and one backward for
+    each chunk of each further micro-batch."""
+    return 2 * (s.m - 1) * s.v

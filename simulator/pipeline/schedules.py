@@ -205,6 +205,19 @@ def held_bytes(
     return out
 
 
+def passes_of_chunks(schedule: Column, sizes: Sizes[Value]) -> Value:
+    """Micro-batches' passes in which the gradients of a rank become final, chunk after chunk
+    (Schedule.turn): 1 where it has one chunk.
+
+        (1 + (v - 1) turn) / v
+    """
+    turn = np.empty(sizes.m.size)
+    for one, at in _each(schedule):
+        turn[at] = one.turn(_taken(sizes, at))
+    out: Value = (1 + (sizes.v - 1) * turn) / sizes.v
+    return out
+
+
 def losses_in_flight(schedule: Column, m: Value) -> Value:
     """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
     first, else one."""

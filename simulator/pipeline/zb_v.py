@@ -71,8 +71,9 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
-    """(m - p) v - 1/2: the first p micro-batches exchange while they wait anyway."""
-    return np.maximum((s.m - s.p) * s.v - 0.5, 0.0)
+    """2 (m - p) v - 1: the first p micro-batches exchange while they wait anyway. Four more show
+    where all passes are equal, which is rare."""
+    return np.maximum(2 * (s.m - s.p) * s.v - 1, 0.0)
 
 
 def _sends(s: Sizes[Value]) -> Value:

@@ -159,12 +159,18 @@ def seconds(
     return out
 
 
-def _shown(times: Value, pieces: Value, window: Value, contention: float) -> Value:
+def _shown(times: Value, pieces: Value, passes: Value, s: Stages, contention: float) -> Value:
     """Seconds of a collective at one end of the step that a rank sees, alone and overlapped
-    [2, class, skeleton]."""
-    tail = times[BUCKETS] / pieces[BUCKETS]
-    hidden = np.minimum(exposed(times[BUCKETS], window, tail, contention), times[WHOLE])
-    return np.array([times[WHOLE], hidden])
+    [2, class, skeleton]; `passes` are those of a micro-batch at that end.
+
+    Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
+    v chunks the last hides behind its own pass alone (Megatron-Core, schedules.py: grad_sync_func
+    and param_sync_func by model chunk).
+    """
+    last_chunk = (times[BUCKETS] - passes) / s.virtual
+    tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
+    behind = exposed(times[BUCKETS], passes * s.ending, tail, contention)
+    return np.array([times[WHOLE], np.minimum(behind, times[WHOLE])])
 
 
 def _late(shown: Value, waiting: Value) -> Value:
@@ -179,12 +185,12 @@ def _late(shown: Value, waiting: Value) -> Value:
 
 def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Reducing gradients once a step [2, 1, skeleton]."""
-    return _late(_shown(times, pieces, s.backward, contention), s.backward_before)[:, None]
+    return _late(_shown(times, pieces, s.backward, s, contention), s.backward_before)[:, None]
 
 
 def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Gathering updated weights once a step [1, 2, skeleton]."""
-    return _late(_shown(times, pieces, s.forward, contention), s.forward_before)[None]
+    return _late(_shown(times, pieces, s.forward, s, contention), s.forward_before)[None]
 
 
 def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:
@@ -280,8 +286,8 @@ def mixed_exposed(
         delays = Delays(delays.whole + late.whole, late.split)
     weights = of(sync.all_gather, 1, 2)
     return Exposed(
-        reduce=_shown(reduce, pieces(0, 1), s.backward, contention),
-        gather=_shown(weights, pieces(1, 2), s.forward, contention),
+        reduce=_shown(reduce, pieces(0, 1), s.backward, s, contention),
+        gather=_shown(weights, pieces(1, 2), s.forward, s, contention),
         delays=delays,
     )
 

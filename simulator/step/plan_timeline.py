@@ -25,9 +25,10 @@ from .plan_groups import COMMUNICATION
 from .stage_layouts import chunk_sizes
 from .stages import Stages
 
-EXCHANGE = 0.25
-"""Share of a hop for which either end of an interleaved send that is not overlapped stands still:
-a forward and a backward pass are sent and received in one exchange (Megatron-LM)."""
+EXCHANGE = 0.5
+"""Share of a hop for which either end of an interleaved send that is not overlapped stands still.
+After a forward and a backward pass a rank sends two tensors through its link, and receives two
+meanwhile (Megatron-Core, p2p_communication.py: send_forward_backward_recv_forward_backward)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,8 @@ class Stages:
     skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
+    ending: Value
+    """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]."""
 
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
@@ -177,6 +179,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         rank=ranks.rank,
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
+        ending=schedules.passes_of_chunks(plans.schedule, sizes),
     )
 
 

@@ -97,3 +97,40 @@ def test_a_faster_machine_is_never_slower(schedule, model, shape, rounds, zero, 
         return
     then = evaluate(replace(question, cluster=faster(question.cluster, factors)), plan).step_seconds
     assert then <= now * (1 + 1e-9)
+
+
+def reduced_in_turn(seconds: float, backward: float, chunks: int, turn: int) -> float:
+    """Seconds by which reducing a rank's gradients outlasts its backward passes, chunk by chunk: a
+    chunk's are reduced from its last pass on, which ends `turn` passes before the next chunk's,
+    and after those of the chunks before."""
+    end, done = backward / chunks, float("-inf")
+    for later in reversed(range(chunks)):
+        start = -(later * turn + 1) * end
+        done = max(done, start) + seconds / chunks
+    return max(done, 0.0)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "breadth-first"])
+@pytest.mark.parametrize("gbps", [2, 20, 100, 400])
+@pytest.mark.parametrize(("chunks", "micro_batches"), [(1, 8), (2, 8), (6, 8), (6, 32)])
+def test_chunks_are_reduced_while_others_run(
+    schedule: str, gbps: int, chunks: int, micro_batches: int
+) -> None:
+    """Megatron-Core starts to reduce a chunk's gradients when its last micro-batch is through."""
+    if chunks == 1:
+        schedule = "1f1b"
+    cluster = Cluster.profile("a100-80gb-sxm", 128, inter_node_bandwidth=gbps / 8 * 1e9)
+    # Bytes alone, cut finely, and nothing slows down what it hides behind: what is left is order.
+    network = replace(cluster.network, latency=0.0, latency_per_node=0.0, root=0.0)
+    cluster = replace(cluster, network=network)
+    asked = Task(MODELS["gpt3-175b"], cluster, sequence=2048, global_batch=2 * micro_batches)
+    stack = replace(asked.software, contention=0.0, bucket_parameters=1e5)
+    stack = replace(stack, bucket_parameters_per_rank=0.0)
+    asked = replace(asked, software=stack)
+    how = {"tp": 8, "pp": 8, "virtual_stages": chunks, "schedule": schedule, "overlap_p2p": 0}
+    group = evaluate(asked, Plan(**how, zero=0)).groups[0]
+    alone, overlapped = (group.sync[0, :, 0, 0] - group.stages.end_sync).tolist()
+    turn = micro_batches if schedule == "breadth-first" else 8
+    backward = float(group.stages.backward[0, 0])
+    shown = reduced_in_turn(alone, backward, chunks, turn)
+    assert overlapped == pytest.approx(shown, rel=0.002, abs=1e-4)
