@@ -42,7 +42,7 @@ class Calibration:
     steps: int
     """Steps that were timed."""
     prior: Prior
-    """Names of the constants and the spread of rows; its mean and covariance are not used."""
+    """Names of the constants and the tails of rows; its numbers are not used."""
     posterior: Posterior
     peaks: KnownPeaks | None = None
     """What peaks of memory say; None where none is known."""
@@ -62,7 +62,7 @@ class Calibration:
             "names": list(self.prior.names),
             "mean": [round(value, 6) for value in self.posterior.mean.tolist()],
             "covariance": self.posterior.covariance.round(8).tolist(),
-            "sigma": round(self.prior.sigma, 6),
+            "sigma": round(self.posterior.sigma, 6),
             "freedom": self.prior.freedom,
         }
         sections: dict[str, Any] = {SECTION: {**head, **body}}
@@ -133,7 +133,7 @@ def read_calibration(path: str | Path) -> Calibration:
         **said,
         steps=steps,
         prior=prior,
-        posterior=Posterior(mean, covariance, np.zeros(0)),
+        posterior=Posterior(mean, covariance, np.zeros(0), sigma),
         peaks=_peaks(name, file[PEAKS]) if PEAKS in file else None,
     )
 

@@ -81,8 +81,7 @@ class Forecast:
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
-        covariance = self.posterior.covariance
-        return half_width(self.prior, covariance, self.slopes, self.scale, level)
+        return half_width(self.posterior, self.slopes, self.scale, level)
 
     def interval(self, level: float = 0.8) -> tuple[Value, Value]:
         """Seconds between which a share `level` of such runs lies [row]."""
@@ -98,7 +97,7 @@ class Forecast:
     @cached_property
     def choice(self) -> Choice:
         """The plans as alternatives, of which one is the fastest."""
-        noise = self.prior.sigma * self.scale
+        noise = self.posterior.sigma * self.scale
         covariance = self.slopes @ self.posterior.covariance @ self.slopes.T
         covariance += noise[:, None] * noise * likeness(self.plans)
         return Choice(self.log_seconds, covariance, self.prior.freedom)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..plan.plan import Plan
-from .prior import Prior
+from .prior import Posterior
 
 ALIKE = 2.0
 """Distance of plans at which the correlation of their errors is 1 / e. Chosen on the published
@@ -32,17 +32,15 @@ def student_quantile(p: float) -> float:
     return 2 * math.sqrt(math.cos(math.acos(root) / 3) / root - 1)
 
 
-def half_width(
-    prior: Prior, covariance: Value, slopes: Value, scale: Value | float, level: float
-) -> Value:
+def half_width(known: Posterior, slopes: Value, scale: Value | float, level: float) -> Value:
     """Half of the central interval of log t [row] that holds `level` of runs.
 
     The spreads of constants and of rows, each at its own quantile, added in squares.
     """
     tail = (1 + level) / 2
-    known = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
-    rows = student_quantile(tail) * prior.sigma * scale
-    out: Value = np.sqrt(NormalDist().inv_cdf(tail) ** 2 * known + rows**2)
+    constants = np.einsum("ij,jk,ik->i", slopes, known.covariance, slopes)
+    rows = student_quantile(tail) * known.sigma * scale
+    out: Value = np.sqrt(NormalDist().inv_cdf(tail) ** 2 * constants + rows**2)
     return out
 
 

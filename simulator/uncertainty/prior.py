@@ -1,15 +1,18 @@
 """A prior of the constants of a stack nobody has timed, learned from units that were.
 
-    d_u ~ N(mu, Sigma),    y_ui = log measured = f_ui(d_u) + e_ui,    e_ui ~ sigma s_ui t_nu
+    d_u ~ N(mu, Sigma),    y_ui = log measured = f_ui(d_u) + e_ui,    e_ui ~ sigma_u s_ui t_nu
+    sigma_u^2 ~ nu sigma^2 / chi^2_nu
 
 EM over units u: the E step is the posterior of each unit's constants (Gauss-Newton, f followed to
 its mode) and the weights of its rows (Student's t as a scale mixture of normals), the M step new
-mu, Sigma and sigma. Sigma is shrunk towards the spreads of `constants` (inverse Wishart).
+mu, Sigma and sigma; there all units have one sigma. Sigma is shrunk towards the spreads of
+`constants` (inverse Wishart).
 Sources: Laird and Ware 1982 (random effects by EM); Lange, Little and Taylor 1989 (t errors).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +23,7 @@ from .constants import CONSTANTS
 from .response import Response
 
 FREEDOM = 4.0
-"""nu: degrees of freedom of the errors of rows."""
+"""nu: degrees of freedom of the errors of rows, and of how much they differ between units."""
 UNITS_OF_PRIOR = 30.0
 """Units that the spreads of `constants` weigh as much as."""
 ROWS_OF_PRIOR = 10.0
@@ -37,7 +40,7 @@ INNER = 4
 TO_THE_MODE = 12
 """Rounds of Gauss-Newton for an answer."""
 STILL = 1e-4
-"""Change of every constant below which it is the mode."""
+"""Change of every constant, and of the logarithm of sigma_u, below which it is the mode."""
 
 
 @dataclass(frozen=True)
@@ -70,49 +73,59 @@ class Posterior:
     covariance: Value
     weights: Value
     """How much each row counts: about 1, and little where it contradicts the others."""
+    sigma: float
+    """sigma_u: the spread of its rows. Rows that contradict each other make it wider, and move the
+    constants less."""
 
 
 def unconditioned(prior: Prior) -> Posterior:
     """What is known of a unit of which no row is."""
-    return Posterior(prior.mean, prior.covariance, np.zeros(0))
+    return Posterior(prior.mean, prior.covariance, np.zeros(0), prior.sigma)
 
 
 def solve(
-    prior: Prior, rows: Rows, rounds: int = TO_THE_MODE, start: Value | None = None
+    prior: Prior,
+    rows: Rows,
+    rounds: int = TO_THE_MODE,
+    start: Value | None = None,
+    alike: bool = False,
 ) -> Posterior:
-    """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`."""
+    """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`. Its rows have
+    a spread of their own, or that of the prior where units are `alike`."""
     precision: Value = _inverse(prior.covariance)
     pull: Value = precision @ prior.mean
     mean: Value = prior.mean if start is None else start
     covariance: Value = prior.covariance
     weights: Value = np.ones(rows.measured.size)
+    before = sigma = prior.sigma
     for turn in range(rounds + 1):
         values, slopes = rows.response.at(mean)
         if turn:
-            squared = _squared(rows.measured - values, slopes, covariance)
-            weights = _weights(prior, rows, squared)
-        by_row = weights / (prior.sigma * rows.scale) ** 2
+            squared = _squared(rows.measured - values, slopes, covariance) / rows.scale**2
+            weights = (prior.freedom + 1) / (prior.freedom + squared / sigma**2)
+            before, sigma = sigma, sigma if alike else _own_sigma(prior, weights * squared)
+        by_row = weights / (sigma * rows.scale) ** 2
         information: Value = slopes.T * by_row
         covariance = _inverse(precision + information @ slopes)
         left = rows.measured - values + slopes @ mean
         new: Value = covariance @ (pull + information @ left)
-        still = turn > 1 and bool(np.abs(new - mean).max() < STILL)
+        moved = float(np.abs(new - mean).max())
+        still = turn > 1 and max(moved, abs(math.log(sigma / before))) < STILL
         if still or turn == rounds:
             break
         # Half steps at the end: a mode on a bend would be jumped over for ever.
         mean = new if turn < rounds // 2 else (mean + new) / 2
-    return Posterior(mean, covariance, weights)
+    return Posterior(mean, covariance, weights, sigma)
 
 
 def _inverse(matrix: Value) -> Value:
     return np.asarray(np.linalg.inv(matrix), np.float64)
 
 
-def _weights(prior: Prior, rows: Rows, squared: Value) -> Value:
-    """Expected precision of each row over the usual: (nu + 1) / (nu + z^2)."""
-    of_row = squared / (prior.sigma * rows.scale) ** 2
-    out: Value = (prior.freedom + 1) / (prior.freedom + of_row)
-    return out
+def _own_sigma(prior: Prior, squared: Value) -> float:
+    """sigma_u from (nu sigma^2 + sum of squares) / (nu + n), of weighted squares of its n rows."""
+    total = prior.freedom * prior.sigma**2 + float(squared.sum())
+    return math.sqrt(total / (prior.freedom + squared.size))
 
 
 def _squared(left: Value, slopes: Value, covariance: Value) -> Value:
@@ -134,7 +147,7 @@ def fit(names: Sequence[str], units: Sequence[Rows], off: bool = True) -> Prior:
     prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START)
     at: list[Value | None] = [None] * len(units)
     for _ in range(ROUNDS if units else 0):
-        solved = [solve(prior, u, INNER, start) for u, start in zip(units, at, strict=True)]
+        solved = [solve(prior, u, INNER, start, alike=True) for u, start in zip(units, at, strict=True)]
         at = [one.mean for one in solved]
         prior = _maximised(prior, units, solved, off)
     return prior

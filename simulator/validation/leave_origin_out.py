@@ -165,10 +165,10 @@ class Scored:
     """Share of a vote [row]: rows with the same settings have one together."""
 
     @classmethod
-    def of(cls, rows: Rows, votes: Value, prior: Prior, posterior: Posterior) -> Scored:
+    def of(cls, rows: Rows, votes: Value, posterior: Posterior) -> Scored:
         values, slopes = rows.response.at(posterior.mean)
         widths = {
-            level: half_width(prior, posterior.covariance, slopes, rows.scale, level)
+            level: half_width(posterior, slopes, rows.scale, level)
             for level in LEVELS.values()
         }
         return cls(rows.measured - values, widths, votes)
@@ -206,13 +206,13 @@ def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior,
 
 def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | None:
     """The mean scores of a unit's other rows after some of its steps; None where none are left."""
-    rows, prior = unseen.table[unit], unseen.prior_of(unit)
+    rows = unseen.table[unit]
     if rows.measured.size <= steps:
         return None
     every, votes = [], unseen.votes(unit)
     for draw in range(DRAWS if steps else 1):
         posterior, others = after(unseen, unit, steps, draw)
-        every.append(Scored.of(_some(rows, others), votes[others], prior, posterior).record)
+        every.append(Scored.of(_some(rows, others), votes[others], posterior).record)
     out: dict[str, float] = metrics.mean_of(every)
     return out
 
@@ -277,8 +277,8 @@ def by_class(unseen: Unseen, chosen: Sequence[Unit]) -> dict[str, Any]:
     for unit in chosen:
         asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
         names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
-        prior = unseen.prior_of(unit)
-        scored = Scored.of(unseen.table[unit], unseen.votes(unit), prior, unconditioned(prior))
+        known = unconditioned(unseen.prior_of(unit))
+        scored = Scored.of(unseen.table[unit], unseen.votes(unit), known)
         for name in sorted(set(names)):
             found.setdefault(name, []).append(scored.take(names == name).record)
             rows[name] += int((names == name).sum())

@@ -69,6 +69,28 @@ def test_two_constants_are_told_apart_by_rows_that_differ():
     assert found.mean == pytest.approx([0.3, -0.2], abs=1e-5)
 
 
+def test_rows_that_contradict_each_other_have_a_wider_spread():
+    """Two rows at +x and -x of a constant that is known: r^2 = x^2 and w = 5 / (4 + x^2 / sigma_u^2),
+    sigma_u^2 = (4 sigma^2 + 2 w x^2) / 6. For x = 6 sigma and q = (sigma_u / sigma)^2 that is
+    24 q^2 - 160 q - 144 = 0: q = 7.470, w = 0.5669. Rows that agree: q = 4 / 6."""
+    prior = Prior(("common",), np.zeros(1), np.array([[1e-12]]), 0.05, 4.0)
+    found = solve(prior, rows([0.3, -0.3], [[1.0], [1.0]]), rounds=200)
+    assert found.mean == pytest.approx([0.0], abs=1e-9)
+    assert found.sigma == pytest.approx(0.05 * 7.470**0.5, rel=1e-3)
+    assert found.weights == pytest.approx([0.5669] * 2, rel=1e-3)
+    agreeing = solve(prior, rows([0.0, 0.0], [[1.0], [1.0]]), rounds=200)
+    assert agreeing.sigma == pytest.approx(0.05 * (4 / 6) ** 0.5, rel=1e-3)
+    alike = solve(prior, rows([0.3, -0.3], [[1.0], [1.0]]), alike=True)
+    assert alike.sigma == 0.05
+
+
+def test_rows_that_contradict_each_other_say_less_of_constants():
+    prior = Prior(("common", "floor"), np.zeros(2), np.diag([0.01, 0.25]), 0.05, 4.0)
+    some = rows([0.9, -0.2, 0.4], [[1.0, 0.9], [1.0, 0.1], [1.0, 0.2]])
+    own, common = solve(prior, some), solve(prior, some, alike=True)
+    assert np.diag(own.covariance).sum() > 1.5 * np.diag(common.covariance).sum()
+
+
 def test_nothing_known_is_the_prior():
     known = unconditioned(one())
     assert known.mean == one().mean
@@ -94,7 +116,7 @@ def test_no_units_leave_the_spreads():
 def test_half_width_adds_constants_and_rows_in_squares():
     """Normal 90th percentile 1.2816; Student's t with 4 degrees of freedom 1.5332."""
     prior = one(freedom=4.0)
-    width = half_width(prior, prior.covariance, np.array([[1.0], [0.0]]), 1.0, 0.8)
+    width = half_width(unconditioned(prior), np.array([[1.0], [0.0]]), 1.0, 0.8)
     assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
 
 
