@@ -30,7 +30,11 @@ _NONE = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
 _ALL = {"overlap_grad_reduce": 1, "overlap_param_gather": 1}
 _DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
 # Megatron-LM's scripts of 2021 run with DDP=local: gradients are reduced after the last backward.
-_MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_NONE)
+# Its overlaps are younger: of sends 31 May 2023 (f9283c5a), of gradients 16 August 2023 (2d5220a4),
+# of gathers December 2023 (5e993318).
+_BEFORE_OVERLAPS = {**_NONE, "overlap_p2p": 0}
+_MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_BEFORE_OVERLAPS)
+_MEGATRON_2023 = StackRule(software="megatron-core", overlap=_BEFORE_OVERLAPS)
 _CORE = StackRule(software="megatron-core")
 _NEMO = StackRule(software="megatron-core", overlap=_ALL)
 # Megatron-Bridge, scripts/performance/utils/overrides.py: the loss is Transformer Engine's, whose
@@ -68,6 +72,7 @@ _ZERO_BUBBLE = StackRule(
 STACKS: dict[str, StackRule] = {
     "megatron-2019": _MEGATRON_2021,
     "megatron-2021": _MEGATRON_2021,
+    "megatron-2023": _MEGATRON_2023,
     "megatron-deepspeed": _DEEPSPEED,
     "deepspeed": _DEEPSPEED,
     "gpt-neox": _DEEPSPEED,

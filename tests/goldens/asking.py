@@ -101,9 +101,15 @@ def answer(commands: list[str]) -> Any:
         folder = Path(name)
         given = put_inputs(folder, commands)
         results = [run(command) for command in commands]
-        written = sorted(path for path in folder.iterdir() if path.name not in given)
-        files = {path.name: content(path.read_text(encoding="utf-8")) for path in written}
+        found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+        written = {name: path for name, path in sorted(found.items()) if is_new(path, name, given)}
+        files = {name: content(path.read_text(encoding="utf-8")) for name, path in written.items()}
     return {"commands": results, "files": files}
+
+
+def is_new(path: Path, name: str, given: set[str]) -> bool:
+    """Whether a file is none that was put there."""
+    return path.is_file() and name.partition("/")[0] not in given
 
 
 @contextlib.contextmanager
