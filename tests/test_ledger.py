@@ -800,9 +800,11 @@ def test_every_row_has_a_command() -> None:
 def test_the_ladder_of_overlaps_of_megascale() -> None:
     """MegaScale (NSDI 2024), table 3: 175B on 256 A100, batch 256, tp 8, pp 8, v 6.
 
-    Throughput rises by 4.1, 4.5 and 2.6 % with the overlap of TP, PP and DP. Nothing was fitted to
-    it, and each prediction is off by the points stated here (1.5 are wanted)."""
+    From 53.3 % MFU, with parallel blocks and a sliding window of unstated width, throughput rises
+    by 4.1, 4.5 and 2.6 % with the overlap of TP, PP and DP. Nothing was fitted to it, and each
+    prediction is off by the points stated here: 1.5 are wanted, which PP misses."""
     model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
+    model = replace(model, kinds=tuple(replace(kind, parallel=True) for kind in model.kinds))
     cluster = Cluster.profile("a100-80gb-sxm", gpus=256)
     question = Task(model, cluster, sequence=2048, global_batch=256)
     shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "sequence_parallel": 1}
@@ -813,4 +815,4 @@ def test_the_ladder_of_overlaps_of_megascale() -> None:
         seconds.append(evaluate(question, plan).step_seconds)
     gains = [100 * (a / b - 1) for a, b in pairwise(seconds)]
     missed = np.array(gains) - [4.1, 4.5, 2.6]
-    assert missed == pytest.approx([2.7, -3.0, 1.0], abs=0.3)
+    assert missed == pytest.approx([-0.5, -2.9, 1.1], abs=0.2)
