@@ -61,10 +61,12 @@ _PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": 
 _LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
 # backward pass; the updated weights are broadcast after the step (configs: overlap_sync_param off).
+# The update flattens them (2 bytes a parameter that a rank updates), copies them to fp32 (4), and
+# AdamW over lists takes a square root of the second moments (4); the allocator keeps all of it.
 _INTERNEVO = StackRule(
     software="megatron-core",
     overlap={"overlap_grad_reduce": 1, "overlap_param_gather": 0},
-    changes={"gradient_memory": 2.0, "reduce_bytes": 2.0},
+    changes={"gradient_memory": 2.0, "reduce_bytes": 2.0, "update_memory": 10.0},
 )
 _ZERO_BUBBLE = StackRule(
     software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}

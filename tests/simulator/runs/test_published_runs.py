@@ -21,6 +21,7 @@ from plan3d.simulator.runs.run_columns import NEEDED, columns
 from plan3d.simulator.runs.run_model import FAMILIES
 from plan3d.simulator.runs.run_stack import STACKS
 from plan3d.simulator.runs.run_tasks import Question, questions
+from plan3d.simulator.step.evaluate import evaluate
 
 LLAMA = {
     "run": "a",
@@ -239,6 +240,17 @@ def test_internevo_reduces_gradients_in_16_bits_beside_the_backward_pass() -> No
     q = ask(**LLAMA | {"stack": "internevo"})
     assert (q.task.software.reduce_bytes, q.task.software.gradient_memory) == (2.0, 2.0)
     assert (q.plan.overlap_grad_reduce, q.plan.overlap_param_gather) == (1, 0)
+
+
+def test_the_update_of_internevo_holds_26_bytes_a_parameter() -> None:
+    """Weights and gradients in 16 bits 4, fp32 states 12, gradients flat 2 and in fp32 4, square
+    roots of the second moments 4 (hybrid_zero_optim.py), of InternLM-7B split by tp 4."""
+    runs = [run for run in read_runs() if run.source == "internevo24" and run["tp"] == 4]
+    (asked,) = (q for q in questions(runs[:1]) if isinstance(q, Question))
+    costs = evaluate(asked.at_peak, asked.plan)
+    own = asked.task.model.parameters / 4
+    held = costs.memory_bytes - costs.memory["reserve"]
+    assert held == pytest.approx(26 * own, rel=0.03)
 
 
 def test_networks_that_rows_name_replace_those_of_the_profile() -> None:
