@@ -91,9 +91,11 @@ class Learned:
         return np.array([_without(self.steps, prior, row) for row in range(len(self.steps))])
 
     def __repr__(self) -> str:
+        if not self.steps:
+            return "Learned(0 timed steps)"
         off = [np.median(np.abs(s / self.measured - 1)) for s in (self.before, self.after)]
-        told = f", {off[0]:.1%} off in the median before, {off[1]:.1%} after" if self.steps else ""
-        return f"Learned({len(self.steps)} timed steps{told})"
+        told = f"{off[0]:.1%} off in the median before, {off[1]:.1%} after"
+        return f"Learned({len(self.steps)} timed steps, {told})"
 
     @property
     def measured(self) -> Value:
