@@ -12,8 +12,8 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_CELLS = 14
 SECONDS = 120
-"""Limit of one cell: a whole notebook takes six seconds, half a minute on a busy machine. A reply that nbclient loses under load is
-waited for so long."""
+"""Limit of one cell: a whole notebook takes six seconds, half a minute on a busy machine. A reply
+that nbclient loses under load is waited for so long."""
 MOVES = (
     "sliders['network'].value = 25",
     "sliders['tp'].value = 1; sliders['pp'].value = 1",

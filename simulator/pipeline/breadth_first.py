@@ -10,7 +10,7 @@ import numpy as np
 from ..base.arrays import Value
 from .gpipe import in_flight
 from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline, both_ways_a_chunk
+from .schedule import SEVERAL, Schedule, Sizes, both_ways_a_chunk, fills_pipeline
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:

@@ -147,7 +147,9 @@ def fit(names: Sequence[str], units: Sequence[Rows], off: bool = True) -> Prior:
     prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START)
     at: list[Value | None] = [None] * len(units)
     for _ in range(ROUNDS if units else 0):
-        solved = [solve(prior, u, INNER, start, alike=True) for u, start in zip(units, at, strict=True)]
+        solved = [
+            solve(prior, u, INNER, start, alike=True) for u, start in zip(units, at, strict=True)
+        ]
         at = [one.mean for one in solved]
         prior = _maximised(prior, units, solved, off)
     return prior

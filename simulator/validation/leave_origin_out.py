@@ -168,8 +168,7 @@ class Scored:
     def of(cls, rows: Rows, votes: Value, posterior: Posterior) -> Scored:
         values, slopes = rows.response.at(posterior.mean)
         widths = {
-            level: half_width(posterior, slopes, rows.scale, level)
-            for level in LEVELS.values()
+            level: half_width(posterior, slopes, rows.scale, level) for level in LEVELS.values()
         }
         return cls(rows.measured - values, widths, votes)
 

@@ -70,7 +70,7 @@ def test_two_constants_are_told_apart_by_rows_that_differ():
 
 
 def test_rows_that_contradict_each_other_have_a_wider_spread():
-    """Two rows at +x and -x of a constant that is known: r^2 = x^2 and w = 5 / (4 + x^2 / sigma_u^2),
+    """Two rows at +x and -x of a constant that is known: r^2 = x^2, w = 5 / (4 + x^2 / sigma_u^2),
     sigma_u^2 = (4 sigma^2 + 2 w x^2) / 6. For x = 6 sigma and q = (sigma_u / sigma)^2 that is
     24 q^2 - 160 q - 144 = 0: q = 7.470, w = 0.5669. Rows that agree: q = 4 / 6."""
     prior = Prior(("common",), np.zeros(1), np.array([[1e-12]]), 0.05, 4.0)
