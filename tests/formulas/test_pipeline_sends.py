@@ -37,14 +37,14 @@ def test_1f1b():
 def test_interleaved():
     """Two turns through the ranks: down and up, 6, and between turns a group of p comes back just
     when the rank turns to its next chunk, once in the first and once in the last group, 2 x 4.
-    Without overlap a pair of chunks exchanges two tensors at once, so that one of v - 1/2 chunks
-    shows of each of the 4 micro-batches after the p that fill the pipeline, and half a turn."""
+    Without overlap a rank sends two tensors after each pair of chunks: 2 v - 1 of them show of
+    each of the 4 micro-batches after the p that fill the pipeline, and p - 1 of those."""
     assert shown("interleaved", 4, 8, v=2, overlapped=1) == 6 + 4 + 4
-    assert shown("interleaved", 4, 8, v=2) == 6 + 4 + 4 + 1.5 * 4 + 1.5
-    assert shown("interleaved", 4, 12, v=3) == 6 + 2 * (4 + 4) + 2.5 * 8 + 1.5
+    assert shown("interleaved", 4, 8, v=2) == 6 + 4 + 4 + 3 * 4 + 3
+    assert shown("interleaved", 4, 12, v=3) == 6 + 2 * (4 + 4) + 5 * 8 + 3
     # A tenth of the overlapped ones shows where they slow what they hide behind.
     found = shown("interleaved", 4, 8, v=2, overlapped=1, contention=0.1)
-    assert found == pytest.approx(6 + 4 + 4 + 0.1 * 7.5)
+    assert found == pytest.approx(6 + 4 + 4 + 0.1 * 15)
 
 
 def test_groups_longer_than_the_pipeline_come_back_in_time():
@@ -85,21 +85,22 @@ def test_schedules_whose_sends_run_beside_compute(schedule, p, m, hops):
 
 
 def test_breadth_first():
-    """All down, then all up; without overlap one exchange for each further chunk of work."""
+    """All down, then all up; without overlap two tensors for each further chunk of work."""
     assert shown("breadth-first", 4, 8, v=2, overlapped=1) == 6
-    assert shown("breadth-first", 4, 8, v=2) == 6 + 7 * 2
+    assert shown("breadth-first", 4, 8, v=2) == 6 + 2 * 7 * 2
     found = shown("breadth-first", 4, 8, v=2, overlapped=1, contention=0.5)
-    assert found == pytest.approx(6 + 0.5 * 7 * 2)
-    # Four micro-batches are one group of interleaved 1F1B: its turns, and half of them forward.
+    assert found == pytest.approx(6 + 0.5 * 2 * 7 * 2)
+    # Four micro-batches are one group of interleaved 1F1B: its turns, and p - 1 tensors each way.
     assert shown("breadth-first", 4, 4, v=2, overlapped=1) == 6 + 2 * 4
-    assert shown("breadth-first", 4, 4, v=2) == 6 + 2 * 4 + 3
+    assert shown("breadth-first", 4, 4, v=2) == 6 + 2 * 4 + 2 * 3
 
 
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
 def test_v_shaped_stages_hide_most_exchanges(schedule):
-    """Two chunks on four ranks, 16 micro-batches: twelve after those that fill the V, two
-    exchanges each less half a one; DualPipeV shows two of every p micro-batches."""
-    expected = {"zb-v": 12 * 2 - 0.5, "dualpipe-v": 2 * 16 / 4}[schedule]
+    """Two chunks on four ranks, 16 micro-batches: twelve after those that fill the V, two tensors
+    for each of two chunks less one; DualPipeV 2 (1 + 1/p) of each after the first 2 p, which show
+    3 p - 7/2."""
+    expected = {"zb-v": 12 * 2 * 2 - 1, "dualpipe-v": 2 * 1.25 * 8 + 12 - 3.5}[schedule]
     hidden = shown(schedule, 4, 16, v=2, overlapped=1)
     assert shown(schedule, 4, 16, v=2) == hidden + expected
 
@@ -108,4 +109,4 @@ def test_schedules_of_one_table_do_not_mix():
     codes = np.array([code(name) for name in ("1f1b", "interleaved", "gpipe", "zb-v")])
     rows = Sizes(*(np.array(row, float) for row in ([4] * 4, [1, 2, 1, 2], [4] * 4, [8] * 4)))
     found = sends(codes, rows, np.array([0.0, 0, 1, 1]))
-    assert found.tolist() == [16, 6 + 4 + 4 + 7.5, 6, 16]
+    assert found.tolist() == [16, 6 + 4 + 4 + 15, 6, 16]
