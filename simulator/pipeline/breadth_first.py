@@ -10,7 +10,7 @@ import numpy as np
 from ..base.arrays import Value
 from .gpipe import in_flight
 from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Schedule, Sizes, both_ways_a_chunk, fills_pipeline
+from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
@@ -24,8 +24,9 @@ def _sends(s: Sizes[Value]) -> Value:
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
-    """2 (m-1) v tensors; of the only p micro-batches, all but 2 (p - 1) are among the turns."""
-    return np.where(s.m <= s.p, 2 * (s.p - 1), both_ways_a_chunk(s))
+    """2 (m-1) v: a tensor forward and one backward for each chunk of each further micro-batch; of
+    the only p micro-batches, all but 2 (p - 1) are among the turns."""
+    return np.where(s.m <= s.p, 2 * (s.p - 1), 2 * (s.m - 1) * s.v)
 
 
 SCHEDULE = Schedule(

@@ -221,9 +221,3 @@ def fills_pipeline(rule: str, times: int, to_run: bool = False) -> Condition:
         ),
         to_run=to_run,
     )
-
-
-def both_ways_a_chunk(s: Sizes[Value]) -> Value:
-    """Sends of the steady state of several chunks a rank: a tensor forward and one backward for
-    each chunk of each further micro-batch."""
-    return 2 * (s.m - 1) * s.v

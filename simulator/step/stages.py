@@ -80,7 +80,8 @@ class Stages:
     schedule: Column
     """Code of the schedule [skeleton]."""
     ending: Value
-    """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]."""
+    """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
+    are first read in as many or more."""
 
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:

@@ -42,7 +42,7 @@ class Calibration:
     steps: int
     """Steps that were timed."""
     prior: Prior
-    """Names of the constants and the tails of rows; its numbers are not used."""
+    """Names of the constants, and nu; its mean, covariance and sigma are not used."""
     posterior: Posterior
     peaks: KnownPeaks | None = None
     """What peaks of memory say; None where none is known."""

@@ -91,7 +91,8 @@ def solve(
     alike: bool = False,
 ) -> Posterior:
     """The posterior of one unit by reweighted Gauss-Newton, which begins at `start`. Its rows have
-    a spread of their own, or that of the prior where units are `alike`."""
+    a spread of their own, or that of the prior where units are `alike`; a row at z spreads weighs
+    (nu + 1) / (nu + z^2)."""
     precision: Value = _inverse(prior.covariance)
     pull: Value = precision @ prior.mean
     mean: Value = prior.mean if start is None else start
