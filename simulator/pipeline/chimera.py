@@ -37,21 +37,30 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
     return s.p / 2 + 1 + np.minimum(r, s.p - 1 - r)
 
 
+def faster_ranks(s: Sizes[Value], slowest: Passes, others: Passes) -> Passes:
+    """The mean of the ranks that are not of the slowest pair: ranks r and p - 1 - r hold the same
+    two stages."""
+    pairs = (other - own for other, own in zip(others, slowest, strict=True))
+    return Passes(*pairs).over(s.p - 2)
+
+
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """(p-2) [max(f, b) + (u-1) |f-b|] of equal ranks, for any f and b.
 
     Where f = b the published share (p-2) / (2m + p-2) of a step (table 2); of one unit with b >= f
     a step of p f + (2p-2) b, the longest path of section 3.4. Between units either pass waits for
-    the longer one; that the paper doubles forward passes to avoid it is not modelled. A rank that
-    is slower by d works d instead of waiting, but for half of what is above and 2 d a unit: so the
-    event simulation has it where the outer ranks hold the head.
+    the longer one; that the paper doubles forward passes to avoid it is not modelled. An outer pair
+    that is slower by d works (m - 2u) d instead of waiting, but for half of f + b + (u-1) |f-b| a
+    rank between: as the event simulation has it.
     """
-    mean = others.over(s.p - 1)
-    f, b, units = mean.forward, mean.input_gradient + mean.weight_gradient, s.m / s.p
+    fast = faster_ranks(s, slowest, others)
+    f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
     between = (units - 1) * np.abs(f - b)
-    slower = slowest.total - mean.total
-    equal = (s.p - 2) * (np.maximum(f, b) + between)
-    return np.maximum(equal - (s.m - 2 * units) * slower, (s.p - 2) * (f + b + between) / 2)
+    slower = slowest.total - fast.total
+    equal = np.maximum(f, b) + between
+    inner = s.p - 2
+    spared = (s.m - 2 * units) * slower
+    return np.maximum(inner * equal - spared, inner * (f + b + between) / 2)
 
 
 def _sends(s: Sizes[Value]) -> Value:

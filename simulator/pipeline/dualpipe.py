@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
+from .chimera import faster_ranks
 from .operation_orders import Operations, Pass, TwoSided
 from .schedule import Condition, Passes, Placement, Schedule, Sizes, fills_pipeline
 
@@ -60,14 +61,14 @@ def idle_stages(half: Value, others: Passes, slower: Value) -> Value:
 
     The published n (F&B + B - 3W) when all are equal (DeepSeek-AI 2024, table 2; the DualPipe
     repository); the conditions are those of the event simulation, which this equals. `others`: of
-    one stage of two times `half`, on average. Where the slowest rank's stages take `slower` seconds
-    more, it waits (4n + 2) / 3 of them less, down to n max(i-w, 0): within 3.5 % of a step of the
-    event simulation with the head at an end.
+    one stage of a faster rank, on average. Where the slowest rank's stages take `slower` seconds
+    more, it waits 2n + 1 of them less, down to n max(i-w, 0): within 2 % of a step of the event
+    simulation with the head at an end.
     """
     f, i, w = others
     n, late = half - 1, (half - 1) * np.maximum(i - w, 0.0)
     equal = np.maximum(2 * n * f, (n - 1) * f + n * i) + late
-    return np.maximum(equal - (4 * n + 2) / 3 * np.maximum(slower, 0.0), late)
+    return np.maximum(equal - (2 * n + 1) * np.maximum(slower, 0.0), late)
 
 
 def held_stages(stages: Value, place: Value, a: Value, w: Value) -> Value:
@@ -93,9 +94,9 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of p stages."""
-    mean = others.over(s.p - 1)
+    fast = faster_ranks(s, slowest, others)
     # A rank has half of the micro-batches of either of its stages.
-    return idle_stages(s.p / 2, mean, 2 * (slowest.total - mean.total))
+    return idle_stages(s.p / 2, fast, 2 * (slowest.total - fast.total))
 
 
 def _sends(s: Sizes[Value]) -> Value:

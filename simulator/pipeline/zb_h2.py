@@ -28,24 +28,51 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """max(0, (p-1)(f + i) - (n-1) f, (p-1)(f + i) - (m-1) w), n = min(m, 2p - 1).
-
-    What is left of the fill by the forward passes run meanwhile, and of the drain by the weight
-    gradients there are: Qi et al. 2024, table 2, (p-1)(f + i - 2w), and as many as fill the drain.
-    """
-    ends = others.forward + others.input_gradient
-    fill = ends - (np.minimum(s.m, 2 * s.p - 1) - 1) * slowest.forward
-    return np.maximum(np.maximum(fill, ends - (s.m - 1) * slowest.weight_gradient), 0.0)
+    """What the ranks before the slowest, taken for the last, take longer than it from their first
+    start to their last end: rank r begins p - 1 - r forward passes before it."""
+    held_back = SCHEDULE.holds_back(
+        slowest.forward + slowest.input_gradient, slowest.weight_gradient
+    )
+    each = others.over(s.p - 1)
+    late = _ends_late(s, slowest, each, held_back, each.forward + each.input_gradient)
+    return np.maximum(late, _fill(s, slowest, others))
 
 
 def _idle_sync(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """At least (p-1) f more, for the last rank starts that much later; two are deferred a rank."""
-    q = np.minimum(s.m, 2 * s.p - 1)
-    left = np.maximum(s.p - 1 - np.ceil((q - 1) / 2), 0.0) / np.maximum(s.p - 1, 1)
-    drain = others.input_gradient - (q - 1) * slowest.weight_gradient
-    late = others.forward + np.maximum(drain, left * others.input_gradient)
+    """At least (p-1) f, for the last rank starts that much later; two are deferred a rank."""
+    each = others.over(s.p - 1)
+    late = _ends_late(s, slowest, each, SYNC.held_back, each.input_gradient)
+    return np.maximum(others.forward + late, _fill(s, slowest, others))
+
+
+def _ends_late(
+    s: Sizes[Value], slowest: Passes, each: Passes, held_back: Value | int, hop: Value
+) -> Value:
+    """max over r < p-1 of (p-1-r) h + min(D r + 1, m) w - min(D (p-1) + 1, m) w', and 0; with h
+    the seconds of a hop, D r the weight gradients that rank r holds back and w' the slowest's.
+
+    The slowest rank never waits, so rank r's last input gradient is p - 1 - r of them after its
+    own; then come the weight gradients that either held back (Qi et al. 2024, figure 3). Largest
+    at the first rank, or where all m are held back.
+    """
+    last = np.maximum(s.p - 2, 0)
+    whole = (s.m - 1) / held_back
+    own = np.minimum(held_back * (s.p - 1) + 1, s.m) * slowest.weight_gradient
+    out = np.zeros_like(own)
+    for r in (0 * last, np.minimum(np.floor(whole), last), np.minimum(np.ceil(whole), last)):
+        left = np.minimum(held_back * r + 1, s.m) * each.weight_gradient
+        out = np.maximum(out, (s.p - 1 - r) * hop + left - own)
+    return out
+
+
+def _fill(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+    """(p-1)(f + i) - (n-1) f', n = min(m, 2p - 1): what is left of the fill by the forward passes
+    run meanwhile (Qi et al. 2024, figure 3); ranks that are faster by d have m d to spare."""
+    n = np.minimum(s.m, 2 * s.p - 1)
+    spare = s.m * np.maximum(slowest.total - others.total / np.maximum(s.p - 1, 1), 0.0)
     ends = others.forward + others.input_gradient
-    return np.maximum(late, ends - (q - 1) * slowest.forward)
+    out: Value = ends - (n - 1) * slowest.forward - spare
+    return out
 
 
 def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:

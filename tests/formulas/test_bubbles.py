@@ -7,8 +7,10 @@ p ranks, m micro-batches. Idle seconds are what a rank does not compute between 
 import numpy as np
 import pytest
 
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
-from plan3d.simulator.pipeline.schedules import code, holds_back, idle_seconds
+from plan3d.simulator.pipeline.schedules import SCHEDULES, code, holds_back, idle_seconds
 
 USUAL = 77.0
 """What 1F1B makes of it: handed through by the schedules that idle as it does."""
@@ -87,6 +89,36 @@ def test_zb_h2():
     assert uniform("zb-h2", 4, 4, 1, 1, 1) == 3 * (1 + 1) - 3
 
 
+def test_zb_h2_waits_for_weight_gradients_that_ranks_before_the_last_hold_back():
+    """Passes of a second on four ranks, of 1.5, 1.5 and 1 on the last, so that rank r holds back
+    3 r weight gradients. The last rank takes 7 x 3 for what it does not hold back and 7 for what
+    it does: 28 seconds. Ranks 2, 1 and 0 begin 1, 2 and 3 before it, end their last input gradient
+    1, 2 and 3 after its and have 7, 4 and 1 weight gradients left: 30, 29 and 28 seconds."""
+    last = (1.5, 1.5, 1.0)
+    assert idle("zb-h2", 4, 7, last, (3, 3, 3)) == pytest.approx(30 - 28)
+    # Of twenty the last rank has 10 left, three more than rank 2: as much as it is late.
+    assert idle("zb-h2", 4, 20, last, (3, 3, 3)) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("schedule", ["zb-h2", "zb-h2-sync"])
+@pytest.mark.parametrize("p", [2, 5, 12])
+@pytest.mark.parametrize("m", [1, 4, 9, 16, 40])
+@pytest.mark.parametrize("head", [0.0, 0.15, 0.6])
+@pytest.mark.parametrize(("f", "i", "w"), [(1, 1.1, 0.6), (1, 1.3, 0.9), (1, 1, 1)])
+def test_zb_h2_with_a_longer_last_rank_is_the_event_simulation(schedule, p, m, head, f, i, w):
+    each = [np.full(p, float(seconds)) for seconds in (f, i, w)]
+    for seconds in each:
+        seconds[-1] *= 1 + head
+    forward, gradient, weight = each
+    back = int(SCHEDULES[schedule].holds_back((forward + gradient)[-1], weight[-1]))
+    order = graph(SCHEDULES[schedule], p, 1, m, 0, min(back, m))
+    times = StageTimes(forward=forward, input_gradient=gradient, weight_gradient=weight)
+    last = [seconds[-1] for seconds in each]
+    closed = idle(schedule, p, m, last, [seconds[:-1].sum() for seconds in each])
+    step = float(simulate(order, times).step_seconds)
+    assert m * sum(last) + closed == pytest.approx(step, rel=0.015)
+
+
 def test_zb_h2_with_one_optimizer_step_for_all():
     """(p-1) f more than without post-validation for equal passes, for the last rank begins that
     much later; with the two deferred weight gradients a rank of table 1, (p-1)(f+i-2w)."""
@@ -159,12 +191,14 @@ def test_zb_v_waits_less_for_ranks_that_are_faster():
 
 
 def test_dualpipe_with_a_slow_stage_at_an_end():
-    """Eight stages of three seconds, n = 3: 6 s. As simulated, a last stage slower by 0.3 s makes
-    its rank wait (4n + 2) / 3 x 0.3 less; half of its micro-batches run there."""
-    assert idle("dualpipe", 8, 16, (1.05, 1.05, 1.05), (7, 7, 7)) == pytest.approx(6 - 14 / 3 * 0.3)
-    assert idle("dualpipe-v", 4, 8, (2.1, 2.1, 2.1), (6, 6, 6)) == pytest.approx(6 - 14 / 3 * 0.3)
+    """Eight stages of three seconds, n = 3: 6 s. A last stage slower by 0.3 s makes its rank wait
+    (2n + 1) x 0.3 less; under DualPipe half of its micro-batches run there, and half on the rank
+    at the other end, which is as slow."""
+    others = (6 + 1.05, 6 + 1.05, 6 + 1.05)
+    assert idle("dualpipe", 8, 16, (1.05, 1.05, 1.05), others) == pytest.approx(6 - 7 * 0.3)
+    assert idle("dualpipe-v", 4, 8, (2.1, 2.1, 2.1), (6, 6, 6)) == pytest.approx(6 - 7 * 0.3)
     # Not below n (i - w) of the others.
-    assert idle("dualpipe", 8, 16, (3, 3, 3), (7, 14, 7)) == pytest.approx(3 * 1)
+    assert idle("dualpipe", 8, 16, (3, 3, 3), (6 + 3, 12 + 3, 6 + 3)) == pytest.approx(3 * 1)
 
 
 def test_schedules_of_one_table_do_not_mix():
