@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,12 +111,20 @@ def read_profile(name_or_path: str | Path) -> Profile:
 def _read(name: str, chain: tuple[str, ...]) -> Profile:
     """The same; `chain` are the profiles that it is the base of."""
     known = profile_names()
-    if name not in known and not is_path(name):
+    if name in known:
+        return _shipped(name)
+    if not is_path(name):
         if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
             raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
         near = nearest(name, known)
         raise problem(name, f"unknown profile, and not the path of a .toml file{near}")
     return _parsed(leaves.read_tree(name, known), name, chain)
+
+
+@cache
+def _shipped(name: str) -> Profile:
+    """A profile that comes with the package, which stands on none but those."""
+    return _parsed(leaves.read_tree(name, profile_names()), name, ())
 
 
 def _parsed(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile:
