@@ -13,8 +13,8 @@ GBPS = 1.25e8
 """Bytes/s of a Gb/s."""
 ONE_ADAPTER = 100.0
 """Gb/s that a single adapter of a node carries: nodes with no more have one."""
-
-
+FABRICS = {"EFA": "efa", "Omni-Path": "omni-path"}
+"""Shipped networks, by what rows call them."""
 HBM2E_GIB, HBM2E_BANDWIDTH = 90.0, 2.41e12
 """H100 boards with more than 80 GB have HBM2e, at 2.41 TB/s (arXiv:2604.11391, testbed)."""
 
@@ -24,8 +24,9 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     without a profile."""
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
     options["learned"] = learned
-    if "EFA" in run.given("inter_node_network", ""):
-        options["network"] = "efa"
+    for words, network in FABRICS.items():
+        if words in run.given("inter_node_network", ""):
+            options["network"] = network
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
     if run["board_power_w"]:

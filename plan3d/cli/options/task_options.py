@@ -198,7 +198,7 @@ TASK_OPTIONS = (
         flag="--network",
         value="NAME",
         verbs=PREDICTING,
-        help="fabric whose latencies differ from those of the cluster's profile: efa (AWS)",
+        help="fabric with constants of its own: efa (AWS) or omni-path",
     ),
     Option(
         flag="--network-latency",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import network_names, neutral, read_profile
+from plan3d.simulator.operators.collectives import ProcessGroup, all_reduce
 
 TEXT = """
 base = "a100-80gb-sxm"
@@ -57,8 +59,30 @@ def test_a_cluster_on_a_network(tmp_path: Path) -> None:
     assert efa.fast == plain.fast
     unseen = Cluster.profile("h100-sxm", gpus=16, network="efa", learned=False)
     assert unseen.network.latency_per_node == 75e-6
-    assert network_names() == ("efa",)
+    assert network_names() == ("efa", "omni-path")
     assert neutral(read_profile(write(tmp_path, TEXT))).numbers["links.network.latency"] == 51e-6
+
+
+@pytest.mark.parametrize(
+    ("profile", "nodes", "per_node", "measured"),
+    [
+        ("a100-80gb-sxm", 4, 8, 1.5309),
+        ("a100-80gb-sxm", 4, 4, 1.5051),
+        ("v100-32gb-sxm", 4, 4, 0.7083),
+        ("v100-32gb-sxm", 16, 4, 1.1621),
+    ],
+)
+def test_omni_path_is_as_measured(profile: str, nodes: int, per_node: int, measured: float) -> None:
+    """All-reduces of 4 GB (bigscience, experiments/bandwidth): one share of 400 Gb/s stands for
+    nodes that reach 10 to 21 % of it, and is within a factor of 1.7 of each."""
+    how = {"gpus_per_node": per_node, "inter_node_bandwidth": 50e9 / per_node}
+    cluster = Cluster.profile(profile, nodes=nodes, network="omni-path", **how)
+    ranks = nodes * per_node
+    group = ProcessGroup(*(np.array([float(n)]) for n in (ranks, per_node, nodes)))
+    seconds = float(all_reduce(4e9, group, cluster)[0])
+    assert seconds == pytest.approx(2 * (1 - 1 / ranks) * 4e9 / (0.13 * 50e9), rel=0.03)
+    assert 1 / 1.7 < seconds / measured < 1.7
+    assert cluster.network.latency == Cluster.profile(profile, gpus=16).network.latency
 
 
 @pytest.mark.parametrize(
@@ -77,5 +101,5 @@ def test_bad_bases_of_sections(text: str, hint: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_network() -> None:
-    with pytest.raises(InputError, match="infiniband: unknown network; known: efa"):
+    with pytest.raises(InputError, match="infiniband: unknown network; known: efa, omni-path"):
         Cluster.profile("h100-sxm", gpus=16, network="infiniband")
