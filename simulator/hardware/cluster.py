@@ -115,6 +115,8 @@ class InterNodeNetwork:
     """Seconds per square root of a byte."""
     nic_gpus: float = 1.0
     """GPUs that share a NIC: one of them alone sends at their shares together."""
+    ring_bandwidth: float = math.inf
+    """Bytes/s that one ring carries from node to node, however many NICs its ranks have."""
 
 
 @dataclass(frozen=True, kw_only=True)

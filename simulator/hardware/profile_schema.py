@@ -76,6 +76,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "latency_per_node": _TIME,
         "root": _ROOT,
         "nic_gpus": _GPUS,
+        "ring_bandwidth": _BANDWIDTH,
     },
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
@@ -108,6 +109,7 @@ ONE_BY_ONE = ("accelerator.peak", "kernels.training", "kernels.formats")
 OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",
     "links.network.nic_gpus",
+    "links.network.ring_bandwidth",
     "links.fast.peer_memory",
     *("host.nvme", "host.nvme_read", "host.nvme_write"),
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),

@@ -105,8 +105,11 @@ def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Val
 
 
 def _nic_bandwidth(group: ProcessGroup, cluster: Cluster) -> Value:
-    """What the NICs of a group's ranks in one domain carry; other groups use the others."""
-    out: Value = group.in_domain * (cluster.network.bandwidth * cluster.network.efficiency)
+    """What the NICs of a group's ranks in one domain carry, in one ring; other groups use the
+    others."""
+    network = cluster.network
+    own = group.in_domain * (network.bandwidth * network.efficiency)
+    out: Value = np.minimum(own, network.ring_bandwidth)
     return out
 
 

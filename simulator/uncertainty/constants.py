@@ -93,8 +93,9 @@ def _fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Softw
 
 
 def _network_bandwidth(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
-    network = replace(cluster.network, bandwidth=cluster.network.bandwidth / f)
-    return software, replace(cluster, network=network)
+    net = cluster.network
+    slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
+    return software, replace(cluster, network=replace(net, **slower))
 
 
 def _network_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:

@@ -10,6 +10,7 @@ which each leaves a node through another NIC (r NICs).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ LATENCY, PER_NODE = 1e-5, 1e-4
 NIC = 2e10  # 80 % of 25 GB/s
 
 
-def cluster(root=0.0, nic=2.5e10, **changes):
+def cluster(root=0.0, nic=2.5e10, ring=math.inf, **changes):
     """16 nodes of eight GPUs with the constants above."""
     times = {
         "all_reduce": ALL_REDUCE,
@@ -43,6 +44,7 @@ def cluster(root=0.0, nic=2.5e10, **changes):
         latency=LATENCY,
         latency_per_node=PER_NODE,
         root=root,
+        ring_bandwidth=ring,
     )
     return replace(NODES, fast=replace(NODES.fast, **(times | changes)), network=network)
 
@@ -75,6 +77,14 @@ def test_reduce_scatter():
     """The same through links of 2 x 10^11: now the 8 NICs, 1.6 x 10^11, are slower."""
     assert took("reduce_scatter", 1.6e9, 2, 8) == near(LATENCY + PER_NODE + 1.5e9 / (8 * NIC))
     assert took("reduce_scatter", 1.6e9, 16, 1) == near(LATENCY + 15 * PER_NODE + 1.5e9 / NIC)
+
+
+def test_a_ring_that_has_not_all_nics():
+    """One of 3 x 10^10 bytes/s: less than two NICs of 2 x 10^10 carry, and more than one."""
+    assert took("all_gather", 1.6e9, 8, 2, ring=3e10) == near(LATENCY + 7 * PER_NODE + 1.5e9 / 3e10)
+    assert took("all_gather", 1.6e9, 16, 1, ring=3e10) == took("all_gather", 1.6e9, 16, 1)
+    slow, whole = (took("all_reduce", 1.6e9, 4, 8, ring=ring) for ring in (3e10, math.inf))
+    assert slow > whole
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])

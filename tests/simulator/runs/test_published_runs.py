@@ -258,7 +258,7 @@ def test_networks_that_rows_name_replace_those_of_the_profile() -> None:
     assert efa.bandwidth == pytest.approx(50e9)
     assert efa.latency_per_node == pytest.approx(300e-6)
     omni_path = ask(**GPT | {"inter_node_network": "4x Omni-Path per node"}).task.cluster.network
-    assert (omni_path.name, omni_path.efficiency) == ("Omni-Path", 0.13)
+    assert (omni_path.name, omni_path.efficiency) == ("Omni-Path", 0.37)
     slow = ask(**GPT | {"node_gbps": 400.0}).task.cluster.network
     assert slow.bandwidth == pytest.approx(6.25e9)
     assert slow.latency_per_node == ask(**GPT).task.cluster.network.latency_per_node
