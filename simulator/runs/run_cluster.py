@@ -24,9 +24,9 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     without a profile."""
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
     options["learned"] = learned
-    for words, network in FABRICS.items():
+    for words, fabric in FABRICS.items():
         if words in run.given("inter_node_network", ""):
-            options["network"] = network
+            options["network"] = fabric
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
     if run["board_power_w"]:
