@@ -228,7 +228,8 @@ class Relaxation:
         overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
         sizes = stages.sizes_of(plans, s.micro_batches)
-        return schedules.sends(plans.schedule, sizes, overlapped, contention) * s.hop
+        slack = s.slack_sends() if self.exact else np.inf
+        return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
         seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)

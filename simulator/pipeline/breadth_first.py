@@ -37,6 +37,7 @@ SCHEDULE = Schedule(
     chunks=SEVERAL,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
+    uneven_paths=True,
     turn=lambda s: s.m,
     forward_first=True,
     conditions=(fills_pipeline("breadth-first-micro-batches", 1),),

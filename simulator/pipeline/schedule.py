@@ -123,6 +123,9 @@ class Schedule:
     default the first micro-batch's way down and up."""
     steady_sends: Callable[[Sizes[Value]], Value] = lambda s: 0 * s.m
     """Further sends, of the steady state, that show when they are not overlapped."""
+    end_sends: Callable[[Sizes[Value]], tuple[Value, Value]] | None = None
+    """Both of them where the first rank sets the pace: all others hide in the time by which it is
+    longer. None: not known to be fewer."""
     turn: Callable[[Sizes[Value]], Value] = lambda s: 1 + 0 * s.m
     """Passes of one direction from the last of one of a rank's chunks to the last of the next; the
     gradients of the first are final, and are reduced, while the others run."""

@@ -239,19 +239,27 @@ def idle_seconds(
 
 
 def sends(
-    schedule: Column, sizes: Sizes[Value], overlapped: Value, contention: float = 0.0
+    schedule: Column,
+    sizes: Sizes[Value],
+    overlapped: Value,
+    contention: float = 0.0,
+    slack: Value | float = 0.0,
 ) -> Value:
     """Sends on the critical path of a step, each one boundary tensor.
 
         hidden + steady (1 - overlapped (1 - contention))
 
     of Schedule.hidden_sends and Schedule.steady_sends; none without stages. So the exposed volume
-    lies between one micro-batch's and the whole batch's boundary activations.
+    lies between one micro-batch's and the whole batch's boundary activations. `slack` is how many
+    hide in the time by which the first rank works longest, down to Schedule.end_sends.
     """
-    hidden, steady = np.empty((2, sizes.m.size))
+    hidden, steady, end_hidden, end_steady = np.empty((4, sizes.m.size))
     for one, at in _each(schedule):
         of = _taken(sizes, at)
         hidden[at], steady[at] = one.hidden_sends(of), one.steady_sends(of)
+        ends = one.end_sends(of) if one.end_sends else (hidden[at], steady[at])
+        end_hidden[at], end_steady[at] = ends
     shown = 1 - overlapped * (1 - contention)
-    out: Value = (hidden + steady * shown) * (sizes.p > 1)
+    usual, at_end = hidden + steady * shown, end_hidden + end_steady * shown
+    out: Value = np.maximum(usual - slack, np.minimum(at_end, usual)) * (sizes.p > 1)
     return out

@@ -82,6 +82,12 @@ def _sends(s: Sizes[Value]) -> Value:
     return 3 * (2 * (s.p - 1)) - 2 + 0 * s.m
 
 
+def _end_sends(s: Sizes[Value]) -> tuple[Value, Value]:
+    """4 (p-1); 2 m - (3 p - 1) / 2: the first rank begins and ends the V, so that it exchanges one
+    tensor a chunk where the others exchange two. As simulated with a longer first rank."""
+    return 4 * (s.p - 1) + 0 * s.m, np.maximum(2 * s.m - (3 * s.p - 1) / 2, 0.0)
+
+
 def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """The larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A: p A is Qi et al. 2024 b, V-ZB,
     the rest follows from its order."""
@@ -100,6 +106,7 @@ SCHEDULE = Schedule(
     idle_grows=False,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
+    end_sends=_end_sends,
     held=_held,
     steps_apart=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2),),

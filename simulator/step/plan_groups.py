@@ -109,7 +109,7 @@ class PlanGroup:
         s, overlap = self.stages, np.array([[0.0], [1.0]])
         sizes = stages.sizes_of(skeletons, s.micro_batches)
         contention = self.task.software.contention
-        hops = schedules.sends(skeletons.schedule, sizes, overlap, contention)
+        hops = schedules.sends(skeletons.schedule, sizes, overlap, contention, s.slack_sends())
         out: Value = hops * s.hop
         return out
 

@@ -83,6 +83,16 @@ class Stages:
     """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
     are first read in as many or more."""
 
+    def slack_sends(self) -> Value:
+        """Boundary tensors that could be sent in the time by which the first rank works longer
+        in a step than any other [skeleton]."""
+        both = self.forward + self.backward
+        first = (self.rank == 0) & (self.ranks_alike == 1)
+        others = np.where(first | (self.ranks_alike == 0), 0.0, both).max(axis=0)
+        longer = np.maximum(np.where(first, both, 0.0).max(axis=0) - others, 0.0)
+        out: Value = self.micro_batches * longer / np.maximum(self.hop, 1e-300)
+        return out
+
 
 def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
     """Rows that differ from the row before in these fields, and each row's index among them."""

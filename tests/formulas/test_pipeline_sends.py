@@ -7,6 +7,8 @@ boundary tensor; what runs beside compute is not counted.
 import numpy as np
 import pytest
 
+from plan3d.simulator.pipeline.dependency_graph import graph
+from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.interleaved import turns
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.pipeline.schedules import SCHEDULES, code, sends
@@ -17,10 +19,11 @@ def sizes(*values):
     return Sizes(*(np.array([float(value)]) for value in values))
 
 
-def shown(schedule, p, m, v=1, g=0, overlapped=0, contention=0.0):
+def shown(schedule, p, m, v=1, g=0, overlapped=0, contention=0.0, slack=0.0):
     """Sends of a schedule by the function that the step uses."""
     one = sizes(p, v, g or p, m)
-    return sends(np.array([code(schedule)]), one, np.array([float(overlapped)]), contention)[0]
+    how = np.array([float(overlapped)]), contention, slack
+    return sends(np.array([code(schedule)]), one, *how)[0]
 
 
 def test_1f1b():
@@ -103,6 +106,36 @@ def test_v_shaped_stages_hide_most_exchanges(schedule):
     expected = {"zb-v": 12 * 2 * 2 - 1, "dualpipe-v": 2 * 1.25 * 8 + 12 - 3.5}[schedule]
     hidden = shown(schedule, 4, 16, v=2, overlapped=1)
     assert shown(schedule, 4, 16, v=2) == hidden + expected
+
+
+def test_sends_hide_behind_a_longer_first_rank_of_a_v():
+    """Four ranks, 16 micro-batches. Usually 16 of the fill and the drain and 47 more. The first
+    rank has half the neighbours: 12 and 26.5. With a tensor's time to spare one hides."""
+    assert shown("zb-v", 4, 16, v=2) == 16 + 47
+    assert shown("zb-v", 4, 16, v=2, slack=1.0) == 16 + 46
+    assert shown("zb-v", 4, 16, v=2, slack=np.inf) == 12 + 26.5
+    assert shown("zb-v", 4, 16, v=2, slack=np.inf, overlapped=1) == 12
+    # Where nobody has found fewer, none hides.
+    assert shown("1f1b", 4, 8, slack=np.inf) == shown("1f1b", 4, 8)
+
+
+def simulated(p, m, head, hop):
+    """Seconds of ZB-V's events with passes of 1, 1.2 and 0.8 s, of which the last chunk, on the
+    first rank, has `head` more, and exchanges that hold up both ends."""
+    each = {"forward": 1.0, "input_gradient": 1.2, "weight_gradient": 0.8}
+    passes = {name: np.full(2 * p, value) for name, value in each.items()}
+    for column in passes.values():
+        column[-1] *= 1 + head
+    times = StageTimes(**passes, hop=hop, held=0.5)
+    return simulate(graph(SCHEDULES["zb-v"], p, 2, m), times).step_seconds
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 32), (8, 16), (8, 64), (16, 32)])
+@pytest.mark.parametrize("head", [0.3, 0.5])
+def test_a_longer_first_rank_shows_the_sends_of_its_own(p, m, head):
+    hop = 0.01
+    hops = (simulated(p, m, head, hop) - simulated(p, m, head, 0.0)) / hop
+    assert shown("zb-v", p, m, v=2, slack=np.inf) == pytest.approx(hops, abs=0.01)
 
 
 def test_schedules_of_one_table_do_not_mix():

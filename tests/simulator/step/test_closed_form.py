@@ -15,8 +15,6 @@ from plan3d.simulator.pipeline.schedules import SCHEDULES
 from plan3d.simulator.step.plan_timeline import timeline_of
 
 LIMIT = 0.02
-LIMITS = {"zb-v": 0.023, "breadth-first": 0.024}
-"""Relative differences of schedules whose uneven stages have no closed form as near as LIMIT."""
 MODELS = {
     "llama-3.1-8b": Model.preset("llama-3.1-8b"),
     "llama-3.1-70b": Model.preset("llama-3.1-70b"),
@@ -44,8 +42,7 @@ def test_the_closed_form_is_the_event_simulation(schedule: str) -> None:
                 except InputError:
                     continue
                 timed += 1
-                limit = LIMITS.get(schedule, LIMIT)
-                assert x.closed_form == pytest.approx(x.step_seconds, rel=limit), plan
+                assert x.closed_form == pytest.approx(x.step_seconds, rel=LIMIT), plan
     assert timed >= 4
 
 
