@@ -118,12 +118,13 @@ def find_plans(
         progress=progress,
     )
     found = search(subject, options, **drawn)
-    if choose and not found.counts.evaluated and is_usual(wanted):
+    unasked = choose and not found.counts.evaluated and not found.interrupted
+    if unasked and is_usual(wanted):
         # What was asked for by name has an answer, if none that can be launched.
         subject = _subject(unrestricted(wanted), space, backend, values)
         found = search(subject, options, **drawn)
     least = found.smallest.memory_bytes if found.smallest else math.inf
-    if headroom is None and options.limit < least <= options.edge:
+    if headroom is None and options.limit < least <= options.edge and not found.interrupted:
         found = search(subject, replace(options, limit=options.edge), **drawn)
     found = replace(found, task=task, system=system)
     return found if risk is None else ranked_at_risk(found, risk, top)

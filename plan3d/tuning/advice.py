@@ -90,9 +90,8 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     if tried.timed or tried.ran_out:
         learned = learn([TimedStep(task, *one) for one in (*tried.timed, *tried.ran_out)])
         known = calibrated(task, learned.calibration)
-    found = find_plans(known, top=SHORT_LIST, **_with_room(task, tried, options))
-    if found.interrupted:
-        raise KeyboardInterrupt
+    asked = _with_room(task, tried, options)
+    found = find_plans(known, top=SHORT_LIST, **asked).unless_interrupted()
     ran, ran_out = ([plan for plan, *_ in some] for some in (tried.timed, tried.ran_out))
     seen = {_key(plan) for plan in (*ran, *ran_out, *tried.failed)}
     listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]

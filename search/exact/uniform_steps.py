@@ -22,7 +22,8 @@ class UniformPlans:
     """The uniform plans of a space."""
 
     whole: SearchResult
-    """Those with whole stages, fastest first; all where whole stages are ruled out."""
+    """Those with whole stages, fastest first; all where whole stages are ruled out. Interrupted
+    where the search of any of them was."""
     best: Costs | None = None
     """The fastest of all that were costed, virtual stages included; None where none fits."""
     complete: bool = False
@@ -39,7 +40,7 @@ class UniformPlans:
         if stages.interrupted:
             return cls(stages)
         best = exhaustive.search(space, replace(asked, top=options.top, frontier=False))
-        return cls(stages, best.costs, best.complete)
+        return cls(replace(stages, interrupted=best.interrupted), best.costs, best.complete)
 
     @classmethod
     def of_default_space(cls, space: Space, options: SearchOptions) -> UniformPlans:

@@ -139,6 +139,13 @@ class SearchResult:
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
 
+    def unless_interrupted(self) -> SearchResult:
+        """The result of a search that is part of another; KeyboardInterrupt goes on where it ended
+        it."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
     @property
     def plans(self) -> list[Plan]:
         return list(self.costs.plans) if self.costs is not None else []

@@ -27,6 +27,7 @@ def at_the_edge(result: SearchResult, options: Mapping[str, Any]) -> Costs | Non
         return None
     kept = {name: options[name] for name in _KEPT if name in options}
     found = find_plans(result.task, headroom=DEFAULT_HEADROOM, families=True, top=1, **kept)
+    found = found.unless_interrupted()
     if found.costs is None or found.costs.step[0] > wanted:
         return None
     return found.costs.one(0)

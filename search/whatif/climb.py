@@ -69,13 +69,15 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
 def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:
     """The answer of a search of stages of their own; where the default search of the task, its best
     plans climbed, finds a better plan, with that first. `options` are those of find_plans."""
+    if found.interrupted:
+        return found
     kept = {name: options[name] for name in _KEPT if name in options}
     if options.get("time_limit") is not None:
         kept["time_limit"] = SHARE * options["time_limit"]
-    listed = find_plans(task, families=True, top=STARTS, **kept)
+    listed = find_plans(task, families=True, top=STARTS, **kept).unless_interrupted()
     default = climbed(listed, options.get("choose") or {}, STARTS)
     best = np.inf if found.costs is None else float(found.costs.step[0])
-    if default.costs is None or default.costs.step[0] >= best or found.interrupted:
+    if default.costs is None or default.costs.step[0] >= best:
         return found
     plans = list(written_out(default.costs, 1))
     plans = [plan for plan in plans if legal(plan, found.task).all()]

@@ -86,7 +86,7 @@ def _host_excess(smallest: Costs) -> str:
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
     headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
     options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
-    return find_plans(task, choose=choose, system=result.system, **options)
+    return find_plans(task, choose=choose, system=result.system, **options).unless_interrupted()
 
 
 def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:

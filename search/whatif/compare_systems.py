@@ -157,7 +157,8 @@ def compare_systems(
     options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
     options["progress"] = progress
     entries: list[SystemEntry] = []
-    complete = True
+    limit = task.cluster.accelerator.memory * (1 - headroom)
+    alone, complete = _alone(task, limit, choose or {}), True
     for system in (system_named(s) if isinstance(s, str) else s for s in asked):
         own = task if system.gpus is None else with_gpus(task, system.gpus)
         found = find_plans(own, choose=choose, system=system.name, **options)
@@ -165,8 +166,7 @@ def compare_systems(
         if not complete:
             break
         entries.append(SystemEntry(system, found))
-    limit = task.cluster.accelerator.memory * (1 - headroom)
-    return BySystem(task, objective, limit, entries, _alone(task, limit, choose or {}), complete)
+    return BySystem(task, objective, limit, entries, alone, complete)
 
 
 def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Costs | None:
@@ -175,5 +175,8 @@ def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Cos
     own = {name: values for name, values in choose.items() if name in OF_ONE_DEVICE}
     one = with_gpus(task, 1)
     space = Space.of(one, constraints(BASELINE, one, own))
-    fitting = exhaustive.search(space, SearchOptions(limit=limit, top=1)).best
-    return fitting or exhaustive.search(space, SearchOptions(limit=np.inf, top=1)).best
+    for most in (limit, np.inf):
+        found = exhaustive.search(space, SearchOptions(limit=most, top=1)).unless_interrupted()
+        if found.best is not None:
+            return found.best
+    return None

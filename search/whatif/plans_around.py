@@ -128,11 +128,9 @@ def _searched(
     Nothing where no plan is legal or fits."""
     asked = {n: v for n, v in options.items() if n not in ("families", "frontier")}
     try:
-        found = find_plans(task, **asked, families=True, frontier=True)
+        found = find_plans(task, **asked, families=True, frontier=True).unless_interrupted()
     except Plan3dError:
         return []
-    if found.interrupted:
-        raise KeyboardInterrupt
     if found.costs is None or found.of_families is None:
         return []
     best = answer or _best_within(found, found.of_families, limit, chosen)

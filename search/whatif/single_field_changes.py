@@ -206,9 +206,7 @@ def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:
         a = task.cluster.accelerator
         cluster = replace(task.cluster, accelerator=replace(a, memory=a.memory * factor))
         found = find_plans(replace(task, cluster=cluster), choose=choose, top=1)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        out.append((factor, found.best))
+        out.append((factor, found.unless_interrupted().best))
     return out
 
 

@@ -146,9 +146,7 @@ def _search(point: Point) -> SearchResult:
         headroom=point.headroom,
         families=lists_families(objective=point.objective),
     )
-    if not found.complete:
-        raise KeyboardInterrupt
-    return climbed(found, point.choose, top=1)
+    return climbed(found.unless_interrupted(), point.choose, top=1)
 
 
 def _numbers(point: Point, costs: Costs) -> Row:

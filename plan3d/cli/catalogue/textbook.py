@@ -42,9 +42,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from plan3d.simulator.analysis.textbook import rows
 
     choose = {} if args.precision is None else {"precision": [args.precision]}
-    searched = find_plans(task, top=1, families=True, choose=choose)
-    if searched.interrupted:
-        raise KeyboardInterrupt
+    searched = find_plans(task, top=1, families=True, choose=choose).unless_interrupted()
     best = searched.best
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")

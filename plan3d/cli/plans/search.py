@@ -45,9 +45,6 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     if args.second_pool is not None:
         return two_pools.run(args, progress)
-    from plan3d.search.find_plans import UNEQUAL
-    from plan3d.search.whatif.climb import climbed, never_behind
-
     from ..screen import goodput_view, search_view, views
 
     own = task_arguments.choices_of(args)
@@ -65,9 +62,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     try:
         with ProgressBar(args.quiet, progress) as bar:
             found = _find(args, task, tokens, reliability, {**options, "progress": bar})
-            result = climbed(found, choose, args.top or TOP) if options["families"] else found
-            if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
-                result = never_behind(found, task, options)
+            result = _improved(found, task, args, options, choose)
             around = _around(result, args, {**options, "progress": bar}, choose)
             if around is not None and around.interrupted:
                 result = replace(result, interrupted=True)
@@ -96,9 +91,33 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record)
     else:
-        edge = None if args.verbose else _at_the_edge(result, options)
+        edge = None
+        try:
+            edge = None if args.verbose else _at_the_edge(result, options)
+        except KeyboardInterrupt:
+            result = replace(result, interrupted=True)
         _print_search(result, args, tokens, infeasible, edge)
     return _exit_code(result, args)
+
+
+def _improved(
+    found: SearchResult,
+    task: Task,
+    args: argparse.Namespace,
+    options: dict[str, Any],
+    choose: dict[str, Any],
+) -> SearchResult:
+    """The answer with its best plans climbed, or not behind the default search; as it was found,
+    and marked, where Ctrl-C comes meanwhile."""
+    from plan3d.search.find_plans import UNEQUAL
+    from plan3d.search.whatif.climb import climbed, never_behind
+
+    try:
+        if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
+            return never_behind(found, task, options)
+        return climbed(found, choose, args.top or TOP) if options["families"] else found
+    except KeyboardInterrupt:
+        return replace(found, complete=False, interrupted=True)
 
 
 def _around(

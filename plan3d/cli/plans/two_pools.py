@@ -42,10 +42,12 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     task = task_arguments.task_of(args)
     tasks = task, replace(task, cluster=task_arguments.second_pool(args.second_pool))
     own = {"headroom": args.memory_headroom}
-    bests = [find_plans(one, choose=choose, top=1, **own).best for one in tasks]
+    apart = [find_plans(one, choose=choose, top=1, **own) for one in tasks]
+    bests = [found.unless_interrupted().best for found in apart]
     alone = [float("inf") if best is None else float(best.step_seconds) for best in bests]
     whole = {**choose, "virtual_stages": ["1"]}
-    each = [find_plans(one, choose=whole, top=HINTS, **own).costs for one in tasks]
+    apart = [find_plans(one, choose=whole, top=HINTS, **own) for one in tasks]
+    each = [found.unless_interrupted().costs for found in apart]
     like = [costs.plans for costs in each if costs is not None]
     asked = [code("precision", value) for value in choose.get("precision", ())]
     limits = [memory_limit(one, args.memory_headroom, asked) for one in tasks]

@@ -1,0 +1,98 @@
+"""Ctrl-C at any moment of a search: the best so far is printed, and the exit code says so."""
+
+import json
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from plan3d.cli.main import main
+from plan3d.search.exact import exhaustive, uniform_steps
+from plan3d.search.find_plans import find_plans
+from plan3d.search.result.search_record import SearchRecord
+from plan3d.search.stage_dp import stage_search
+from plan3d.search.whatif import at_the_edge, climb
+
+SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", "--gpus", "16"]
+SEARCH += ["--sequence", "2048", "--global-batch", "64", "--json"]
+UNEQUAL = [*SEARCH, "--backend", "dynamic-programming"]
+
+
+@contextmanager
+def interrupted_in(function, searches=0):
+    """Ctrl-C comes when a function is called after so many exhaustive searches."""
+    ended, came = [], []
+
+    def on_call(frame, event, _):
+        if event == "return" and frame.f_code is exhaustive.search.__code__:
+            ended.append(event)
+        if event == "call" and frame.f_code is function.__code__ and len(ended) == searches:
+            came.append(event)
+            raise KeyboardInterrupt
+
+    sys.setprofile(on_call)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    assert came, f"{function.__name__} was not called then"
+
+
+@pytest.mark.parametrize(
+    ("words", "function", "searches"),
+    [
+        (SEARCH, SearchRecord.add, 0),
+        (SEARCH, climb._top, 1),
+        # The uniform plans with whole stages, all of them, the stages, and the default search.
+        (UNEQUAL, SearchRecord.add, 0),
+        (UNEQUAL, SearchRecord.add, 1),
+        (UNEQUAL, stage_search.StageSearch.run, 2),
+        (UNEQUAL, SearchRecord.add, 2),
+        (UNEQUAL, climb._top, 3),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_an_interrupt_is_never_lost(capsys, words, function, searches):
+    with interrupted_in(function, searches):
+        code = main(words)
+    out, err = capsys.readouterr()
+    assert (code, json.loads(out)["complete"]) == (130, False)
+    assert err.endswith("plan3d: interrupted: the best so far\n")
+
+
+def test_the_answer_is_printed_where_looking_at_the_edge_is_interrupted(capsys):
+    """GPT-3 13B in full precision of its states: the best plan that fits for sure is not the
+    fastest that may."""
+    words = [word for word in SEARCH if word != "--json"]
+    with interrupted_in(at_the_edge.at_the_edge, 1):
+        assert main(words) == 130
+    out, err = capsys.readouterr()
+    assert "Plan:" in out or "plan" in out
+    assert err.endswith("plan3d: interrupted: the best so far\n")
+
+
+def test_no_second_search_follows_an_interrupted_one():
+    """Where nothing that was asked for was costed, or nothing fits for sure, find_plans asks
+    again."""
+    from plan3d import Cluster, Model, Task
+
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=16)
+    task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
+    with interrupted_in(SearchRecord.add):
+        found = find_plans(task, choose={"tp": [2]})
+    assert found.interrupted
+
+
+def test_parts_of_a_search_pass_an_interrupt_on():
+    from plan3d import Cluster, Model, Task
+    from plan3d.search.result.options import SearchOptions
+    from plan3d.search.space.space import Space
+
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=16)
+    space = Space.of(Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64))
+    for searches in (0, 1):
+        with interrupted_in(SearchRecord.add, searches):
+            of = uniform_steps.UniformPlans.of_default_space
+            uniform = of(space, SearchOptions(limit=cluster.accelerator.memory))
+        assert uniform.whole.interrupted
+        assert not uniform.complete
