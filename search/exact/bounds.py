@@ -203,7 +203,7 @@ class Relaxation:
         work = np.delete(s.parts, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
         ends = self._idle(plans, s) + self._sends(plans, s)
         compute = s.micro_batches * work + update
-        run = s.micro_batches * s.slowest + ends + update
+        run = s.micro_batches * s.slowest + s.unpaired() + ends + update
         held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
         return PlanBounds(
             compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held)

@@ -54,9 +54,10 @@ DERIVED = {
         ),
     ),
     "overlap_ep": Derived(
-        ("ep", "pp", "virtual_stages", "schedule", "recompute"),
+        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
         lambda p, task: (
             (np.asarray(p.ep) > 1)
+            & (task.global_batch > p.dp * p.micro_batch * p.pp)
             & (p.recompute != Recompute.FULL)
             & ((p.pp > 1) | (task.model.mtp_layers == 0))
             & overlaps_experts(p.pp, p.virtual_stages, p.schedule)
@@ -64,8 +65,9 @@ DERIVED = {
     ),
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
-do where it is legal (Megatron-Core overlaps no experts under full recompute, nor beside multi-token
-prediction without stages)."""
+do where it is legal and of use (Megatron-Core overlaps no experts under full recompute, nor beside
+multi-token prediction without stages; a pipeline with as many micro-batches as ranks or fewer has
+none to run beside another)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:

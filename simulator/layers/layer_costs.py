@@ -91,6 +91,8 @@ class Cost(IntEnum):
     """Bytes of weights that are not trained; the parameters above are those that are."""
     EXPERT_ORTHOGONAL = 24
     """The FLOPs of ORTHOGONAL that are of routed experts."""
+    BESIDE = 25
+    """Seconds of exchanges of experts that hide beside another micro-batch, where there is one."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -272,7 +274,7 @@ def _passes(
         backward[Cost.MEMORY_BOUND] += summing_seconds(local)
     if kind.block:
         if kind.block.experts:
-            _add_experts(forward, backward, kind.block.experts, local)
+            column[Cost.BESIDE] = _add_experts(forward, backward, kind.block.experts, local)
         floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
         forward[Cost.LAUNCH] = _floor_excess(in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
@@ -314,9 +316,9 @@ def _add_attention(
         forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
 
 
-def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> None:
+def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> Value:
     """Fill in what shows of the experts' all-to-alls beside the rest of another micro-batch's
-    pass."""
+    pass; seconds of what does not."""
     exchange = expert_exchange(experts, local)
     for one_pass in (forward, backward):
         one_pass[Cost.EXPERT_COMM] = expert_exposed(
@@ -325,6 +327,7 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
             local.task.software.kernel_contention,
             local.s.overlap_ep,
         )
+    return 2 * exchange - forward[Cost.EXPERT_COMM] - backward[Cost.EXPERT_COMM]
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:

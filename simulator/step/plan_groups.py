@@ -161,6 +161,8 @@ class PlanGroup:
     def step(self) -> Value:
         s = self.stages
         run = s.micro_batches * s.slowest + s.idle
+        if s.beside is not None:
+            run = run + s.unpaired()
         out: Value = run[self.skeleton]
         out += self.pipeline_comm()
         out += self.data_comm()
@@ -242,6 +244,8 @@ class PlanGroup:
             return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
         if name == "host_comm":
             return self.part(Cost.HOST_COMM) + self.weight_copies() + self.optimizer_copies()
+        if name == "expert_comm":
+            return self.part(Cost.EXPERT_COMM) + self.stages.unpaired()[self.skeleton]
         if name in COMMUNICATION:
             return self.part(COMMUNICATION[name])
         if name == "bubble":

@@ -55,6 +55,8 @@ class PlanTimeline:
     host_comm: float
     """Seconds in which only copies of optimizer and weights on the host run."""
     optimizer: float
+    unpaired: float = 0.0
+    """Seconds of exchanges of experts that find no other micro-batch beside them."""
 
     @property
     def pipeline_seconds(self) -> float:
@@ -63,7 +65,8 @@ class PlanTimeline:
     @property
     def step_seconds(self) -> float:
         """Seconds of one optimizer step, pipeline simulated."""
-        return self.pipeline_seconds + self.data_comm + self.host_comm + self.optimizer
+        after = self.data_comm + self.host_comm + self.optimizer
+        return self.pipeline_seconds + self.unpaired + after
 
     @property
     def closed_form(self) -> float:
@@ -107,7 +110,8 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     at_end = float(whole.optimizer_copies()[0] + whole.weight_copies()[0])
-    work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end
+    unpaired = float(whole.stages.unpaired()[0])
+    work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end - unpaired
     return PlanTimeline(
         task=task,
         plan=plan,
@@ -121,6 +125,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         data_comm=seconds["data_comm"],
         host_comm=at_end,
         optimizer=seconds["optimizer"],
+        unpaired=unpaired,
     )
 
 

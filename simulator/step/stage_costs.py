@@ -4,8 +4,8 @@
            + max O + tied
 
 m micro-batches; T seconds of a stage's micro-batch, b and f of its passes alone; R, G seconds of
-its reduction and its gather; O of its optimizer: the step of groups.Group, stage by stage, for
-schedules whose idle time is what the other stages do (1F1B, GPipe).
+its reduction and its gather; O of what it does once a step: the step of groups.Group, stage by
+stage, for schedules whose idle time is what the other stages do (1F1B, GPipe).
 Arrays are [stage]: a table of stages is a table of plans with the runs of one stage each.
 """
 
@@ -42,6 +42,7 @@ class StageCosts:
     reduce: Value
     gather: Value
     optimizer: Value
+    """O: its optimizer, and exchanges of experts that find no other micro-batch beside them."""
     received: Value
     """Bytes of a micro-batch's boundary tensor on a rank, as it comes from the stage before."""
     sent: Value
@@ -110,7 +111,7 @@ class _Alone:
             backward=backward,
             reduce=shown.reduce[reduced, 0],
             gather=shown.gather[gathered, 0],
-            optimizer=update[min(zero, 1), 0] + task.software.step_seconds,
+            optimizer=update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired(),
             received=received,
             sent=sent,
             tied=s.end_sync,

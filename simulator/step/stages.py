@@ -79,9 +79,24 @@ class Stages:
     skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
+    beside: Value | None
+    """Seconds per micro-batch of exchanges of experts that hide beside another, on the rank that
+    has most [skeleton]; None where none does."""
     ending: Value
     """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
     are first read in as many or more."""
+
+    def unpaired(self) -> Value:
+        """Seconds of exchanges of experts that find no other micro-batch beside them [skeleton].
+
+        min(p, m) micro-batches': the first forward pass and the last backward pass of a rank, those
+        of its further chunks, and those of the other ranks while the pipeline fills and drains, are
+        alone (Megatron-Core, combined_1f1b.py and get_pp_rank_microbatches of schedules.py).
+        """
+        if self.beside is None:
+            return np.zeros(self.ranks.size)
+        out: Value = np.minimum(self.ranks, self.micro_batches) * self.beside
+        return out
 
     def slack_sends(self) -> Value:
         """Boundary tensors that could be sent in the time by which the first rank works longer
@@ -190,6 +205,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         rank=ranks.rank,
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
+        beside=stage[Cost.BESIDE].max(axis=0) if some(plans.overlap_ep) else None,
         ending=schedules.passes_of_chunks(plans.schedule, sizes),
     )
 

@@ -152,17 +152,28 @@ def test_a_plan_exchanges_in_both_passes_of_every_layer(recompute, directions):
     assert costs.seconds["expert_comm"] == pytest.approx(expected)
 
 
-def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass():
-    """In both passes .25 of them show: the kernels take longer."""
-    question = replace(task(8, 8, sparse()), software=stack(kernel_contention=0.25))
+@pytest.mark.parametrize(("contention", "shown"), [(0.25, 1 + 2 * 0.25), (0.75, 1 + 2 * 0.75)])
+def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass(contention, shown):
+    """In both passes some of them show: the kernels take longer. Of three micro-batches the first
+    has no other beside it forward, nor the last backward: one shows in full, two in part."""
+    question = replace(task(8, 24, sparse()), software=stack(kernel_contention=contention))
     alone, hidden = (costs_of(question, f"ep=8 overlap_ep={o}") for o in (0, 1))
     assert alone.seconds["compute"] > 2 * alone.seconds["expert_comm"]
-    assert hidden.seconds["expert_comm"] == pytest.approx(
-        0.25 * 4 * 2 * 2 * exchange(2 * TOKENS, 8)
-    )
-    slower = stack(kernel_contention=0.75)
-    more = costs_of(replace(question, software=slower), "ep=8 overlap_ep=1")
-    assert more.seconds["expert_comm"] == pytest.approx(3 * hidden.seconds["expert_comm"])
+    each = 4 * 2 * 2 * exchange(2 * TOKENS, 8)
+    assert hidden.seconds["expert_comm"] == pytest.approx(shown * each)
+    assert sum(hidden.seconds.values()) == pytest.approx(float(hidden.step[0]))
+
+
+@pytest.mark.parametrize(("micro_batches", "shown"), [(2, 2), (4, 2 + 2 * 0.25)])
+def test_exchanges_are_alone_while_a_pipeline_fills_and_drains(micro_batches, shown):
+    """Two ranks of two chunks of a layer: the last has (v - 1) p + 1 = 3 passes of a chunk each way
+    before its first pair and after its last, the other waits through p - 1 = 1: two micro-batches'
+    four, of which there may be no more."""
+    batch = 8 * micro_batches
+    question = replace(task(16, batch, sparse()), software=stack(kernel_contention=0.25))
+    costs = costs_of(question, "pp=2 ep=8 virtual_stages=2 overlap_p2p=1 overlap_ep=1")
+    each = 2 * 2 * 2 * exchange(2 * TOKENS, 8)
+    assert costs.seconds["expert_comm"] == pytest.approx(shown * each)
 
 
 # Groups that hold the same weights: size, ranks of it in a domain of eight, domains
