@@ -42,7 +42,7 @@ def _ring(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value,
     how much it slows that; the backward passes their gradients too."""
     w = local.task.software.kernel_contention
     s, cluster, size = local.s, local.task.cluster, _key_value_bytes(block, local)
-    crosses = s.cp * s.tp > cluster.fast.gpus
+    crosses = ~collectives.inside_domain(s.cp * s.tp, cluster)
     steps = s.cp - 1
     sends = (collectives.send(n * size, crosses, cluster) for n in (1, 2))
     forward, backward = (

@@ -317,13 +317,13 @@ def _add_attention(
 
 
 def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> Value:
-    """Fill in what shows of the experts' all-to-alls beside the rest of another micro-batch's
+    """Fill in what shows of the experts' all-to-alls beside the kernels of another micro-batch's
     pass; seconds of what does not."""
     exchange = expert_exchange(experts, local)
     for one_pass in (forward, backward):
         one_pass[Cost.EXPERT_COMM] = expert_exposed(
             exchange,
-            in_order(one_pass[: Cost.EXPERT_COMM]),
+            in_order(one_pass[COMPUTE]),
             local.task.software.kernel_contention,
             local.s.overlap_ep,
         )

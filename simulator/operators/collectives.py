@@ -122,9 +122,17 @@ def _ring(
         return _inside(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
     remote = _across(cluster, sent, group.domains - 1, bandwidth)
+    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
     if every(crosses):
         return remote
     return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
+
+
+def _one_by_one(own: Value, steps: Value, cluster: Cluster) -> Value:
+    """Seconds of the sends of a ring, one after another: what it takes at most. The latency of a
+    node is that of all of its ranks, which a group with one rank a node does not have."""
+    out: Value = steps * np.maximum(*(send(own, np.array(far), cluster) for far in (True, False)))
+    return out
 
 
 def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -169,6 +177,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
     remote = _across(cluster, sent, hops, bandwidth)
+    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
@@ -194,16 +203,17 @@ def spread(
     wants it (`nodes` on average) and on to the `copies` ranks inside that do.
 
     Across, a rank sends nodes (K-1)/K size through its own NIC; inside, what arrived is passed on
-    as it comes, so the longer of the two counts (as all_to_all does).
+    as it comes, so the longer of the two counts (as all_to_all does). One kernel sends to all
+    peers, where all_to_all starts a send for each (DeepEP, section Normal kernels of its README).
     """
     n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
     r = group.in_domain
     own = copies * size / r
-    local = _exchanged(fast, (r - 1) * own, own, r - 1)
+    none = np.zeros(n.shape)
+    local = _exchanged(fast, (r - 1) * own, own, none)
     leaving = nodes * (group.domains - 1) / group.domains * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
-    hops = group.domains - 1
-    remote = _across(cluster, leaving, np.zeros(n.shape), rate) + hops * fast.latency_per_step
+    remote = _across(cluster, leaving, none, rate)
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
@@ -239,6 +249,7 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
     local = _inside(cluster.fast.all_reduce, sent, steps, own)
     remote = _across(cluster, sent, 2 * (group.domains - 1), bandwidth)
+    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 

@@ -212,7 +212,8 @@ def attention_seconds(
 ) -> tuple[Value, Value]:
     """Seconds of the attention core forward and backward, at the stack's attention_rate.
 
-    Flash: t = t0 + 2 (rows + w) width (span + c) / (eta P); the backward takes a measured multiple.
+    Flash: t = n t0 + 2 (rows + w) width (span + c) / (eta P) of n kernels; the backward takes a
+    measured multiple.
     Materialised: two matmuls without a causal saving, and softmax over every stored score, 1.5
     times as many bytes and twice the FLOPs backward. Where the head width is no multiple of 8, the
     matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times slower
@@ -224,7 +225,8 @@ def attention_seconds(
     if software.flash_attention:
         rows = work.rows + constants.tail_rows
         flops = 2 * rows * work.width * (work.span + constants.diagonal_tokens)
-        forward = constants.latency + flops / (constants.efficiency * kept * peak)
+        forward = work.kernels * constants.latency
+        forward = forward + flops / (constants.efficiency * kept * peak)
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from ..base.arrays import Value
+from ..plan.codes import ContextComm
 from ..workload.blocks import Block
 from ..workload.documents import mean_over_tokens
 from ..workload.model import Model
@@ -66,6 +67,7 @@ def block_work(
             span=mean_over_tokens(documents, sequence, partial(causal_span, attn)),
             sequence=sequence,
             aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
+            kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),
         ),
         moved_bytes=layer_bytes(block, hidden, s, sequence)
         + permuted

@@ -185,12 +185,14 @@ def _late(shown: Value, waiting: Value) -> Value:
 
 def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Reducing gradients once a step [2, 1, skeleton]."""
-    return _late(_shown(times, pieces, s.backward, s, contention), s.backward_before)[:, None]
+    return _late(_shown(times, pieces, s.backward_window, s, contention), s.backward_before)[
+        :, None
+    ]
 
 
 def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Gathering updated weights once a step [1, 2, skeleton]."""
-    return _late(_shown(times, pieces, s.forward, s, contention), s.forward_before)[None]
+    return _late(_shown(times, pieces, s.forward_window, s, contention), s.forward_before)[None]
 
 
 def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:
@@ -199,7 +201,7 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
     Gossip averages the weights a step began with, so all of its compute hides it (Lian et al.
     2017, section 3); local SGD averages those that its last local step ends with.
     """
-    window = s.micro_batches * (s.forward + s.backward)
+    window = s.micro_batches * (s.forward_window + s.backward_window)
     hidden = exposed(times, window, np.zeros(times.shape), contention)
     shown = np.array([times - s.backward_before, hidden]).max(axis=1)
     out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
@@ -209,7 +211,7 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
 def _beside_compute(times: Value, s: Stages, contention: float) -> Value:
     """An exchange with servers that nobody waits for: it shows where it takes longer than the
     compute of a step [skeleton]. Source: Dean et al. 2012 (Downpour SGD), section 4.1."""
-    window = s.micro_batches * (s.forward + s.backward)
+    window = s.micro_batches * (s.forward_window + s.backward_window)
     out: Value = exposed(times, window, np.zeros(times.shape), contention).max(axis=0)
     return out
 
@@ -238,7 +240,7 @@ _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
 
 def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
-    hidden = exposed(scatter, s.backward, scatter / pieces, contention)
+    hidden = exposed(scatter, s.backward_window, scatter / pieces, contention)
     return np.array([scatter, hidden])[:, None]
 
 
@@ -286,8 +288,8 @@ def mixed_exposed(
         delays = Delays(delays.whole + late.whole, late.split)
     weights = of(sync.all_gather, 1, 2)
     return Exposed(
-        reduce=_shown(reduce, pieces(0, 1), s.backward, s, contention),
-        gather=_shown(weights, pieces(1, 2), s.forward, s, contention),
+        reduce=_shown(reduce, pieces(0, 1), s.backward_window, s, contention),
+        gather=_shown(weights, pieces(1, 2), s.forward_window, s, contention),
         delays=delays,
     )
 

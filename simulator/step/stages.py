@@ -82,9 +82,23 @@ class Stages:
     beside: Value | None
     """Seconds per micro-batch of exchanges of experts that hide beside another, on the rank that
     has most [skeleton]; None where none does."""
+    free: Value | None
+    """Share of a micro-batch in which no tokens are exchanged between experts [class, skeleton];
+    None without experts."""
     ending: Value
     """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
     are first read in as many or more."""
+
+    @property
+    def forward_window(self) -> Value:
+        """Seconds of a forward pass that may hide the collectives of data parallelism: an exchange
+        of experts uses the same links."""
+        return self.forward if self.free is None else self.forward * self.free
+
+    @property
+    def backward_window(self) -> Value:
+        """The same of a backward pass."""
+        return self.backward if self.free is None else self.backward * self.free
 
     def unpaired(self) -> Value:
         """Seconds of exchanges of experts that find no other micro-batch beside them [skeleton].
@@ -206,8 +220,17 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
         beside=stage[Cost.BESIDE].max(axis=0) if some(plans.overlap_ep) else None,
+        free=_free_of_exchanges(stage),
         ending=schedules.passes_of_chunks(plans.schedule, sizes),
     )
+
+
+def _free_of_exchanges(stage: Value) -> Value | None:
+    """Share of a micro-batch without exchanges of experts, those that hide included."""
+    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.BESIDE]
+    if not some(exchanged):
+        return None
+    return np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
 
 
 def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:

@@ -176,6 +176,15 @@ def test_exchanges_are_alone_while_a_pipeline_fills_and_drains(micro_batches, sh
     assert costs.seconds["expert_comm"] == pytest.approx(shown * each)
 
 
+@pytest.mark.parametrize("overlapped", [0, 1])
+def test_seconds_in_which_exchanges_leave_the_links_to_others(overlapped):
+    """All of a micro-batch but its exchanges, those that hide behind another included."""
+    stages = group_of(task(8, 16, sparse()), f"ep=8 overlap_ep={overlapped}").stages
+    left = stages.forward_window + stages.backward_window
+    exchanged = stages.forward + stages.backward - left
+    assert exchanged == pytest.approx(4 * 2 * 2 * exchange(2 * TOKENS, 8))
+
+
 # Groups that hold the same weights: size, ranks of it in a domain of eight, domains
 
 

@@ -162,6 +162,10 @@ def test_latency_diagonal_tail_and_rate_of_flash_attention():
     slow = replace(STACK, attention_rate=0.5)
     forward = (1e-5 + 6.5536e8 / 9.4e12) / 0.5
     assert attention(slow, replace(GPU, attention=time)) == near((forward, 2.5 * forward))
+    # Four kernels of a ring start four times.
+    ring = forward + 3e-5 / 0.5
+    found = attention(slow, replace(GPU, attention=time), kernels=4.0)
+    assert found == near((ring, 2.5 * ring))
 
 
 MATERIALISED = replace(STACK, flash_attention=False, score_bytes=9.0)

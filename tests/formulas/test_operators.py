@@ -12,7 +12,7 @@ import pytest
 
 from plan3d.simulator.operators import attention_work, feed_forward, layer_work
 from plan3d.simulator.operators.strategy import Strategy
-from plan3d.simulator.plan.codes import Dispatch
+from plan3d.simulator.plan.codes import ContextComm, Dispatch
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 
@@ -116,10 +116,13 @@ def test_flops_of_a_gpt_layer():
 
 
 def test_attention_of_a_rank():
-    """T = 1024 queries of 4 heads against all 4096 keys, whatever cp is."""
+    """T = 1024 queries of 4 heads against all 4096 keys, whatever cp is; a ring takes them in four
+    parts, a kernel each."""
     block = Block(attention=attention(head_dim=192), mlp=Mlp(ffn=10_000, gated=True))
     core = work(block, strategy(tp=2, cp=4)).attention
-    assert core == (1024 * 4, 192 + 128, 2048.0, 4096, True)
+    assert core == (1024 * 4, 192 + 128, 2048.0, 4096, True, 4.0)
+    for comm in (ContextComm.ALL_GATHER, ContextComm.A2A):
+        assert work(block, strategy(tp=2, cp=4, cp_comm=comm)).attention.kernels == 1
     for wide in ({"head_dim": 108}, {"value_dim": 108}):
         assert not work(Block(attention=attention(**wide)), strategy()).attention.aligned
 

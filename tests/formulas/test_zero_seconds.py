@@ -70,6 +70,15 @@ def milliseconds(zero, one=ONE, policy=PLAIN, sync=SYNC, **software):
 # What hides (contention .25; .5 for the gathers of ZeRO 3)
 
 
+def test_exchanges_of_experts_keep_the_links_from_other_collectives():
+    """They are a fifth of the passes: gradients of 10 ms hide behind 6.4 of 8 ms, and those of
+    ZeRO 3, with weights of 4 ms, behind 2 of 2.5 ms and 6.4 of 8."""
+    busy = replace(ONE, free=np.array([[0.8]]))
+    assert milliseconds(0, busy)[1][1] == pytest.approx(3.6 + 0.25 * 6.4)
+    shown = (4 - 2) + 0.5 * 2 + (10 - 6.4) + 0.5 * 6.4
+    assert milliseconds(3, busy)[1][1] == pytest.approx(4 * shown)
+
+
 def test_what_is_longer_than_its_window_shows():
     """12 ms behind 8 ms: 4 show, and .25 of the shorter because both slow each other."""
     assert exposed(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8

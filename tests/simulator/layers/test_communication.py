@@ -38,8 +38,10 @@ def context(task=LONG, **fields):
 
 def test_every_way_of_exchanging_the_context_does_the_same_compute_and_keeps_the_same():
     ring, gather, exchange = (context(cp_comm=name) for name in ("p2p", "all-gather", "a2a"))
+    assert exchange.seconds["compute"] == gather.seconds["compute"]
+    # A ring starts a kernel for every part of the keys.
+    assert 1 < ring.seconds["compute"] / gather.seconds["compute"] < 1.01
     for other in (gather, exchange):
-        assert other.seconds["compute"] == ring.seconds["compute"]
         assert other.memory == ring.memory
         assert other.seconds["context_comm"] != ring.seconds["context_comm"]
 
@@ -101,6 +103,10 @@ def test_one_copy_a_node_is_never_slower_than_one_an_expert(size, nodes):
     every = collectives.all_to_all(size * EXPERTS.top_k, group, cluster)
     assert once[0] <= every[0] * (1 + 1e-12)
     if nodes == 1:
+        # It starts no send for each peer.
+        at_once = replace(cluster.fast.all_to_all, latency_per_step=0.0)
+        free = replace(cluster, fast=replace(cluster.fast, all_to_all=at_once))
+        every = collectives.all_to_all(size * EXPERTS.top_k, group, free)
         assert once[0] == pytest.approx(every[0])
 
 
