@@ -185,14 +185,14 @@ def _late(shown: Value, waiting: Value) -> Value:
 
 def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Reducing gradients once a step [2, 1, skeleton]."""
-    return _late(_shown(times, pieces, s.backward_window, s, contention), s.backward_before)[
-        :, None
-    ]
+    shown = _shown(times, pieces, s.backward_window, s, contention)
+    return _late(shown, s.backward_before)[:, None]
 
 
 def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """Gathering updated weights once a step [1, 2, skeleton]."""
-    return _late(_shown(times, pieces, s.forward_window, s, contention), s.forward_before)[None]
+    shown = _shown(times, pieces, s.forward_window, s, contention)
+    return _late(shown, s.forward_before)[None]
 
 
 def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:

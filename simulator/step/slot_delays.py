@@ -49,13 +49,11 @@ def gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention
     def behind(hiding: Value, window: Value) -> Value:
         return exposed(hiding, window, hiding / pieces, contention)
 
-    ahead, both = behind(gather, s.forward_window), gather + scatter
-    alone = [2 * gather + scatter, ahead + behind(gather, s.backward_window) + scatter]
-    reduced = [
-        2 * gather + behind(scatter, s.backward_window),
-        ahead + behind(both, s.backward_window),
-    ]
-    input_gradient = behind(gather, np.maximum(s.backward_window - s.weight_gradient, 0.0))
+    before, after = s.forward_window, s.backward_window
+    ahead, both = behind(gather, before), gather + scatter
+    alone = [2 * gather + scatter, ahead + behind(gather, after) + scatter]
+    reduced = [2 * gather + behind(scatter, after), ahead + behind(both, after)]
+    input_gradient = behind(gather, np.maximum(after - s.weight_gradient, 0.0))
     reduction = behind(scatter, s.weight_gradient)
     split = Passes(
         np.array([[gather, ahead]] * 2),
