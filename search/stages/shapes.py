@@ -34,7 +34,7 @@ class Shape(NamedTuple):
             return False
         if v > 1 and pp == 2 and not self.overlap_p2p:
             return False
-        if self.overlap_ep and not _overlaps_experts(task, pp, v, m, self.schedule):
+        if self.overlap_ep and not _overlaps_experts(task, pp, v, self.schedule):
             return False
         return all(one.ok(Sizes(pp, v, pp, m)) for one in schedule.conditions)
 
@@ -88,10 +88,10 @@ def _beside(axes: Axes) -> tuple[int, ...]:
     return (0, 1) if axes["overlap_ep"] == (AUTO,) else axes["overlap_ep"]
 
 
-def _overlaps_experts(task: Task, pp: int, v: int, m: int, schedule: int) -> bool:
+def _overlaps_experts(task: Task, pp: int, v: int, schedule: int) -> bool:
     """Whether experts' exchanges may hide behind another micro-batch (space.axes.DERIVED)."""
     allowed = bool(overlaps_experts(pp, v, schedule))
-    return allowed and (pp > 1 or (m > 1 and task.model.mtp_layers == 0))
+    return allowed and (pp > 1 or task.model.mtp_layers == 0)
 
 
 def uncovered(task: Task, found: tuple[Shape, ...]) -> tuple[str, ...]:

@@ -63,15 +63,6 @@ EXPERT_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "expert-overlap-needs-another",
-        ("overlap_ep", "pp", "dp", "micro_batch"),
-        lambda p, t: (p.overlap_ep == 0) | (p.pp > 1) | (t.global_batch > p.dp * p.micro_batch),
-        lambda p, t: (
-            "overlap_ep runs one micro-batch beside another, and a rank has only one; nearest: "
-            "overlap_ep=0, or a smaller micro_batch"
-        ),
-    ),
-    Rule(
         "ep-divides-experts",
         ("ep",),
         lambda p, t: divides(_expert_counts(t), p.ep),

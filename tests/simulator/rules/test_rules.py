@@ -248,12 +248,6 @@ REFUSED = [
         {"overlap_ep": 1, "ep": 2},
         "virtual_stages >= 2 or a dualpipe schedule",
     ),
-    (
-        "expert-overlap-needs-another",
-        replace(task("mixtral-8x7b"), global_batch=32),
-        {"overlap_ep": 1, "tp": 1, "pp": 1, "ep": 2, "micro_batch": 1},
-        "a rank has only one",
-    ),
     ("expert-axes-need-experts", task(), {"ep": 2, "etp": 4}, "ep=2 etp=4 need a model"),
     ("ep-divides-experts", task("mixtral-8x7b"), {"ep": 16}, "16 does not divide 8 experts"),
     ("etp-divides-expert-ffn", task("mixtral-8x7b"), {"etp": 3}, "expert tensor size 3"),
