@@ -680,9 +680,9 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
 
 S1 = {
     # GPUs: sequence, sequences, further fields, TFLOP/s a GPU, ours, GiB that do not fit in 79
-    8192: (8192, 2048, "", 430, 447, 105),
-    16384: (8192, 2048, "", 400, 393, 91),
-    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 320, 91),
+    8192: (8192, 2048, "", 430, 453, 105),
+    16384: (8192, 2048, "", 400, 400, 91),
+    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 326, 91),
 }
 
 
@@ -690,14 +690,14 @@ S1 = {
 def test_s1_llama_3_405b(gpus: int) -> None:
     """Table 4 of its paper: tp 8, pp 16, 16 M tokens a step; the 128k row is counted causally.
 
-    The rates are within 10 % at 8k tokens and 16 % below at 128k. Memory misses: without recompute
+    The rates are within 10 % at 8k tokens and 14 % below at 128k. Memory misses: without recompute
     the layouts need 91 to 105 GiB of 80 here; the paper frees tensors early in its pipeline."""
     sequence, batch, more, published, ours, needs = S1[gpus]
     question = task("llama-3.1-405b", abs(gpus), batch, cluster="h100-sxm", sequence=sequence)
     costs = evaluate(question, Plan.parse(f"tp=8 pp=16 virtual_stages=4 zero=2{more}"))
     share = costs.mfu_causal if more else costs.mfu
     assert share * 989 == pytest.approx(ours, rel=0.01)
-    assert share * 989 == pytest.approx(published, rel=0.16 if more else 0.10)
+    assert share * 989 == pytest.approx(published, rel=0.15 if more else 0.10)
     assert costs.memory_bytes / 2**30 == pytest.approx(needs, abs=1)
 
 
@@ -705,9 +705,9 @@ MEGASCALE = {
     # GPUs: seconds of a step of Megatron-LM and of MegaScale, batch 6,144; the share of
     # MegaScale's lead that is predicted
     3072: (29.02, 23.66, 0.67),
-    6144: (14.78, 12.21, 0.79),
-    8192: (12.24, 9.56, 0.62),
-    12288: (8.57, 6.34, 0.55),
+    6144: (14.78, 12.21, 0.81),
+    8192: (12.24, 9.56, 0.64),
+    12288: (8.57, 6.34, 0.58),
 }
 
 
@@ -716,7 +716,7 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
     """175B, tp 8, pp 8, v 6, parallel blocks and all overlaps: within 8 % on every size.
 
     Megatron-LM without any overlap is 6 to 15 % too fast here, so that of the published lead
-    (21 to 35 %) 79 to 55 % is left: two thirds, as wanted, up to 6,144 GPUs, and less above."""
+    (21 to 35 %) 81 to 58 % is left: two thirds, as wanted, up to 6,144 GPUs, and less above."""
     shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "recompute": "none"}
     names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
     model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
@@ -774,10 +774,10 @@ SHOWN = {
     "D8": r"a rank sends 0\.4 GiB.*delta = 0\.0199, 2 rounds",
     "D9": r"1,563,500 iterations \(noise 1,562,500, disagreement 0, descent 1,000\)",
     "D10": r"bucket_parameters=25000000: .* the most of 3",
-    "D11": r"0 +0\.2396 .* 32\.5 .*3 +0\.2097 .* 6\.8 ",
+    "D11": r"0 +0\.2459 .* 32\.5 .*3 +0\.2152 .* 6\.8 ",
     "D12": r"25 GB/s: .* the most of 3 points.*inter_node_bandwidth=3 GB/s",
     "S1": r"39\d\.\d of 989 TFLOP/s a GPU",
-    "S2": r"54\.7 % MFU",
+    "S2": r"55\.4 % MFU",
 }
 PAGE = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| ([^|]+) \| `plan3d ([^`]+)`", PAGE.partition("row by row")[2], re.M)

@@ -89,6 +89,11 @@ class Software:
     slice_seconds: float
     """Seconds of the host per layer and data-parallel rank where ZeRO gathers lists of slices, and
     ZeRO 3 reduces such: every rank's slice of every tensor is viewed and copied on its own."""
+    broadcast_tensors: float
+    """Tensors of a layer where updated weights of ZeRO 1 are broadcast: whole tensors are dealt
+    out, and every rank that has some sends them in one message; 0 where weights are gathered."""
+    all_reduces_shards: bool
+    """Gradients are all-reduced under ZeRO 1 too, not scattered."""
     context_parallel: bool
     """The stack can split a sequence over ranks (cp > 1)."""
     expert_exchange: bool

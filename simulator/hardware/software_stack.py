@@ -81,6 +81,7 @@ QUANTITIES = {
     "vocabulary_multiple": Quantity(
         dimension="length", example="tokens", least=1, most=2**31, whole=True
     ),
+    "broadcast_tensors": Quantity(dimension="tensors", example="tensors", most=1000.0, zero=True),
     **dict.fromkeys(("cublas_workspaces", "expert_workspaces"), _TENSORS),
     **dict.fromkeys(("gather_buffers", "boundary_buffers", "sharded_inputs"), _TENSORS),
     **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),

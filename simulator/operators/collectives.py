@@ -181,6 +181,18 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
+def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
+    """Seconds until every rank has the `size` bytes of one: passed on round a ring as they come.
+
+    As an all-gather of which every rank sends all of them. Source: NCCL's ring.
+    """
+    steps, time = group.ranks - 1, cluster.fast.all_gather
+    sent, hops = size * np.ones(steps.shape), group.domains - 1
+    bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
+    around = _across(cluster, sent, hops, bandwidth)
+    return np.where(hops > 0, around, _inside(time, sent, steps)) * (steps > 0)
+
+
 def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
     """Seconds to exchange `size` bytes a rank with every other: (n-1)/n of it is sent.
 

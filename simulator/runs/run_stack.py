@@ -60,13 +60,22 @@ _PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": 
 # "equivalent to not freezing" (PyTorch's FSDP, use_orig_params).
 _LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
-# backward pass; the updated weights are broadcast after the step (configs: overlap_sync_param off).
+# backward pass, all-reduced in buckets of 512 Mi; whole tensors, nine of a layer, are dealt out and
+# after the step broadcast by every rank that has some (configs: overlap_sync_param off).
 # The update flattens them (2 bytes a parameter that a rank updates), copies them to fp32 (4), and
 # AdamW over lists takes a square root of the second moments (4); the allocator keeps all of it.
 _INTERNEVO = StackRule(
     software="megatron-core",
     overlap={"overlap_grad_reduce": 1, "overlap_param_gather": 0},
-    changes={"gradient_memory": 2.0, "reduce_bytes": 2.0, "update_memory": 10.0},
+    changes={
+        "gradient_memory": 2.0,
+        "reduce_bytes": 2.0,
+        "update_memory": 10.0,
+        "bucket_parameters": 512 * 2**20,
+        "bucket_parameters_per_rank": 0.0,
+        "broadcast_tensors": 9,
+        "all_reduces_shards": True,
+    },
 )
 _ZERO_BUBBLE = StackRule(
     software="zero-bubble", overlap={"overlap_grad_reduce": 0, "overlap_p2p": 0}

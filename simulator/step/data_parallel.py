@@ -94,8 +94,11 @@ def synchronisation(
         if policy.all_reduces and max(zeros) > 0:
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             size = piece * _gathered_bytes(recipe, weights)
-            gathered = collectives.all_gather(size, group, task.cluster)
-            gather = gather + pieces * gathered
+            gathered = pieces * collectives.all_gather(size, group, task.cluster)
+            if task.software.broadcast_tensors:
+                sent = _broadcast(task, size[WHOLE], group, weights.units)
+                gathered = np.where(_BY_LAYER > 0, gathered, sent)
+            gather = gather + gathered
     if weights.frozen is not None and max(zeros) == 3:
         layer = weights.frozen / pieces[UNITS]
         every = pieces[UNITS] * collectives.all_gather(layer, weights.data_group, task.cluster)
@@ -114,6 +117,15 @@ def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
     return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled / total
 
 
+def _broadcast(task: Task, size: Value, group: Ranks, units: Value) -> Value:
+    """Seconds in which all ranks that hold some of the updated weights broadcast them, one after
+    another: no more messages than tensors (InternEvo, hybrid_zero_optim.py: broadcast_params)."""
+    tensors = np.maximum(task.software.broadcast_tensors * units, 1.0)
+    messages = np.minimum(group.ranks, tensors)
+    out: Value = messages * collectives.broadcast(size / messages, group, task.cluster)
+    return out
+
+
 def _slices(task: Task, weights: Weights) -> Value:
     """Host seconds to take gathered weights apart, rank by rank; to put gradients together so takes
     as long, where ZeRO 3 reduces those of a layer at a time."""
@@ -130,11 +142,16 @@ def hybrid(weights: Weights, shard: int) -> Weights:
 
 
 def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
-    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas."""
+    """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas; some
+    stacks all-reduce what is not cut by layer [cut, class, skeleton]."""
     out = collectives.reduce_scatter(size, group, task.cluster)
-    if replicas is None:
+    every = group
+    if replicas is not None:
+        out = out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
+        every = Ranks(*(one * more for one, more in zip(group, replicas, strict=True)))
+    if not task.software.all_reduces_shards:
         return out
-    return out + collectives.all_reduce(size / group.ranks, replicas, task.cluster)
+    return np.where(_BY_LAYER > 0, out, collectives.all_reduce(size, every, task.cluster))
 
 
 def seconds(

@@ -95,6 +95,15 @@ def test_root_of_a_ring(operation):
     assert took(operation, 1e9, 5, 2, root=1e-9) == near(expected)
 
 
+def test_broadcast():
+    """10^9 bytes round 5 nodes of 2, as many sent by each; in a node 7 steps; alone nothing."""
+    expected = LATENCY + 4 * PER_NODE + 1e-9 * 1e9**0.5 + 1e9 / (2 * NIC)
+    assert took("broadcast", 1e9, 5, 2, root=1e-9) == near(expected)
+    time = replace(ALL_GATHER, latency=1e-6, latency_per_step=1e-7)
+    assert took("broadcast", 1e9, 1, 8, all_gather=time) == near(1e-6 + 7 * 1e-7 + 1e9 / 1e11)
+    assert took("broadcast", 1e9, 1, 1) == 0
+
+
 def test_groups_inside_and_across_in_one_column():
     """One rank, 8 in a node, 16 on two nodes: each has its own form."""
     time = replace(ALL_GATHER, latency=1e-6, latency_per_step=1e-7)

@@ -85,6 +85,26 @@ def test_hybrid_sharding_scatters_inside_and_adds_shards_up_beyond():
     assert found.all_gather[0, 0, 0] == pytest.approx(gather(5e6, 4))
 
 
+@pytest.mark.parametrize(("tensors", "messages"), [(9, 4), (0.4, 2)])
+def test_every_rank_that_has_whole_tensors_broadcasts_them(tensors, messages):
+    """InternEvo: four ranks share 5 x 9 tensors, and would share 5 x 0.4. ZeRO 3 gathers."""
+    found = parts_of("dp=4", task(4, software=stack(broadcast_tensors=tensors)))
+    each = 10e-6 + 5e6 / messages / 100e9
+    assert found.all_gather[:2].ravel() == pytest.approx([messages * each] * 2)
+    assert found.all_gather[2] == parts_of("dp=4", task(4)).all_gather[2]
+
+
+@pytest.mark.parametrize("text", ["dp=16 zero=1", "dp=16 zero=1 shard=4", "dp=16 zero=1 shard=8"])
+def test_gradients_of_shards_may_be_all_reduced(text):
+    """Among all ranks, sharded by whatever few: a tree sends each byte once through eight NICs."""
+    found = parts_of(text, task(16, 16, software=stack(all_reduces_shards=True)))
+    whole = 100e-6 + 10e6 / (8 * 10e9)
+    assert found.reduce_scatter[0, 0, 0] == pytest.approx(
+        max(whole, 100e-6 + 2 * 15 / 16 * 10e6 / 80e9)
+    )
+    assert found.reduce_scatter[2] == parts_of(text, task(16, 16)).reduce_scatter[2]
+
+
 def test_slices_are_taken_apart_rank_by_rank():
     """nanotron: 80 us for each of five layers and four ranks; gradients of a layer at a time are
     put together in as long."""
