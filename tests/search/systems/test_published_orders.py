@@ -95,7 +95,7 @@ def both(task: Task, choose: dict[str, Any], slow: dict[str, Any] | None = None)
 
 ROWS = {
     "gossip over horovod": (both(images(), IMAGES), 2.23, 1.28),
-    "horovod over parameter-server": (both(images(), IMAGES), 1.8, 3.75),
+    "horovod over parameter-server": (both(images(), IMAGES), 1.8, 3.67),
     "downpour over parameter-server": (both(images(), IMAGES), None, 1.11),
     "axonn over megatron": (
         *(both(perlmutter(), FULL, {"overlap_tp": [0], "virtual_stages": [1]}), 1.26, 1.26),
