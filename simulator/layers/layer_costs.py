@@ -327,7 +327,8 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
             local.task.software.kernel_contention,
             local.s.overlap_ep,
         )
-    return 2 * exchange - forward[Cost.EXPERT_COMM] - backward[Cost.EXPERT_COMM]
+    hidden: Value = 2 * exchange - forward[Cost.EXPERT_COMM] - backward[Cost.EXPERT_COMM]
+    return hidden
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:

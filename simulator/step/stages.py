@@ -230,7 +230,8 @@ def _free_of_exchanges(stage: Value) -> Value | None:
     exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.BESIDE]
     if not some(exchanged):
         return None
-    return np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
+    out: Value = np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
+    return out
 
 
 def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:
