@@ -160,9 +160,7 @@ class PlanGroup:
 
     def step(self) -> Value:
         s = self.stages
-        run = s.micro_batches * s.slowest + s.idle
-        if s.beside is not None:
-            run = run + s.unpaired()
+        run = s.micro_batches * s.slowest + s.idle + s.unpaired()
         out: Value = run[self.skeleton]
         out += self.pipeline_comm()
         out += self.data_comm()

@@ -93,7 +93,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     else:
         edge = None
         try:
-            edge = None if args.verbose else _at_the_edge(result, options)
+            if not args.verbose:
+                edge = _at_the_edge(result, options)
         except KeyboardInterrupt:
             result = replace(result, interrupted=True)
         _print_search(result, args, tokens, infeasible, edge)
