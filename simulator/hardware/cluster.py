@@ -110,7 +110,8 @@ class InterNodeNetwork:
     latency: float
     """Seconds to cross the fabric once."""
     latency_per_node: float
-    """Seconds for each further domain of a ring (each doubling of a tree)."""
+    """Seconds for each further node of a ring, all of whose GPUs pass on (each doubling of a tree:
+    TREE_HOPS_PER_DOUBLING of collectives.py)."""
     root: float
     """Seconds per square root of a byte."""
     nic_gpus: float = 1.0

@@ -104,6 +104,13 @@ def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Val
     return out
 
 
+def _nodes(domains: Value, group: ProcessGroup, cluster: Cluster) -> Value:
+    """Nodes that a message passes in so many domains: as large a part of one as the group has of
+    its ranks, each of which passes it on."""
+    out: Value = domains * np.minimum(group.in_domain / cluster.gpus_per_node, 1.0)
+    return out
+
+
 def _nic_bandwidth(group: ProcessGroup, cluster: Cluster) -> Value:
     """What the NICs of a group's ranks in one domain carry, in one ring; other groups use the
     others."""
@@ -121,18 +128,10 @@ def _ring(
     if not some(crosses):
         return _inside(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    remote = _across(cluster, sent, group.domains - 1, bandwidth)
-    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
+    remote = _across(cluster, sent, _nodes(group.domains - 1, group, cluster), bandwidth)
     if every(crosses):
         return remote
     return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
-
-
-def _one_by_one(own: Value, steps: Value, cluster: Cluster) -> Value:
-    """Seconds of the sends of a ring, one after another: what it takes at most. The latency of a
-    node is that of all of its ranks, which a group with one rank a node does not have."""
-    out: Value = steps * np.maximum(*(send(own, np.array(far), cluster) for far in (True, False)))
-    return out
 
 
 def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -176,8 +175,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
-    remote = _across(cluster, sent, hops, bandwidth)
-    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
+    remote = _across(cluster, sent, _nodes(hops, group, cluster), bandwidth)
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
@@ -187,10 +185,10 @@ def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Val
     As an all-gather of which every rank sends all of them. Source: NCCL's ring.
     """
     steps, time = group.ranks - 1, cluster.fast.all_gather
-    sent, hops = size * np.ones(steps.shape), group.domains - 1
+    sent = size * np.ones(steps.shape)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    around = _across(cluster, sent, hops, bandwidth)
-    return np.where(hops > 0, around, _inside(time, sent, steps)) * (steps > 0)
+    around = _across(cluster, sent, _nodes(group.domains - 1, group, cluster), bandwidth)
+    return np.where(group.domains > 1, around, _inside(time, sent, steps)) * (steps > 0)
 
 
 def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -260,8 +258,8 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     sent = steps * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
     local = _inside(cluster.fast.all_reduce, sent, steps, own)
-    remote = _across(cluster, sent, 2 * (group.domains - 1), bandwidth)
-    remote = np.minimum(remote, _one_by_one(own, steps, cluster))
+    hops = _nodes(2 * (group.domains - 1), group, cluster)
+    remote = _across(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
@@ -274,7 +272,7 @@ def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     sent = 2 * (group.ranks - 1) * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
     local = _inside(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks), own)
-    hops = TREE_HOPS_PER_DOUBLING * np.log2(group.domains)
+    hops = _nodes(TREE_HOPS_PER_DOUBLING * np.log2(group.domains), group, cluster)
     remote = _across(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 

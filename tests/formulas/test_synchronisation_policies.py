@@ -86,7 +86,7 @@ def took(policy, size, ranks, element=4.0):
         # 7 x 10^8 scattered and gathered, and 10^8 all-reduced through one NIC.
         (
             Sync.HIERARCHICAL,
-            (3e-6 + 7e8 / 2e11) + (2e-6 + 7e8 / 1e11) + (2 * LATENCY + 1e8 / NIC),
+            (3e-6 + 7e8 / 2e11) + (2e-6 + 7e8 / 1e11) + (LATENCY + 2 / 8 * PER_NODE + 1e8 / NIC),
         ),
         # 32 GPUs push to the 8 NICs of one server and pull, or to those of four.
         (Sync.PARAMETER_SERVER, 2 * (LATENCY + PER_NODE + 4 * 8e8 / NIC)),
