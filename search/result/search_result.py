@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,6 +138,10 @@ class SearchResult:
     """Plans that are not uniform and that neither the search nor its bound covers, in words."""
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
+
+    def ended_by_interrupt(self) -> SearchResult:
+        """The best so far, where Ctrl-C ended what was to make it better."""
+        return replace(self, complete=False, interrupted=True)
 
     def unless_interrupted(self) -> SearchResult:
         """The result of a search that is part of another; KeyboardInterrupt goes on where it ended

@@ -41,10 +41,11 @@ STARTS = 3
 def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
     """The `top` of listed families, the best climbed in the fields that their space keeps fixed and
     neither the user has `chosen` nor the system of the search says. Changes keep to the memory
-    limit, and to what the framework of the plan launches. A list of plans is left as it is.
+    limit, and to what the framework of the plan launches. A list of plans is left as it is, and
+    so is one that Ctrl-C ended, or ends meanwhile.
     """
     costs, families = result.costs, result.families
-    if costs is None or families is None:
+    if costs is None or families is None or result.interrupted:
         return result
     own = constraints(system_named(result.system), result.task, {}) if result.system else {}
     axes = Space.of(result.task).axes
@@ -52,7 +53,10 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
     names = names.difference(chosen, own, FIXED, ON_HOST)
     near = int(np.count_nonzero(costs.step <= costs.step[0] * (1 + TIE)))
     rows = range(min(near, STARTS))
-    tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
+    try:
+        tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
+    except KeyboardInterrupt:
+        return result.ended_by_interrupt()
     every = joined([*(top.costs for top in tops), costs.take(slice(len(tops), None))])
     order = np.argsort(every.step, kind="stable")[:top]
     first = int(order[0])
@@ -68,14 +72,17 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
 
 def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:
     """The answer of a search of stages of their own; where the default search of the task, its best
-    plans climbed, finds a better plan, with that first. `options` are those of find_plans."""
+    plans climbed, finds a better plan, with that first. `options` are those of find_plans. Where
+    Ctrl-C ends that search, the answer as it was found, marked as interrupted."""
     if found.interrupted:
         return found
     kept = {name: options[name] for name in _KEPT if name in options}
     if options.get("time_limit") is not None:
         kept["time_limit"] = SHARE * options["time_limit"]
-    listed = find_plans(task, families=True, top=STARTS, **kept).unless_interrupted()
+    listed = find_plans(task, families=True, top=STARTS, **kept)
     default = climbed(listed, options.get("choose") or {}, STARTS)
+    if default.interrupted:
+        return found.ended_by_interrupt()
     best = np.inf if found.costs is None else float(found.costs.step[0])
     if default.costs is None or default.costs.step[0] >= best:
         return found

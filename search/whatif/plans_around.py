@@ -155,7 +155,7 @@ def _best_within(
         return replace(found, costs=None, families=None)
     costs = every.take(rows)
     listed = replace(found, costs=costs, limit=limit, families=Families(rows, costs.step))
-    return climbed(listed, chosen, rows.size)
+    return climbed(listed, chosen, rows.size).unless_interrupted()
 
 
 def _spaced(costs: Costs, slowest: float) -> Costs:

@@ -146,7 +146,7 @@ def _search(point: Point) -> SearchResult:
         headroom=point.headroom,
         families=lists_families(objective=point.objective),
     )
-    return climbed(found.unless_interrupted(), point.choose, top=1)
+    return climbed(found.unless_interrupted(), point.choose, top=1).unless_interrupted()
 
 
 def _numbers(point: Point, costs: Costs) -> Row:

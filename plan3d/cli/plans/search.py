@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             result = _improved(found, task, args, options, choose)
             around = _around(result, args, {**options, "progress": bar}, choose)
             if around is not None and around.interrupted:
-                result = replace(result, interrupted=True)
+                result = result.ended_by_interrupt()
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_view.empty_record(task, tokens, [str(error)]))
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             if not args.verbose:
                 edge = _at_the_edge(result, options)
         except KeyboardInterrupt:
-            result = replace(result, interrupted=True)
+            result = result.ended_by_interrupt()
         _print_search(result, args, tokens, infeasible, edge)
     return _exit_code(result, args)
 
@@ -108,17 +108,13 @@ def _improved(
     options: dict[str, Any],
     choose: dict[str, Any],
 ) -> SearchResult:
-    """The answer with its best plans climbed, or not behind the default search; as it was found,
-    and marked, where Ctrl-C comes meanwhile."""
+    """The answer with its best plans climbed, or not behind the default search."""
     from plan3d.search.find_plans import UNEQUAL
     from plan3d.search.whatif.climb import climbed, never_behind
 
-    try:
-        if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
-            return never_behind(found, task, options)
-        return climbed(found, choose, args.top or TOP) if options["families"] else found
-    except KeyboardInterrupt:
-        return replace(found, complete=False, interrupted=True)
+    if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
+        return never_behind(found, task, options)
+    return climbed(found, choose, args.top or TOP) if options["families"] else found
 
 
 def _around(

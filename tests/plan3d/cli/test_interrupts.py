@@ -71,6 +71,26 @@ def test_the_answer_is_printed_where_looking_at_the_edge_is_interrupted(capsys):
     assert err.endswith("plan3d: interrupted: the best so far\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "function", "searches"),
+    [
+        ({}, climb._top, 1),
+        ({"backend": "dynamic-programming"}, SearchRecord.add, 2),
+        ({"backend": "dynamic-programming"}, climb._top, 3),
+    ],
+)
+def test_an_interrupt_is_never_lost_in_python(options, function, searches):
+    from plan3d import Cluster, Model, Task
+    from plan3d import find_plans as launchable
+
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=16)
+    task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
+    with interrupted_in(function, searches):
+        found = launchable(task, **options)
+    assert found.plans
+    assert (found.interrupted, found.complete) == (True, False)
+
+
 def test_no_second_search_follows_an_interrupted_one():
     """Where nothing that was asked for was costed, or nothing fits for sure, find_plans asks
     again."""
