@@ -7,6 +7,7 @@ of all origins but the one that is scored. A unit counts once, however many rows
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,9 @@ from .predict_runs import Prediction, batches, predict, ranking_groups, widened
 from .units import Unit, sampled
 
 NAMES = tuple(CONSTANTS)
-DRAWS = 8
-"""Ways to choose the steps of a unit that are known."""
+DRAWS = 40
+"""Ways to choose the steps of a unit that are known: of eight, the mean over units still varied by
+0.3 to 0.7 points."""
 REGRET_DRAWS = 2
 """Those for which layouts are ranked again."""
 LEVELS = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
@@ -195,11 +197,13 @@ def _some(rows: Rows, at: Index) -> Rows:
 
 
 def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior, Index]:
-    """What is known of a unit after some of its steps, chosen at random, and the other rows."""
+    """What is known of a unit after some of its steps, chosen at random, and the other rows. Each
+    unit has its own order in a draw, whose first steps are known."""
     rows, prior = unseen.table[unit], unseen.prior_of(unit)
     if not steps:
         return unconditioned(prior), np.arange(rows.measured.size)
-    order = np.random.default_rng([steps, draw, rows.measured.size]).permutation(rows.measured.size)
+    random = np.random.default_rng([draw, zlib.crc32(str(unit).encode())])
+    order = random.permutation(rows.measured.size)
     return solve(prior, _some(rows, order[:steps])), order[steps:]
 
 
