@@ -262,7 +262,8 @@ def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
     framework = required(task)
     if not plans.segments:
-        return (*RULES, *framework)
+        plain = plans.scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
+        return (*(_PLAIN_RULES if plain else RULES), *framework)
     own = tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
     return (*own, ONE_STRATEGY) if framework else own
 
@@ -272,7 +273,7 @@ def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
     broken = [
         (rule.name, rule.message(plan, task))
         for rule in _own_rules(plan, task)
-        if not np.all(rule.ok(plan, task))
+        if not rule.ok(plan, task)
     ]
     if not plan.segments:
         return broken
@@ -311,11 +312,12 @@ def legal_runs(rows: Plan, task: Task) -> Mask:
 
 def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
-    if plans.scalar and not plans.segments:
-        plain = all(getattr(plans, name) == value for name, value in _PLAIN)
-        rules = (*(_PLAIN_RULES if plain else RULES), *required(task))
-        if all(rule.ok(plans, task) for rule in rules):
-            return
+    if (
+        plans.scalar
+        and not plans.segments
+        and all(rule.ok(plans, task) for rule in _own_rules(plans, task))
+    ):
+        return
     keep = legal(plans, task)
     if not keep.all():
         row = int(np.argmin(keep))
