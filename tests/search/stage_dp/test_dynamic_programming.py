@@ -140,8 +140,8 @@ def every_plan(question, choose, unequal=False):
     """Steps and bytes of every plan of the set, costed one by one."""
     costs = [simulate(question, t) for t in tables(question, choose, unequal) if t.rows]
     return (
-        np.concatenate([c.step for c in costs]),
-        np.concatenate([c.memory_total for c in costs]),
+        np.concatenate([np.empty(0), *(c.step for c in costs)]),
+        np.concatenate([np.empty(0), *(c.memory_total for c in costs)]),
     )
 
 
@@ -239,10 +239,9 @@ def problems(draw):
 
 def best_of_all(question, choose, share):
     """The least step among the plans that fit with the least `share` of memory, and the limit."""
-    tables_of = [t for t in tables(question, choose, False) if t.rows]
-    if not tables_of:
-        return np.inf, 1e15
     steps, memory = every_plan(question, choose)
+    if not steps.size:
+        return np.inf, 1e15
     limit = float(np.quantile(memory, share)) * (1 + 1e-9)
     return steps[memory <= limit].min(), limit
 
