@@ -67,11 +67,11 @@ def same(one, other):
 
 @every_backend
 def test_a_seed_repeats_the_run_and_another_does_not(name):
-    options = {"backend": name, "budget": 120, "top": 3}
-    one, again, other = (find_plans(task(), seed=seed, **options) for seed in (3, 3, 4))
+    """And none is the seed 0."""
+    options = {"backend": name, "budget": 60, "top": 3}
+    one, again, other = (find_plans(task(), seed=seed, **options) for seed in (None, 0, 4))
     assert same(one, again)
     assert not same(one, other)
-    assert same(find_plans(task(), **options), find_plans(task(), seed=0, **options))
 
 
 @every_backend
@@ -97,9 +97,10 @@ def assert_best_of_all(result):
 
 @every_backend
 def test_a_tiny_space_is_solved(name):
-    exact = find_plans(task(), choose=TINY)
-    assert exact.counts.evaluated < BUDGET
-    result = find_plans(task(), backend=name, choose=TINY)
+    choose = {**TINY, "micro_batch": [1], "zero": [1, 3]}
+    exact = find_plans(task(), choose=choose)
+    assert 50 < exact.counts.evaluated < BUDGET
+    result = find_plans(task(), backend=name, choose=choose)
     assert result.best.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-12)
     assert result.counts.candidates == exact.counts.candidates
     assert result.complete == (result.counts.evaluated == exact.counts.evaluated)
@@ -119,11 +120,12 @@ def test_a_space_that_is_costed_whole_is_complete():
 
 @cache
 def regret(name):
-    """Mean regret of three seeds after 1,000 plans, on a task that no setting was chosen on."""
+    """Mean regret of two seeds after 500 plans, on a task that no setting was chosen on; of more
+    seeds, plans and tasks in tests/benchmarks/search_backends.py."""
     cluster = Cluster.profile("h100-sxm", gpus=32, memory=80.5e9)
     question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
     optimum = find_plans(question, headroom=0.1).best.step_seconds
-    runs = (find_plans(question, backend=name, headroom=0.1, budget=1000, seed=s) for s in range(3))
+    runs = (find_plans(question, backend=name, headroom=0.1, budget=500, seed=s) for s in range(2))
     return float(np.mean([run.best.step_seconds / optimum - 1 for run in runs]))
 
 
