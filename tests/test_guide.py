@@ -26,7 +26,7 @@ BROUGHT = {
 """Files that the guide expects its reader to have."""
 SLOW = "--leave-origin-out"
 """A score of all published runs takes a minute: it is shown for those of FEW."""
-FEW = ("flagperf_paddle", "internevo24")
+FEW = ("flagperf_paddle",)
 ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 

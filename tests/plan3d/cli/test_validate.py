@@ -17,9 +17,12 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+from plan3d.simulator.validation import cross_validation
 from plan3d.simulator.validation.source_scores import validate
 
 SC21 = ["validate", "--source", "megatron_sc21"]
+PADDLE = ["validate", "--source", "flagperf_paddle"]
+"""Of three tasks, where those of SC21 are 22."""
 
 
 def test_json_is_one_object_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,13 +68,13 @@ def test_csv_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
         path = tmp_path / name
-        assert main([*SC21, "--plot", str(path)]) == 0
+        assert main([*PADDLE, "--plot", str(path)]) == 0
         assert path.read_bytes().startswith(magic)
     capsys.readouterr()
 
 
 def test_errors_of_a_source_are_a_histogram_with_their_median() -> None:
-    runs = [run for run in read_runs() if run.source in ("megatron_sc21", "torchtitan")]
+    runs = [run for run in read_runs() if run.source in ("flagperf_paddle", "vtrain24_multi")]
     prediction = validate(runs).prediction
     drawn = validation_plot.page(prediction)
     known = prediction.take(prediction.timed)
@@ -91,7 +94,7 @@ def test_errors_of_a_source_are_a_histogram_with_their_median() -> None:
 def test_matplotlib_is_loaded_only_to_plot() -> None:
     code = (
         "import sys; from plan3d.cli.main import main; "
-        f"status = main({SC21}); "
+        f"status = main({PADDLE}); "
         "print(sorted({'matplotlib', 'scipy', 'pandas'} & set(sys.modules)), file=sys.stderr); "
         "sys.exit(status)"
     )
@@ -171,7 +174,14 @@ def test_a_file_without_a_column_is_refused(
     assert "no column accelerator, gpus" in capsys.readouterr().err
 
 
-def test_cross_validation_shows_what_fits_did_not_see(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cross_validation_shows_what_fits_did_not_see(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As text, and the same record as JSON."""
+    found = cross_validation.cross_validate(
+        [run for run in read_runs() if run.source == "megatron_sc21"]
+    )
+    monkeypatch.setattr(cross_validation, "cross_validate", lambda runs: found)
     assert main([*SC21, "--cross-validate"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

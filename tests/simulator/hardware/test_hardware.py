@@ -509,7 +509,7 @@ def check(content: str | bytes) -> None:
     assert math.isfinite(cluster.fast.all_reduce.bandwidth)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(PATHS, st.none() | VALUES, st.none() | st.text(max_size=4)), max_size=3))
 def test_mutated_trees(mutations: list[tuple[tuple[str, ...], Any, str | None]]) -> None:
     tree: Any = copy.deepcopy(TREE)
