@@ -35,11 +35,12 @@ class Change:
 
 def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     """The change of one plan that gives most tokens/s and fits `limit` bytes (default: a GPU);
-    None where none gives WORTH."""
+    None where none gives WORTH, or, of a plan that does not fit, where none makes it fit."""
     room = costs.one().capacity if limit is None else limit
     found = [*_of_the_plan(costs, room), *_of_the_task(costs.one(), room)]
     best = max(found, key=lambda change: change.gain, default=None)
-    return best if best is not None and best.gain >= WORTH else None
+    fits = costs.one().fits and costs.one().memory_bytes <= room
+    return best if best is not None and (best.gain >= WORTH or not fits) else None
 
 
 def _of_the_plan(costs: Costs, room: float) -> Iterator[Change]:

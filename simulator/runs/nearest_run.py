@@ -95,9 +95,12 @@ class Nearest:
 
     @property
     def brief(self) -> str:
-        """The run, its size and MFU, and where it was published."""
+        """The run, its size and MFU, where it was published, and the format and length by which its
+        MFU is another's."""
         run = self.run
         size = f"{run.model} on {run.gpus:,} {run.accelerator}"
+        size += f", {run.precision}" if "precision" in self.differs else ""
+        size += f", {run.sequence:,} tokens" if "sequence" in self.differs else ""
         return one_line(f"{size}: {100 * run.mfu:.1f} % MFU, {run.published}", LONGEST)
 
     def __str__(self) -> str:

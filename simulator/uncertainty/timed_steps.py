@@ -81,6 +81,8 @@ class Learned:
     """With all of them [step]."""
     spread: Value
     """Standard deviation of each constant before [constant]."""
+    weighs: Value
+    """Share of a step that each constant is in the step of these where it is most [constant]."""
     peaks: tuple[TimedStep, ...] = ()
     """Runs whose peak is known, or that ran out of memory."""
 
@@ -109,8 +111,8 @@ class Learned:
 
     @property
     def open(self) -> str:
-        """The constant that these steps say least of, for what they are uncertain by."""
-        left = np.sqrt(np.diag(self.calibration.posterior.covariance)) / self.spread
+        """The constant that leaves most uncertain of such steps, but what is in all of each."""
+        left = np.sqrt(np.diag(self.calibration.posterior.covariance)) * self.weighs
         return self.calibration.prior.names[int(left[1:].argmax()) + 1]
 
 
@@ -142,9 +144,16 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
                 f"{step.where}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
+        costs = evaluate(step.task, step.plan)
+        of_peak = costs.mfu * costs.step_seconds / measured
+        if of_peak > 1:
+            raise InputError(
+                f"{step.where}: measured {measured:.4g} s, {100 * of_peak:.0f} % of its GPUs' peak; "
+                "check its unit, plan, model and machine"
+            )
     peaks = [run for run in runs if run.peak is not None or run.ran_out]
     posterior = solve(prior, rows) if steps else unconditioned(prior)
-    after, _ = rows.response.at(posterior.mean)
+    after, slopes = rows.response.at(posterior.mean)
     found = Calibration(
         software=first.software.name,
         accelerator=first.cluster.accelerator.name,
@@ -152,11 +161,17 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         steps=len(steps),
         prior=prior,
         posterior=posterior,
-        peaks=known_peaks(peaks),
+        peaks=known_peaks(runs),
     )
-    spread = np.sqrt(np.diag(prior.covariance))
-    told = tuple(steps), np.exp(before), np.exp(after), spread, tuple(peaks)
-    return Learned(found, *told)
+    return Learned(
+        calibration=found,
+        steps=tuple(steps),
+        before=np.exp(before),
+        after=np.exp(after),
+        spread=np.sqrt(np.diag(prior.covariance)),
+        weighs=np.abs(slopes).max(axis=0, initial=0.0),
+        peaks=tuple(peaks),
+    )
 
 
 def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
@@ -173,13 +188,11 @@ def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
     return Rows(measured, Simulated(parts, prior.names), scale)
 
 
-def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks | None:
-    """What runs whose peak is known, or that ran out of memory, say of others; None where none is.
+def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks:
+    """What the peaks of runs say of others, or that they ran, or ran out of memory.
 
     InputError for a peak far from what the simulator says, and above what a GPU has.
     """
-    if not runs:
-        return None
     low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
     first = runs[0].task
     prior = prior_spread(first.software, first.adapters is not None)
@@ -187,12 +200,13 @@ def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks | None:
 
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
-    """Logs between which peak / predicted lies, and s."""
+    """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
     costs = evaluate(run.task, run.plan)
     predicted, capacity = costs.memory_bytes, costs.capacity
     scale = float(scale_of(run.task, run.plan.table())[0])
     if run.peak is None:
-        return math.log(capacity / predicted), math.inf, scale
+        room = math.log(capacity / predicted)
+        return (room, math.inf, scale) if run.ran_out else (-math.inf, room, scale)
     off = math.log(run.peak / predicted)
     if run.peak > LARGEST_PEAK * capacity or abs(off) > FARTHEST_PEAK:
         sizes = (run.peak / GIB, predicted / GIB, capacity / GIB)

@@ -368,10 +368,10 @@ def _notes(learned: Learned) -> list[str]:
     if learned.steps:
         notes += [
             "before: from the profiles alone; after: with all steps; left out: from the others",
-            f"known least now: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in which "
-            "it weighs more helps most",
+            f"leaves most uncertain now: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step "
+            "in which it weighs more helps most",
         ]
-    if found.peaks:
+    if found.peaks and learned.peaks:
         notes.append(
             f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
             f"{100 * found.peaks.spread.stack:.1f} %"

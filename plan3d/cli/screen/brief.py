@@ -170,8 +170,11 @@ def _kernels(costs: Costs) -> str:
 
 def helps(costs: Costs, limit: float | None = None) -> Items:
     """The one change that would help most."""
-    found = best_change(costs, limit)
+    found, one = best_change(costs, limit), costs.one()
+    over = not one.fits or (limit is not None and one.memory_bytes > limit)
     if found is None:
         none = "no change of plan, batch, network or precision alone"
-        return [("helps", f"{none} gains {100 * WORTH:.0f} %")]
-    return [("helps", f"{found.what}: {100 * found.gain:.0f} % more tokens/s")]
+        does = "makes it fit" if over else f"fits for sure and gains {100 * WORTH:.0f} %"
+        return [("helps", f"{none} {does}")]
+    more = f"{100 * abs(found.gain):.0f} % {'more' if found.gain >= 0 else 'fewer'} tokens/s"
+    return [("helps", f"{found.what}: {'fits, with ' * over}{more}")]

@@ -18,6 +18,7 @@ from ..megatron.launch import environment
 from ..megatron.meaning import meant
 from ..megatron.reader import keep
 from ..numbers import fill, model_of, numbers_of
+from ..processes import not_full, started
 from ..shell import fragment
 from ..shell.flags import Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
@@ -52,12 +53,14 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     if not needs_megatron(plan):
         return f"{text}\n"
     groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
-    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
+    nodes, each, last = started(task.cluster)
+    sizes = f"--num_nodes {nodes}" + f" --num_gpus {each}" * (last == each)
     top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
     top += unsaid(task.model, "--rotary-position-embeddings-theta (10000 unless set)")
     top += [*environment(task, plan, False), *fragment.needed(kept)]
     top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
-    command = f"deepspeed --num_nodes {nodes} --num_gpus {each} pretrain_gpt.py"
+    top += not_full(task.cluster, "with slots={} in the hostfile")
+    command = f"deepspeed {sizes} pretrain_gpt.py"
     return fragment.script(top, fragment.with_kept(groups, kept, places(TABLE, n)), command)
 
 

@@ -10,6 +10,7 @@ from plan3d.simulator.task import Task
 from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import Kept
 from ..numbers import numbers_of
+from ..processes import PROCESSES, not_full, torchrun
 from ..shell.fragment import lines, needed, script, with_kept
 from ..tables import Table, places, stated
 from .flags import AXES, MODEL, SHARDING, TRAINING
@@ -39,9 +40,9 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
         *unsaid(task.model, ROTATION, ROUTER),
         *environment(task, plan, n.fsdp),
         *needed(kept),
+        *not_full(task.cluster, PROCESSES),
     ]
-    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
-    command = f"torchrun --nnodes {nodes} --nproc-per-node {each} pretrain_gpt.py"
+    command = f"{torchrun(task.cluster)} pretrain_gpt.py"
     return script(top, with_kept(groups, kept, places(TABLE, n)), command)
 
 

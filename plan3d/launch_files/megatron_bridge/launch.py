@@ -17,6 +17,7 @@ from ..launch_file import Kept
 from ..megatron.launch import environment
 from ..megatron.rules import rules
 from ..numbers import numbers_of
+from ..processes import PROCESSES, not_full, torchrun
 from ..shell.fragment import array
 from ..shell.words import quote
 from ..tables import stated
@@ -45,15 +46,14 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The overrides as a bash array."""
     n = spelled(numbers_of(task, plan), task)
     words = [quote(f"{key}={hydra(value)}") for key, value in stated(TABLE, n)]
-    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     return "\n".join(
         [
             *heading(task, plan, TITLE),
             *environment(task, plan, n.fsdp),
             *array("OVERRIDES", words),
             "# Start from the recipe of this model, or of one of its family:",
-            f"# torchrun --nnodes {nodes} --nproc-per-node {each} run_recipe.py --recipe RECIPE "
-            '"${OVERRIDES[@]}"',
+            *not_full(task.cluster, PROCESSES),
+            f'# {torchrun(task.cluster)} run_recipe.py --recipe RECIPE "${{OVERRIDES[@]}}"',
             "",
         ]
     )

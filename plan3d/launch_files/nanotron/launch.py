@@ -13,6 +13,7 @@ from ..documents import Document, nested, with_kept
 from ..exporter import Exporter, Form, heading, unsaid
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of, numbers_of
+from ..processes import PROCESSES, not_full, torchrun
 from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from .keys import MATTERS, TABLE, meant, spelled
@@ -26,15 +27,14 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The sections as YAML."""
     n = spelled(numbers_of(task, plan))
     content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
-    nodes, each = task.cluster.nodes, task.cluster.gpus_per_node
     top = [
         *heading(task, plan, TITLE),
         *unsaid(task.model, "model.model_config.rope_theta (10000 unless set), rope_scaling"),
         "# Add general, tokenizer, data_stages, checkpoints, model.init_method, tokens.train_steps",
         "# and what else the optimizer needs (optimizer_factory, weight_decay, clip_grad,",
         "# learning_rate_scheduler), then:",
-        f"# CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes {nodes} --nproc-per-node {each} "
-        "run_train.py --config-file FILE",
+        f"# CUDA_DEVICE_MAX_CONNECTIONS=1 {torchrun(task.cluster)} run_train.py --config-file FILE",
+        *not_full(task.cluster, PROCESSES),
     ]
     return "\n".join(top) + "\n" + yaml_text(content)
 

@@ -591,6 +591,25 @@ def test_overlapped_experts_get_more_connections():
     assert "MAX_CONNECTIONS" not in text("megatron", plan, model="mixtral-8x7b", cluster="b200")
 
 
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "nanotron", "deepspeed"])
+def test_as_many_processes_start_as_there_are_gpus(framework):
+    """Of 12 GPUs in nodes of eight the second starts four; of four, four."""
+    plan = "tp=2 overlap_param_gather=0"
+    plan += " overlap_grad_reduce=0" * (framework == "deepspeed")
+    software = "nanotron" if framework == "nanotron" else "megatron-core"
+    sizes = {"nodes": "--num_nodes", "each": "--num_gpus"}
+    if framework != "deepspeed":
+        sizes = {"nodes": "--nnodes", "each": "--nproc-per-node"}
+    for gpus, nodes, each in ((4, 1, 4), (8, 1, 8), (16, 2, 8)):
+        out = text(framework, plan, gpus=gpus, batch=4 * gpus, software=software)
+        assert f"{sizes['nodes']} {nodes} {sizes['each']} {each} " in out
+        assert "do not fill" not in out
+    out = text(framework, plan, gpus=12, batch=48, software=software)
+    assert f"{sizes['nodes']} 2" in out
+    assert "# 12 GPUs do not fill nodes of 8: the last one starts 4, with" in out
+    assert f"{sizes['each']} 8" not in out
+
+
 def test_every_rule_has_a_plan_that_breaks_it():
     broken = {rule for rule, *_ in REFUSED} | ELSEWHERE
     shared = {name.replace("megatron-", "megatron-bridge-") for name in broken}

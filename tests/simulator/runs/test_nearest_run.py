@@ -95,6 +95,18 @@ def test_a_generation_weighs_more_than_the_number_of_gpus() -> None:
     assert found.run.generation == "Hopper"
 
 
+def test_the_short_sentence_says_what_makes_its_mfu_anothers() -> None:
+    """In another format, or at another length."""
+    same, fp8 = nearest_run(task()), nearest_run(task(), "fp8")
+    long = nearest_run(replace(task(), sequence=1024))
+    assert same is not None
+    assert fp8 is not None
+    assert long is not None
+    assert same.brief.startswith("GPT 175B on 1,024 A100-80GB-SXM4: 59.6 % MFU")
+    assert ", 16-bit: " in fp8.brief
+    assert f", {long.run.sequence:,} tokens: " in long.brief
+
+
 def test_the_sentence_is_one_bounded_line() -> None:
     asked = task(Model.preset("mixtral-8x7b"), "h100-sxm", 8, global_batch=100)
     found = nearest_run(asked, "fp8")

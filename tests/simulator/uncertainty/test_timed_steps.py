@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -233,6 +235,34 @@ def test_a_run_that_ran_out_is_a_lower_bound():
     assert not learned.steps
     task = calibrated(TASK, learned.calibration)
     assert probability_fits(evaluate(task, plan(NEW))) < probability_fits(evaluate(TASK, plan(NEW)))
+
+
+def test_runs_that_ran_are_an_upper_bound():
+    """Of four predicted to need nine tenths one ran out: others fit likelier where three ran."""
+    out = TimedStep(TASK, plan(TEXTS[0]), None, "run 1")
+    full = evaluate(TASK, out.plan).memory_bytes / 0.9
+    chip = replace(TASK.cluster.accelerator, memory=full)
+    small = replace(TASK, cluster=replace(TASK.cluster, accelerator=chip))
+    out = replace(out, task=small)
+    more = replace(out, seconds=seconds(small, TEXTS[0]))
+    one, four = (learn(runs).calibration.peaks for runs in ([out], [out, more, more, more]))
+    assert 0 < four.off < 0.7 * one.off
+    assert four.runs == 4
+
+
+def test_what_leaves_most_uncertain_is_in_the_steps():
+    """A dense model has no experts: to time others of it says nothing of them."""
+    learned = learn([TimedStep(TASK, plan(TEXTS[0]), seconds(TASK, TEXTS[0]), "run 1")])
+    assert dict(zip(learned.calibration.prior.names, learned.weighs, strict=True))["experts"] == 0
+    assert learned.open not in ("experts", "common")
+
+
+def test_a_step_above_the_peak_of_its_gpus_is_refused():
+    costs = evaluate(TASK, plan(TEXTS[0]))
+    fastest = costs.mfu * costs.step_seconds
+    learn([TimedStep(TASK, plan(TEXTS[0]), fastest * 1.01, "run 1")])
+    with pytest.raises(InputError, match="run 1: measured .* 101 % of its GPUs' peak"):
+        learn([TimedStep(TASK, plan(TEXTS[0]), fastest / 1.01, "run 1")])
 
 
 def test_peaks_outlive_their_file(tmp_path):
