@@ -244,10 +244,10 @@ OF_PIPELINE = ("world-size", "layers-fill-stages", "batch-divides")
 """Rules of RULES that are about the pipeline as a whole, besides PIPELINE_RULES."""
 
 
-def _of_pipeline(rule: Rule) -> bool:
-    """Whether a plan with segments must meet the rule itself, rather than each of its runs."""
-    return rule.name in OF_PIPELINE or rule in PIPELINE_RULES
-
+_WHOLE_RULES = tuple(rule for rule in RULES if rule.name in OF_PIPELINE or rule in PIPELINE_RULES)
+"""Those that a plan with segments must meet itself, rather than each of its runs."""
+_RUN_RULES = tuple(rule for rule in RULES if rule not in _WHOLE_RULES)
+_SEGMENTED_RULES = tuple(rule for rule in _WHOLE_RULES if rule.name != "world-size")
 
 _PLAIN = (*PLAIN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
@@ -264,8 +264,7 @@ def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     if not plans.segments:
         plain = plans.scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
-    own = tuple(rule for rule in RULES if _of_pipeline(rule) and rule.name != "world-size")
-    return (*own, ONE_STRATEGY) if framework else own
+    return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 
 
 def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
@@ -282,9 +281,10 @@ def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
             message = segment_rule.message(plan, plan.segments, task)
             broken.append((segment_rule.name, message))
     rows, _ = run_rows(plan, task)
-    of_layers = [rule for rule in RULES if not _of_pipeline(rule)]
     for row in rows:
-        broken += [(r.name, r.message(row, task)) for r in of_layers if not np.all(r.ok(row, task))]
+        broken += [
+            (rule.name, rule.message(row, task)) for rule in _RUN_RULES if not rule.ok(row, task)
+        ]
     return broken
 
 
@@ -304,9 +304,8 @@ def legal(plans: Plan, task: Task) -> Mask:
 def legal_runs(rows: Plan, task: Task) -> Mask:
     """Which runs, each a row of its own, break no rule about layers."""
     keep = np.ones(rows.rows, bool)
-    for rule in RULES:
-        if not _of_pipeline(rule):
-            keep &= rule.ok(rows, task)
+    for rule in _RUN_RULES:
+        keep &= rule.ok(rows, task)
     return keep
 
 
