@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +35,29 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return record
 
 
+@cache
+def least_step() -> float:
+    """Seconds of the best of all plans."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["search", *TASK, *FEW, "--all-plans", "--json"]) == 0
+    return float(json.loads(out.getvalue())["plans"][0]["step_seconds"])
+
+
 def interrupt(costed: int) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("backend", SAMPLERS)
 def test_search_runs_every_backend(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["search", *TASK, *FEW, "--backend", backend, "--budget", "90", "--seed", "7"]
+    asked = ["search", *TASK, *FEW, "--backend", backend, "--budget", "50", "--seed", "7"]
     found, again = answer(capsys, *asked), answer(capsys, *asked)
     assert found["backend"] == backend
-    assert found["counts"]["evaluated"] == 90
+    assert found["counts"]["evaluated"] == 50
     assert found["complete"] is False
     assert found["plans"] == again["plans"]
     times = [plan["step_seconds"] for plan in found["plans"]]
     assert times == sorted(times)
-    exact = answer(capsys, "search", *TASK, *FEW, "--all-plans")["plans"][0]["step_seconds"]
-    assert exact <= times[0]
+    assert least_step() <= times[0]
     assert main(asked) == 0
     assert "beware a sample of the plans was costed" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "-v"]) == 0

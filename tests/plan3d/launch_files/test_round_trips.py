@@ -185,7 +185,7 @@ def comparable(task, plan):
 
 @pytest.mark.parametrize("framework", READERS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_import_undoes_export(framework, data):
     task, plan = data.draw(tasks_and_plans(framework))
     made, back = again(framework, task, plan)

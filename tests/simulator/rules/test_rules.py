@@ -514,7 +514,7 @@ tasks = st.sampled_from(
 
 
 @given(which=tasks, values=st.one_of(anything, sensible), layout=layouts)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_messages_never_raise_and_agree_with_legal(which, values, layout):
     question = task(*which)
     plan = Plan(**values, layers_per_stage=layout)
@@ -532,7 +532,7 @@ def test_messages_never_raise_and_agree_with_legal(which, values, layout):
 
 
 @given(which=tasks, rows=st.lists(st.one_of(anything, sensible), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_column_version_equals_the_row_version(which, rows):
     question = task(*which)
     table = Plan(**{name: [row[name] for row in rows] for name in AXES})

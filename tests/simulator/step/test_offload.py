@@ -80,7 +80,7 @@ def test_parts_add_up(stack, shape, share):
     assert costs.seconds["host_comm"] >= 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stacks, st.lists(st.tuples(shapes, shares), min_size=2, max_size=5))
 def test_a_table_costs_what_each_plan_does(stack, some):
     question = task(stack)
