@@ -173,8 +173,8 @@ def helps(costs: Costs, limit: float | None = None) -> Items:
     found, one = best_change(costs, limit), costs.one()
     over = not one.fits or (limit is not None and one.memory_bytes > limit)
     if found is None:
-        none = "no change of plan, batch, network or precision alone"
-        does = "makes it fit" if over else f"fits for sure and gains {100 * WORTH:.0f} %"
+        none = "no one change of plan, batch, network or precision"
+        does = "makes it fit" if over else f"fits and gains {100 * WORTH:.0f} %"
         return [("helps", f"{none} {does}")]
     more = f"{100 * abs(found.gain):.0f} % {'more' if found.gain >= 0 else 'fewer'} tokens/s"
     return [("helps", f"{found.what}: {'fits, with ' * over}{more}")]
