@@ -148,8 +148,8 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         of_peak = costs.mfu * costs.step_seconds / measured
         if of_peak > 1:
             raise InputError(
-                f"{step.where}: measured {measured:.4g} s, {100 * of_peak:.0f} % of its GPUs' peak; "
-                "check its unit, plan, model and machine"
+                f"{step.where}: measured {measured:.4g} s, {100 * of_peak:.0f} % of its GPUs' "
+                "peak; check its unit, plan, model and machine"
             )
     peaks = [run for run in runs if run.peak is not None or run.ran_out]
     posterior = solve(prior, rows) if steps else unconditioned(prior)

@@ -368,8 +368,8 @@ def _notes(learned: Learned) -> list[str]:
     if learned.steps:
         notes += [
             "before: from the profiles alone; after: with all steps; left out: from the others",
-            f"leaves most uncertain now: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step "
-            "in which it weighs more helps most",
+            f"leaves most uncertain: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in "
+            "which it weighs more helps most",
         ]
     if found.peaks and learned.peaks:
         notes.append(

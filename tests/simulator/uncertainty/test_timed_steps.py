@@ -260,7 +260,7 @@ def test_a_step_above_the_peak_of_its_gpus_is_refused():
     costs = evaluate(TASK, plan(TEXTS[0]))
     fastest = costs.mfu * costs.step_seconds
     learn([TimedStep(TASK, plan(TEXTS[0]), fastest * 1.01, "run 1")])
-    with pytest.raises(InputError, match="run 1: measured .* 101 % of its GPUs' peak"):
+    with pytest.raises(InputError, match=r"run 1: measured .* 101 % of its GPUs' peak"):
         learn([TimedStep(TASK, plan(TEXTS[0]), fastest / 1.01, "run 1")])
 
 
