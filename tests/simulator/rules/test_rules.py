@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.fields import AXES, CHOICES
+from plan3d.simulator.plan.fields import AXES, CHOICES, PLAIN
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import code
@@ -508,17 +508,22 @@ sensible = st.fixed_dictionaries(
     {**fields, **dict.fromkeys(("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch"), near),
      "first_stage_layers": st.just(0), "last_stage_layers": st.just(0)}
 )  # fmt: skip
+# Of these, rules that hold for plain plans are not evaluated.
+plain = sensible.map(lambda values: {**values, **PLAIN, "tp_grid": 0})
+plans = st.one_of(anything, sensible, plain)
 tasks = st.sampled_from(
     [("llama-3.1-70b", 64), ("mixtral-8x7b", 16), ("deepseek-v3", 64), ("gpt3-1.3b", 8)]
 )
 
 
-@given(which=tasks, values=st.one_of(anything, sensible), layout=layouts)
+@given(which=tasks, values=plans, layout=layouts)
 @settings(deadline=None, max_examples=150)
 def test_messages_never_raise_and_agree_with_legal(which, values, layout):
     question = task(*which)
     plan = Plan(**values, layers_per_stage=layout)
     broken = violated(plan, question)
+    every = [rule.name for rule in RULES if not np.all(rule.ok(plan, question))]
+    assert [name for name, _ in broken] == every
     for _, message in broken:
         assert message.strip()
         assert "\n" not in message
@@ -531,7 +536,7 @@ def test_messages_never_raise_and_agree_with_legal(which, values, layout):
         assert evaluate(question, plan).step_seconds > 0
 
 
-@given(which=tasks, rows=st.lists(st.one_of(anything, sensible), min_size=1, max_size=12))
+@given(which=tasks, rows=st.lists(plans, min_size=1, max_size=12))
 @settings(deadline=None, max_examples=50)
 def test_column_version_equals_the_row_version(which, rows):
     question = task(*which)
