@@ -75,5 +75,5 @@ class SegmentGroup(PlanGroup):
     def worst_memory(self) -> dict[str, Value]:
         parts = self.rank_bytes(0)
         worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-        every = {**parts, "rank": self.stages.rank}
+        every = {**parts, "rank": self.stages.fullest}
         return {name: part[worst, self.skeleton] for name, part in every.items()}

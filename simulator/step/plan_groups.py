@@ -267,7 +267,7 @@ class PlanGroup:
             rows = np.flatnonzero(self.zero == zero)
             parts = self.rank_bytes(zero)
             worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-            for name, part in {**parts, "rank": self.stages.rank}.items():
+            for name, part in {**parts, "rank": self.stages.fullest}.items():
                 out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
         return out
 

@@ -73,7 +73,9 @@ class Stages:
     ranks_alike: Value
     """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
-    """The rank that each class stands for [class, skeleton]."""
+    """The first rank of each class [class, skeleton]."""
+    fullest: Value
+    """The rank of each class that keeps most [class, skeleton]."""
     weight_gradient: Value
     """Seconds per micro-batch of weight gradients, which are part of the backward pass [class,
     skeleton]."""
@@ -187,11 +189,11 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     slowest = seconds[slow, rows]
     total = ranks.total + launches
     forward_before, both_before = ranks.before
-    flight = _in_flight(plans, ranks, sizes)
+    flight, fullest = _in_flight(plans, ranks, sizes)
     activations, buffers = kept_bytes(task, ranks, pp, flight)
     running = None if ranks.running is None else buffers - ranks.working + ranks.running
     if some(schedules.defers(plans.schedule)):
-        activations = _with_deferred(task, plans, ranks, sizes)
+        activations, fullest = _with_deferred(task, plans, ranks, sizes)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
     offloads = some(plans.offload_activations)
     return Stages(
@@ -217,6 +219,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,
+        fullest=fullest,
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
         beside=stage[Cost.BESIDE].max(axis=0) if some(plans.overlap_ep) else None,
@@ -268,27 +271,36 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
 
 
-def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> Value:
-    """Micro-batches in flight on the rank of each class that keeps most [class, skeleton]."""
-    first = schedules.in_flight(plans.schedule, sizes, ranks.rank)
+def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> tuple[Value, Value]:
+    """Micro-batches in flight on the rank of each class that keeps most, and that rank
+    [class, skeleton]."""
     if not some(schedules.fuller_inside(plans.schedule)):
-        return first
-    return np.maximum(first, schedules.in_flight(plans.schedule, sizes, ranks.last_rank))
+        return schedules.in_flight(plans.schedule, sizes, ranks.rank), ranks.rank
+    return _fuller(ranks, lambda rank: schedules.in_flight(plans.schedule, sizes, rank))
 
 
-def _with_deferred(task: Task, plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> Value:
-    """Bytes of activations at the peak of the worst rank of each class [class, skeleton], where
-    weight gradients may be deferred."""
+def _fuller(ranks: Ranks, kept: Callable[[Value], Value]) -> tuple[Value, Value]:
+    """The larger of what the first rank of each class keeps and the one that defers most, and the
+    rank that keeps it [class, skeleton]."""
+    first, last = kept(ranks.rank), kept(ranks.last_rank)
+    return np.maximum(first, last), np.where(last > first, ranks.last_rank, ranks.rank)
+
+
+def _with_deferred(
+    task: Task, plans: Plan, ranks: Ranks, sizes: Sizes[Value]
+) -> tuple[Value, Value]:
+    """Bytes of activations at the peak of the worst rank of each class, and that rank
+    [class, skeleton], where weight gradients may be deferred."""
     stage, schedule = ranks.costs, plans.schedule
     whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
     passes = passes_of(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
     late = schedules.holds_back(schedule, longest, passes.weight_gradient.max(axis=0))
-    out = [
-        schedules.held_bytes(schedule, sizes, r, late, whole, stage[Cost.PENDING])
-        for r in (ranks.rank, ranks.last_rank)
-    ]
-    return np.asarray(np.maximum(*out))
+
+    def kept(rank: Value) -> Value:
+        return schedules.held_bytes(schedule, sizes, rank, late, whole, stage[Cost.PENDING])
+
+    return _fuller(ranks, kept)
 
 
 def _idle(

@@ -444,6 +444,24 @@ def test_parts_add_up(seed, name):
         assert (part >= 0).all(), title
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", "chimera", "dualpipe", "dualpipe-v", "zb-h1", "zb-h2", "zb-v"]
+)
+def test_the_rank_that_is_named_holds_most(schedule, recompute):
+    """Of a class of ranks with as many layers an inner one may keep more than the first."""
+    chunks = 2 if schedule.endswith("-v") else 1
+    plan = f"pp=8 schedule={schedule} virtual_stages={chunks} zero=0 recompute={recompute}"
+    for layers in (32, 64):
+        model = replace(Model.preset("llama-7b"), order=(0,) * layers)
+        cluster = Cluster.profile("h100-sxm", gpus=8)
+        question = Task(model, cluster, sequence=2048, global_batch=64)
+        costs = evaluate(question, Plan.parse(plan))
+        total = by_stage(costs)["total"]
+        assert total[costs.worst_rank] == pytest.approx(total.max(), rel=1e-12)
+        assert costs.memory_bytes == pytest.approx(total.max(), rel=1e-12)
+
+
 @given(seed=seeds, name=models)
 @few
 def test_worst_rank_is_the_largest_of_all_ranks(seed, name):
