@@ -23,6 +23,8 @@ from ..arguments.usual_sizes import assumed
 from . import views
 
 Items = list[tuple[str, str]]
+LONG = 1.1
+"""MFU over the whole window is said beside that of the causal half from this many times on."""
 REASONS = 2
 """Sentences beside the one that says where GPU time goes."""
 MORE = "-v shows all numbers and assumptions; plan3d help words explains them"
@@ -39,9 +41,11 @@ def sentence(costs: Costs, tokens: float | None = None, price: float | None = No
     low, high = report.bounds(one)
     if tokens is not None:
         return f"{gpus(task)}: {training(one, (low, high), tokens, price)}"
+    apart = one.mfu > LONG * one.mfu_causal
+    causal = f" ({100 * one.mfu_causal:.1f} causal)" if apart else ""
     return (
         f"{task.model.name} on {gpus(task)}: {one.step_seconds:.4g} s a step "
-        f"({low:.4g} to {high:.4g} at 80 %), {100 * one.mfu:.1f} % MFU, "
+        f"({low:.4g} to {high:.4g} at 80 %), {100 * one.mfu:.1f} % MFU{causal}, "
         f"{one.tokens_per_second:,.0f} {task.model.unit}/s"
     )
 

@@ -138,16 +138,24 @@ def _sentence(rows: list[Row], axes: list[Axis]) -> list[str]:
     """Which point is the fastest that fits, and how far the slowest is behind."""
     from plan3d.search.whatif.sweep_file import OK
 
-    found = [row for row in rows if row["status"] == OK]
-    if len(found) < 2:
+    every = [row for row in rows if row["status"] == OK]
+    found = [row for row in every if not _too_large(row)]
+    if len(every) < 2:
         return []
+    if not found:
+        return [f"none of {len(every)} points fits"]
     speed = {id(row): row["tokens_per_second"] for row in found}
     first, last = (of(found, key=lambda row: speed[id(row)]) for of in (max, min))
+    told = f"{_setting(first, axes)}: {speed[id(first)]:,.0f} tokens/s, the"
+    if len(found) == 1:
+        return [f"{told} only one of {len(every)} points that fits"]
+    fit = " that fit" if len(found) < len(every) else ""
     times = speed[id(first)] / speed[id(last)]
-    return [
-        f"{_setting(first, axes)}: {speed[id(first)]:,.0f} tokens/s, the most of {len(found)} "
-        f"points, {times:.3g} times {_setting(last, axes)}"
-    ]
+    return [f"{told} most of {len(found)} points{fit}, {times:.3g} times {_setting(last, axes)}"]
+
+
+def _too_large(row: Row) -> bool:
+    return bool(row["verdict"] == "does not fit")
 
 
 def _setting(row: Row, axes: list[Axis]) -> str:
@@ -202,7 +210,7 @@ def _verdict(row: Row) -> str:
     """The plan, or why there is none."""
     if "plan" not in row:
         return str(row["status"])
-    large = " (does not fit)" if row["verdict"] == "does not fit" else ""
+    large = " (does not fit)" if _too_large(row) else ""
     return f"{row['plan']}{large}"
 
 

@@ -179,6 +179,16 @@ def test_the_sentence_of_a_size_has_its_interval(capsys: pytest.CaptureFixture[s
         assert float(usd) * scale[unit] == pytest.approx(days * 24 * int(found[1]) * 2, rel=0.01)
 
 
+def test_long_windows_say_both_mfus(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 128k tokens half of the arithmetic over the whole window is masked; at 2,048 little."""
+    words = ["estimate", "llama-3.1-8b", "h100-sxm", "64", "--global-batch", "64"]
+    plan = ["--plan", "tp=4 cp=4 recompute=selective"]
+    for sequence, both in (("131072", True), ("2048", False)):
+        assert main([*words, "--sequence", sequence, *plan]) == 0
+        first = " ".join(capsys.readouterr().out.splitlines()[:2])
+        assert bool(re.search(r"% MFU \(\d+\.\d causal\), ", first)) is both
+
+
 def test_every_answer_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("estimate", "sweep", "timeline", "models", "clusters", "systems"):
         assert json.loads(printed(capsys, verb, *SHOWN[verb], "--json"))["plan3d"][0].isdigit()

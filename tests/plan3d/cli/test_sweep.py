@@ -1,6 +1,7 @@
 """`plan3d sweep` prints, writes, continues and refuses what it says."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,23 @@ def test_text(capsys):
     for head in ("gpus", "step s", "scaling %", "GPU-hours", "USD", "MWh", "989 TFLOP/s"):
         assert head in out
     assert sum(line.lstrip().startswith(("8 ", "16 ", "32 ")) for line in out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("1,2", "the most of 2 points, "),
+        ("1,2,96", "micro_batch=2: .* tokens/s, the most of 2 points that fit, .* micro_batch=1"),
+        ("1,96", "micro_batch=1: .* tokens/s, the only one of 2 points that fits"),
+        ("48,96", "^none of 2 points fits"),
+    ],
+)
+def test_the_first_sentence_is_of_points_that_fit(capsys, sizes, said):
+    """48 sequences at once need more than a GPU has."""
+    words = ["--gpus", "1", "--plan", "zero=0", "--over", f"micro-batch={sizes}"]
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert re.search(said, " ".join(out.splitlines()[:2]))
 
 
 def test_strong_scaling(capsys):

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
@@ -196,6 +196,7 @@ def test_best_of_each_objective(objective):
     assert (np.diff(got) >= 0).all()
 
 
+@example(name="dense", size=1)
 @given(name=names, size=st.integers(9, 500))
 @settings(deadline=None, max_examples=8)
 def test_chunk_size_changes_neither_set_nor_ranking(name, size):
