@@ -144,7 +144,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
                 f"{step.where}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
-        costs = evaluate(step.task, step.plan)
+        costs = evaluate(step.task, step.plan).one()
         of_peak = costs.mfu * costs.step_seconds / measured
         if of_peak > 1:
             raise InputError(
@@ -201,7 +201,7 @@ def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks:
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
-    costs = evaluate(run.task, run.plan)
+    costs = evaluate(run.task, run.plan).one()
     predicted, capacity = costs.memory_bytes, costs.capacity
     scale = float(scale_of(run.task, run.plan.table())[0])
     if run.peak is None:
