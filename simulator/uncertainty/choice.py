@@ -8,7 +8,9 @@ for both: a stack whose constants are far from what is usual is so for every pla
     expected regret of plan i               E (log t_i - min_j log t_j)
     expected regret once a set S is timed   E (min_(i in S) log t_i - min_j log t_j)
 
-Source: Shah, Wilson and Ghahramani 2014, Student-t processes (the conditional distribution).
+Sources: Shah, Wilson and Ghahramani 2014, Student-t processes (the conditional distribution);
+Seo, Wallat, Graepel and Obermayer 2000, Gaussian process regression: active data selection (what
+tells most, after Cohn).
 """
 
 from __future__ import annotations
@@ -107,4 +109,19 @@ class Choice:
             row = left.pop(int(reached.argmin()))
             new = np.minimum(new, self.draws[:, row])
             found.append(Suggestion(row, float((np.minimum(new, known) - least).mean())))
+        return found
+
+    def telling(self, count: int, among: Sequence[int]) -> list[int]:
+        """Plans of `among` whose steps tell most of those of all: each the one that takes most off
+        the sum of variances.
+
+        sum_j C_ij^2 / (C_ii + REPEAT^2), and C - C_i C_i' / (C_ii + REPEAT^2) once i is timed
+        """
+        left, found, known = list(among), [], self.covariance
+        for _ in range(min(count, len(left))):
+            own = known.diagonal()[left] + REPEAT**2
+            at = int(((known[left] ** 2).sum(axis=1) / own).argmax())
+            row = left.pop(at)
+            known = known - np.outer(known[row], known[row]) / own[at]
+            found.append(row)
         return found

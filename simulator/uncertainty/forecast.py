@@ -102,10 +102,6 @@ class Forecast:
         covariance += noise[:, None] * noise * likeness(self.plans)
         return Choice(self.log_seconds, covariance, self.prior.freedom)
 
-    def fastest(self) -> Value:
-        """Probability that each plan is the fastest of the table [row]."""
-        return self.choice.fastest
-
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:
     """Seconds between which a share `level` of such runs lies, of each plan [row].

@@ -1,34 +1,22 @@
-"""Published runs predicted as those of a stack that nobody has timed, and after some of its steps.
-
-Nothing that published runs taught is used to predict them (hardware.profile_file.neutral,
-software_stack.neutral), but a prior of the constants (uncertainty.prior) that was learned from runs
-of all origins but the one that is scored. A unit counts once, however many rows it has.
-"""
+"""Scores of published runs, each predicted from what other origins teach (validation.unseen)."""
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..base.arrays import Index, Mask, Value
-from ..plan.plan import concat
+from ..base.arrays import Index
 from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
-from ..uncertainty.constants import CONSTANTS
-from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record, on_machine
-from ..uncertainty.memory import NUMBERS, SURE
-from ..uncertainty.predictive import half_width
-from ..uncertainty.prior import Posterior, Prior, Rows, fit, solve, spreads_of, unconditioned
-from ..uncertainty.response import Simulated, Tabulated
+from ..uncertainty.memory import SURE
+from ..uncertainty.prior import unconditioned
 from . import metrics, units
 from .choice_scores import Group
 from .choice_scores import scores as choice_scores
+from .few_shot import HOW, Scored, after, score_halves, score_unit, summary
 from .memory_scores import (
     held_out,
     memory_by_machine,
@@ -36,201 +24,13 @@ from .memory_scores import (
     memory_by_training,
     memory_scores,
     refused,
-    taught_records,
 )
-from .predict_runs import Prediction, batches, predict, ranking_groups, widened
-from .units import Unit, sampled
+from .predict_runs import predict, ranking_groups
+from .units import Unit
+from .unseen import Unseen, simulated
 
-NAMES = tuple(CONSTANTS)
-DRAWS = 40
-"""Ways to choose the steps of a unit that are known: of eight, the mean over units still varied by
-0.3 to 0.7 points."""
 REGRET_DRAWS = 2
-"""Those for which layouts are ranked again."""
-LEVELS = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
-
-
-def simulated(asked: Sequence[Question]) -> Simulated:
-    """The simulator as it answers some questions."""
-    parts = [
-        (asked[rows[0]].task, concat([asked[row].plan.table() for row in rows]), rows)
-        for rows in batches(asked)
-    ]
-    return Simulated(parts, NAMES)
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """Runs predicted from neutral profiles, and the units that are scored or learned from."""
-
-    prediction: Prediction
-    rows: dict[Unit, Index]
-    """The rows of each unit that count, of the prediction."""
-
-    @classmethod
-    def of(cls, p: Prediction) -> Unseen:
-        """Every unit of a population: rows of the core where it is in it, all of its rows else;
-        and facts of microbenchmarks, which teach and are in no population."""
-        core, every = (units.population(p, name) for name in units.POPULATIONS)
-        rows = {}
-        for unit, mine in units.rows_by_unit(p).items():
-            inside = [row for row in mine if core[row]] or [row for row in mine if every[row]]
-            inside = inside or units.facts(unit, p, mine)
-            if inside:
-                rows[unit] = sampled(inside)
-        return cls(p, rows)
-
-    def votes(self, unit: Unit) -> Value:
-        """Share of a vote of the rows of a unit [row]."""
-        asked = (self.prediction.asked[row] for row in self.rows[unit])
-        return np.array([q.run.given("weight", 1.0) for q in asked], float)
-
-    def origin(self, unit: Unit) -> str:
-        """Who published a unit."""
-        return self.prediction.asked[int(self.rows[unit][0])].run.origin
-
-    @cached_property
-    def table(self) -> dict[Unit, Rows]:
-        """Each unit's measured steps and how the simulator reacts."""
-        every = np.concatenate([*self.rows.values()])
-        asked = [self.prediction.asked[row] for row in every]
-        response = Tabulated.of(simulated(asked), spreads_of(NAMES))
-        measured = np.log(self.prediction.measured[every])
-        scale = self.prediction.scale[every] * widened(asked)
-        out, start = {}, 0
-        for unit, rows in self.rows.items():
-            at = np.arange(start, start + rows.size)
-            out[unit] = Rows(measured[at], response.take(at), scale[at])
-            start += rows.size
-        return out
-
-    def prior(self, without: str = "") -> Prior:
-        """The prior learned from dense and MoE units in 16 bits, but from those of one origin."""
-        taught = [
-            rows
-            for unit, rows in self.table.items()
-            if self.origin(unit) != without
-            and unit.precision == "16-bit"
-            and unit.kind in ("dense", "moe")
-        ]
-        return fit(NAMES, taught)
-
-    @cached_property
-    def priors(self) -> dict[str, Prior]:
-        """By origin, what the others teach."""
-        return {name: self.prior(name) for name in sorted({*map(self.origin, self.rows)})}
-
-    def prior_of(self, unit: Unit) -> Prior:
-        """What other origins teach of a unit, on its machine."""
-        task = self.prediction.asked[int(self.rows[unit][0])].task
-        return on_machine(self.priors[self.origin(unit)], task.cluster)
-
-    def known(self, name: str) -> list[Unit]:
-        """The units of a population."""
-        inside = set(
-            units.rows_by_unit(self.prediction.take(units.population(self.prediction, name)))
-        )
-        return [unit for unit in self.rows if unit in inside]
-
-
-def knows_itself(q: Question) -> bool:
-    """Whether what decides steps of the row's stack was fitted to runs of its origin."""
-    every = (one for name, one in q.task.software.provenance.items() if name not in NUMBERS)
-    return any(one.kind == "fitted" and q.run.origin in one.origins for one in every)
-
-
-def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
-    """What all origins teach, as JSON: of stacks that were fitted to runs of them, and of others;
-    of steps, and of peaks of memory."""
-    neutral, fitted = (
-        Unseen.of(predict([a for a in questions(runs, learned) if isinstance(a, Question)]))
-        for learned in (False, True)
-    )
-    asked = fitted.prediction.asked
-    known = [u for u, rows in fitted.rows.items() if knows_itself(asked[int(rows[0])])]
-    return {
-        MEMORY: taught_records(neutral.prediction, fitted.prediction),
-        UNKNOWN: as_record(neutral.prior()),
-        KNOWN: as_record(fit(NAMES, [fitted.table[unit] for unit in known], off=False)),
-    }
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Rows of one unit as they are predicted from what is known of it."""
-
-    error: Value
-    """log(measured / predicted) [row]."""
-    widths: dict[float, Value]
-    """Half-width of the interval [row] by level."""
-    votes: Value
-    """Share of a vote [row]: rows with the same settings have one together."""
-
-    @classmethod
-    def of(cls, rows: Rows, votes: Value, posterior: Posterior) -> Scored:
-        values, slopes = rows.response.at(posterior.mean)
-        widths = {
-            level: half_width(posterior, slopes, rows.scale, level) for level in LEVELS.values()
-        }
-        return cls(rows.measured - values, widths, votes)
-
-    def take(self, keep: Mask) -> Scored:
-        """The chosen rows."""
-        widths = {level: width[keep] for level, width in self.widths.items()}
-        return Scored(self.error[keep], widths, self.votes[keep])
-
-    @property
-    def record(self) -> dict[str, float]:
-        """Scores of these rows."""
-        signed, votes = np.exp(-self.error) - 1, self.votes
-        inside = {name: np.abs(self.error) < self.widths[of] for name, of in LEVELS.items()}
-        means = {"mean_abs": np.abs(signed), **inside, "half_width80": self.widths[0.8]}
-        return {
-            "median_abs": metrics.weighted_median(np.abs(signed), votes),
-            "bias": metrics.weighted_median(signed, votes),
-            **{name: float(np.average(of, weights=votes)) for name, of in means.items()},
-        }
-
-
-def _some(rows: Rows, at: Index) -> Rows:
-    return Rows(rows.measured[at], rows.response.take(at), rows.scale[at])  # type: ignore[attr-defined]
-
-
-def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior, Index]:
-    """What is known of a unit after some of its steps, chosen at random, and the other rows. Each
-    unit has its own order in a draw, whose first steps are known."""
-    rows, prior = unseen.table[unit], unseen.prior_of(unit)
-    if not steps:
-        return unconditioned(prior), np.arange(rows.measured.size)
-    random = np.random.default_rng([draw, zlib.crc32(str(unit).encode())])
-    order = random.permutation(rows.measured.size)
-    return solve(prior, _some(rows, order[:steps])), order[steps:]
-
-
-def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | None:
-    """The mean scores of a unit's other rows after some of its steps; None where none are left."""
-    rows = unseen.table[unit]
-    if rows.measured.size <= steps:
-        return None
-    every, votes = [], unseen.votes(unit)
-    for draw in range(DRAWS if steps else 1):
-        posterior, others = after(unseen, unit, steps, draw)
-        every.append(Scored.of(_some(rows, others), votes[others], posterior).record)
-    out: dict[str, float] = metrics.mean_of(every)
-    return out
-
-
-def summary(scores: Iterable[dict[str, float] | None]) -> dict[str, Any]:
-    """Scores of units, averaged; their bias as the mean of its size."""
-    known = [score for score in scores if score is not None]
-    mean = metrics.mean_of(known) or {}
-    bias = [abs(score["bias"]) for score in known]
-    return {
-        "units": len(known),
-        **{name: mean.get(name) for name in ("median_abs", "mean_abs")},
-        "mean_abs_bias": float(np.mean(bias)) if known else None,
-        **{name: mean.get(name) for name in (*LEVELS, "half_width80")},
-    }
+"""Ways to choose the known steps for which layouts are ranked again."""
 
 
 def fitting_groups(unseen: Unseen, chosen: Sequence[Unit]) -> list[tuple[Unit, Index]]:
@@ -307,11 +107,13 @@ def score(
     unseen = Unseen.of(p)
     chosen = unseen.known(population)
     progress("asking the simulator about every constant")
-    few_shot = {}
+    few_shot, halves = {}, {}
     for known in steps:
         each = [score_unit(unseen, unit, known) for unit in chosen]
         regret = regret_fitting(unseen, chosen, known)
         few_shot[str(known)] = {**summary(each), "regret_fitting": regret}
+        if known:
+            halves[str(known)] = _halves(unseen, chosen, known)
         progress(f"scored after {known} steps")
     reasons = Counter(answer for answer in answers if isinstance(answer, str))
     record = {str(unit): _unit_record(unseen, unit) for unit in chosen}
@@ -321,6 +123,7 @@ def score(
         "units": dict(sorted(record.items(), key=lambda item: -item[1]["step"]["median_abs"])),
         "classes": by_class(unseen, chosen),
         "few_shot": few_shot,
+        "suggested_steps": halves,
         "choices": choice_scores(choice_groups(unseen, chosen)),
         "memory": memory_scores(p),
         "memory_sources": memory_by_source(p),
@@ -337,3 +140,9 @@ def _unit_record(unseen: Unseen, unit: Unit) -> dict[str, Any]:
         "rows": int(unseen.rows[unit].size),
         "step": score_unit(unseen, unit, 0),
     }
+
+
+def _halves(unseen: Unseen, chosen: Sequence[Unit], steps: int) -> dict[str, dict[str, Any]]:
+    """Scores of halves of units by how the known steps of the other half were chosen."""
+    each = [found for unit in chosen if (found := score_halves(unseen, unit, steps))]
+    return {name: summary(found[name] for found in each) for name in HOW}

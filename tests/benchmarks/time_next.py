@@ -43,9 +43,10 @@ from plan3d.simulator.uncertainty.constants import scaled
 from plan3d.simulator.uncertainty.forecast import Forecast, known_of
 from plan3d.simulator.uncertainty.predictive import SIZES
 from plan3d.simulator.validation.choice_scores import GOOD, MANY
-from plan3d.simulator.validation.leave_origin_out import Unseen, choice_groups, fitting_groups
+from plan3d.simulator.validation.leave_origin_out import choice_groups, fitting_groups
 from plan3d.simulator.validation.memory_scores import held_out
 from plan3d.simulator.validation.predict_runs import predict
+from plan3d.simulator.validation.unseen import Unseen
 from plan3d.simulator.workload.model import Model
 from plan3d.tuning.advice import Tried, advise
 

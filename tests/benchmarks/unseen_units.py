@@ -17,10 +17,10 @@ import numpy as np
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.uncertainty.prior import solve
-from plan3d.simulator.validation.leave_origin_out import NAMES, Unseen
 from plan3d.simulator.validation.metrics import weighted_median
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.units import Unit
+from plan3d.simulator.validation.unseen import NAMES, Unseen
 
 FACTORS = np.geomspace(0.1, 20.0, 107)
 """What the seconds of one constant are multiplied by."""

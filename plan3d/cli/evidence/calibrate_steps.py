@@ -9,7 +9,6 @@ The seconds of a run that ran out of memory are `oom`. The log of a framework gi
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,20 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.csv_files import parse_csv
-from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, did_you_mean
 from plan3d.simulator.base.files import read_text
-from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, is_whole, parse_bytes
+from plan3d.simulator.base.units import is_whole, parse_bytes
 
 from ..arguments.help_pages import help_page
 from ..options.options import OPTIONS
-from ..options.parser import Option, seconds, text, words
+from ..options.parser import Option, seconds, text, whole, words
 from ..options.task_options import TASK_OPTIONS, VERBOSE
 from ..screen.output import Screen, check_writable, print_json, write_whole
+from . import learned_steps
 
 if TYPE_CHECKING:
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep
+
+    from ...tuning.steps_to_time import StepsToTime
 
 NEEDED = ("plan", "seconds")
 SIZES = ("gpus", "global_batch", "sequence")
@@ -75,6 +76,12 @@ OWN = (
         value="FILE",
         completes="file",
         help="calibration to write, a .toml; without it only the errors are printed",
+    ),
+    Option(
+        flag="--next",
+        value="N",
+        read=whole,
+        help="also name N plans of the search whose steps would tell most of the others",
     ),
     VERBOSE,
     Option(flag="--json", help="one JSON object, SI units"),
@@ -131,22 +138,40 @@ def run(args: argparse.Namespace) -> int:
         check_writable(args.out, "--out")
     from plan3d.simulator.uncertainty.timed_steps import learn
 
-    learned = learn([*_steps(args)])
-    if args.out is not None:
+    runs = [*_steps(args)]
+    learned = learn(runs) if runs or args.next is None else None
+    further = None if args.next is None else _next(args, learned)
+    if args.out is not None and learned:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        print_versioned(record(learned))
+        told = learned_steps.record(learned) if learned else {}
+        print_versioned(told | ({"next": learned_steps.next_record(further)} if further else {}))
         return 0
     screen = Screen(args.verbose)
-    if learned.steps:
-        screen.table(_step_table(learned))
-        screen.table(_constant_table(learned))
-    if learned.peaks:
-        screen.table(_peak_table(learned))
-    screen.section("Notes", _notes(learned))
-    if args.out is not None:
+    if learned:
+        learned_steps.show(screen, learned)
+    if further:
+        learned_steps.show_next(screen, further)
+    if args.out is not None and learned:
         print(f"written to {args.out}; use it as --calibration {args.out}")
     return 0
+
+
+def _next(args: argparse.Namespace, learned: Learned | None) -> StepsToTime:
+    """What to time next, of the task of the options."""
+    from plan3d.simulator.uncertainty.calibration import calibrated
+
+    from ...tuning.steps_to_time import steps_to_time
+
+    if args.next < 1:
+        raise InputError(f"--next {args.next} must be at least 1")
+    if args.out is not None and learned is None:
+        raise InputError("--out needs timed steps: --next alone only says what to time")
+    task = _task(args)
+    found = steps_to_time(calibrated(task, learned.calibration) if learned else task, args.next)
+    if found is None:
+        raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
+    return found
 
 
 def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
@@ -255,128 +280,3 @@ def print_versioned(record: dict[str, Any]) -> None:
     from ... import __version__
 
     print_json({"plan3d": __version__, **record})
-
-
-def record(learned: Learned) -> dict[str, Any]:
-    """What was learned, as JSON holds it."""
-    found = learned.calibration
-    return {
-        "software": found.software,
-        "accelerator": found.accelerator,
-        "steps": [
-            {
-                "where": step.where,
-                "plan": step.plan.to_dict(),
-                "measured_seconds": step.seconds,
-                "before_seconds": float(learned.before[i]),
-                "after_seconds": float(learned.after[i]),
-                "left_out_seconds": float(learned.left_out[i]),
-                "weight": float(found.posterior.weights[i]),
-            }
-            for i, step in enumerate(learned.steps)
-        ],
-        "constants": {
-            name: {
-                "factor": float(factor),
-                "spread_before": float(learned.spread[k]),
-                "spread_after": float(found.posterior.covariance[k, k] ** 0.5),
-            }
-            for k, (name, factor) in enumerate(_factors(learned).items())
-        },
-        "peaks": _peak_records(learned),
-        "contradicting": [learned.steps[i].where for i in learned.contradicting],
-    }
-
-
-def _peak_records(learned: Learned) -> list[dict[str, Any]]:
-    """Peaks with what is predicted of them before and after, in bytes."""
-    from plan3d.simulator.step.evaluate import evaluate
-    from plan3d.simulator.uncertainty.calibration import calibrated
-
-    records = []
-    for run in learned.peaks:
-        costs = evaluate(run.task, run.plan)
-        after = evaluate(calibrated(run.task, learned.calibration), run.plan)
-        records.append(
-            {
-                "where": run.where,
-                "plan": run.plan.to_dict(),
-                "measured_bytes": run.peak,
-                "before_bytes": costs.memory_bytes,
-                "after_bytes": after.memory_bytes,
-                "capacity_bytes": costs.capacity,
-            }
-        )
-    return records
-
-
-def _factors(learned: Learned) -> dict[str, float]:
-    """Seconds of each constant over those of the profiles."""
-    found = learned.calibration
-    mean = found.posterior.mean.tolist()
-    return {name: math.exp(d) for name, d in zip(found.prior.names, mean, strict=True)}
-
-
-def _step_table(learned: Learned) -> Table:
-    def off(predicted: float, measured: float) -> str:
-        return f"{100 * (predicted / measured - 1):+.1f}"
-
-    rows = []
-    for i, step in enumerate(learned.steps):
-        predictions = (learned.before[i], learned.after[i], learned.left_out[i])
-        measured = float(learned.measured[i])
-        errors = (off(float(p), measured) for p in predictions)
-        weight = learned.calibration.posterior.weights[i]
-        rows.append((step.where, f"{measured:.4g}", *errors, f"{weight:.2f}", str(step.plan)))
-    headers = ("step", "measured s", "before %", "after %", "left out %", "weight", "plan")
-    words = frozenset({0, 6})
-    return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
-
-
-def _constant_table(learned: Learned) -> Table:
-    from plan3d.simulator.uncertainty.constants import CONSTANTS
-
-    found, rows = learned.calibration, []
-    for k, (name, factor) in enumerate(_factors(learned).items()):
-        after = found.posterior.covariance[k, k] ** 0.5
-        spreads = (f"{100 * value:.0f}" for value in (learned.spread[k], after))
-        rows.append((name, f"{factor:.3f}", *spreads, CONSTANTS[name].acts_on))
-    headers = ("constant", "seconds x", "known to %", "now to %", "acts on")
-    words = frozenset({0, 4})
-    return Table(title="what moved", headers=headers, rows=tuple(rows), words=words)
-
-
-def _peak_table(learned: Learned) -> Table:
-    from plan3d.simulator.plan.plan import Plan
-
-    rows = []
-    for record in _peak_records(learned):
-        sizes = (record[f"{name}_bytes"] for name in ("measured", "before", "after", "capacity"))
-        cells = (">" if size is None else f"{size / GIB:.1f}" for size in sizes)
-        rows.append((record["where"], *cells, str(Plan(**record["plan"]))))
-    headers = ("run", "peak GiB", "before", "after", "capacity", "plan")
-    words = frozenset({0, 5})
-    title = "peak of the fullest GPU; > it ran out of memory"
-    return Table(title=title, headers=headers, rows=tuple(rows), words=words)
-
-
-def _notes(learned: Learned) -> list[str]:
-    from plan3d.simulator.uncertainty.constants import CONSTANTS
-
-    found = learned.calibration
-    notes = []
-    if learned.steps:
-        notes += [
-            "before: from the profiles alone; after: with all steps; left out: from the others",
-            f"leaves most uncertain: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in "
-            "which it weighs more helps most",
-        ]
-    if found.peaks and learned.peaks:
-        notes.append(
-            f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
-            f"{100 * found.peaks.spread.stack:.1f} %"
-        )
-    for i in learned.contradicting:
-        weight = learned.calibration.posterior.weights[i]
-        notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")
-    return notes

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         runs, args.population or "all", steps, (lambda what: warn(what, False)) if talks else _quiet
     )
     if args.prior_out is not None:
-        from plan3d.simulator.validation.leave_origin_out import learned_priors
+        from plan3d.simulator.validation.unseen import learned_priors
 
         text = json.dumps(learned_priors(runs), allow_nan=False, indent=1) + "\n"
         write_whole(args.prior_out, "--prior-out", text)
@@ -61,6 +61,8 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
         return 0
     screen = Screen(args.verbose)
     screen.table(_few_shot(record["few_shot"]))
+    if record["suggested_steps"]:
+        screen.table(_suggested(record["suggested_steps"]))
     if record["choices"]:
         screen.table(_choices(record["choices"]))
         screen.table(_probabilities(record["choices"]["probabilities"]))
@@ -110,6 +112,17 @@ def _few_shot(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     ]
     headers = ("known steps", "units", *ERRORS, "regret %")
     return Table(title="a stack nobody has timed", headers=headers, rows=tuple(rows))
+
+
+def _suggested(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
+    rows = [
+        (f"after {n} {how.replace('_', ' ')}", str(r["units"]), *_row(r, "mean_abs_bias"))
+        for n, by in scores.items()
+        for how, r in by.items()
+    ]
+    headers = ("known steps", "units", *ERRORS)
+    title = "half of a unit's rows, after steps of the other half"
+    return Table(title=title, headers=headers, rows=tuple(rows))
 
 
 def _choices(r: Mapping[str, Any]) -> Table:

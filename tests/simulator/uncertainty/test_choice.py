@@ -75,3 +75,25 @@ def test_what_is_known_orders_the_choice(means, spread, timed):
     assert left[-1] == pytest.approx(0, abs=1e-12)
     known = choice.knowing([timed], mean[[timed]])
     assert np.diag(known.covariance)[timed] < REPEAT**2
+
+
+def test_what_is_timed_to_know_the_others_by_hand():
+    """Squares over the diagonal: .0025 + .0016 over .05, .0016 + .0016 over .04, .0016 over .04.
+    Once plan 0 is timed, plan 1 is known but for .04 - .04^2 / .05, less than plan 2."""
+    covariance = np.array([[0.05, 0.04, 0.0], [0.04, 0.04, 0.0], [0.0, 0.0, 0.04]])
+    choice = Choice(np.zeros(3), covariance, 4.0)
+    assert choice.telling(3, range(3)) == [0, 2, 1]
+    assert choice.telling(1, [1, 2]) == [1]
+
+
+@given(size=st.integers(2, 6), count=st.integers(0, 7), seed=st.integers(0, 100))
+def test_each_plan_that_tells_is_asked_for_once(size, count, seed):
+    root = np.random.default_rng(seed).normal(size=(size, size))
+    choice = Choice(np.zeros(size), root @ root.T, 4.0)
+    found = choice.telling(count, range(1, size))
+    assert len(found) == len(set(found)) == min(count, size - 1)
+    assert 0 not in found
+    left = choice.knowing(found[:1], np.zeros(len(found[:1]))).covariance if found else None
+    for row in found[:1]:
+        others = [choice.knowing([one], np.zeros(1)).covariance for one in range(1, size)]
+        assert np.trace(left) <= min(map(np.trace, others)) * (1 + 1e-9), row

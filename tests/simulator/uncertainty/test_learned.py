@@ -102,12 +102,12 @@ def test_a_choice_among_plans_of_one_stack():
     plans = ["tp=8 pp=2 micro_batch=1", "tp=8 pp=2 micro_batch=1", "tp=2 pp=8 micro_batch=8"]
     table = concat([resolve(Plan.parse(text), 64).table() for text in plans])
     costs = simulate(task(), table)
-    share = Forecast.of(costs.task, table).fastest()
+    share = Forecast.of(costs.task, table).choice.fastest
     assert share.sum() == pytest.approx(1)
     assert share[0] == pytest.approx(share[1], abs=0.06)
     assert costs.step[2] > 1.3 * costs.step[0]
     assert share[2] < 0.1
-    assert Forecast.of(costs.task, table).fastest().tolist() == share.tolist()
+    assert Forecast.of(costs.task, table).choice.fastest.tolist() == share.tolist()
 
 
 def own(tmp_path, spreads):

@@ -16,13 +16,10 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_classes import machine_class
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics, units
-from plan3d.simulator.validation.leave_origin_out import (
-    Scored,
-    Unseen,
-    score,
-    summary,
-)
+from plan3d.simulator.validation.few_shot import Scored, summary
+from plan3d.simulator.validation.leave_origin_out import score
 from plan3d.simulator.validation.predict_runs import predict
+from plan3d.simulator.validation.unseen import Unseen
 
 FEW = ("flagperf_paddle", "internevo24", "vtrain24_multi", "hf_ultrascale")
 
@@ -126,6 +123,11 @@ def test_a_record_of_few_sources(runs):
     after = record["few_shot"]["3"]
     assert after["half_width80"] < record["few_shot"]["0"]["half_width80"]
     assert 0.5 < after["coverage80"] <= 1
+    assert set(record["suggested_steps"]) == {"3"}
+    halves = record["suggested_steps"]["3"]
+    assert set(halves) == {"at_random", "suggested"}
+    assert halves["at_random"]["units"] == halves["suggested"]["units"] > 0
+    assert halves["suggested"]["half_width80"] < halves["at_random"]["half_width80"]
     assert sum(c["rows"] for c in record["classes"].values()) == sum(
         unit["rows"] for unit in record["units"].values()
     )

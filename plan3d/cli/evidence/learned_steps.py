@@ -1,0 +1,178 @@
+"""What timed steps taught, as JSON and as tables; and which steps would tell most."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB
+
+from ..screen.output import Screen
+
+if TYPE_CHECKING:
+    from plan3d.simulator.uncertainty.timed_steps import Learned
+
+    from ...tuning.steps_to_time import StepsToTime
+
+
+def show(screen: Screen, learned: Learned) -> None:
+    """Print what was learned."""
+    if learned.steps:
+        screen.table(_step_table(learned))
+        screen.table(_constant_table(learned))
+    if learned.peaks:
+        screen.table(_peak_table(learned))
+    screen.section("Notes", _notes(learned))
+
+
+def record(learned: Learned) -> dict[str, Any]:
+    """What was learned, as JSON holds it."""
+    found = learned.calibration
+    return {
+        "software": found.software,
+        "accelerator": found.accelerator,
+        "steps": [
+            {
+                "where": step.where,
+                "plan": step.plan.to_dict(),
+                "measured_seconds": step.seconds,
+                "before_seconds": float(learned.before[i]),
+                "after_seconds": float(learned.after[i]),
+                "left_out_seconds": float(learned.left_out[i]),
+                "weight": float(found.posterior.weights[i]),
+            }
+            for i, step in enumerate(learned.steps)
+        ],
+        "constants": {
+            name: {
+                "factor": float(factor),
+                "spread_before": float(learned.spread[k]),
+                "spread_after": float(found.posterior.covariance[k, k] ** 0.5),
+            }
+            for k, (name, factor) in enumerate(_factors(learned).items())
+        },
+        "peaks": _peak_records(learned),
+        "contradicting": [learned.steps[i].where for i in learned.contradicting],
+    }
+
+
+def _peak_records(learned: Learned) -> list[dict[str, Any]]:
+    """Peaks with what is predicted of them before and after, in bytes."""
+    from plan3d.simulator.step.evaluate import evaluate
+    from plan3d.simulator.uncertainty.calibration import calibrated
+
+    records = []
+    for run in learned.peaks:
+        costs = evaluate(run.task, run.plan)
+        after = evaluate(calibrated(run.task, learned.calibration), run.plan)
+        records.append(
+            {
+                "where": run.where,
+                "plan": run.plan.to_dict(),
+                "measured_bytes": run.peak,
+                "before_bytes": costs.memory_bytes,
+                "after_bytes": after.memory_bytes,
+                "capacity_bytes": costs.capacity,
+            }
+        )
+    return records
+
+
+def _factors(learned: Learned) -> dict[str, float]:
+    """Seconds of each constant over those of the profiles."""
+    found = learned.calibration
+    mean = found.posterior.mean.tolist()
+    return {name: math.exp(d) for name, d in zip(found.prior.names, mean, strict=True)}
+
+
+def _step_table(learned: Learned) -> Table:
+    def off(predicted: float, measured: float) -> str:
+        return f"{100 * (predicted / measured - 1):+.1f}"
+
+    rows = []
+    for i, step in enumerate(learned.steps):
+        predictions = (learned.before[i], learned.after[i], learned.left_out[i])
+        measured = float(learned.measured[i])
+        errors = (off(float(p), measured) for p in predictions)
+        weight = learned.calibration.posterior.weights[i]
+        rows.append((step.where, f"{measured:.4g}", *errors, f"{weight:.2f}", str(step.plan)))
+    headers = ("step", "measured s", "before %", "after %", "left out %", "weight", "plan")
+    words = frozenset({0, 6})
+    return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
+
+
+def _constant_table(learned: Learned) -> Table:
+    from plan3d.simulator.uncertainty.constants import CONSTANTS
+
+    found, rows = learned.calibration, []
+    for k, (name, factor) in enumerate(_factors(learned).items()):
+        after = found.posterior.covariance[k, k] ** 0.5
+        spreads = (f"{100 * value:.0f}" for value in (learned.spread[k], after))
+        rows.append((name, f"{factor:.3f}", *spreads, CONSTANTS[name].acts_on))
+    headers = ("constant", "seconds x", "known to %", "now to %", "acts on")
+    words = frozenset({0, 4})
+    return Table(title="what moved", headers=headers, rows=tuple(rows), words=words)
+
+
+def _peak_table(learned: Learned) -> Table:
+    from plan3d.simulator.plan.plan import Plan
+
+    rows = []
+    for record in _peak_records(learned):
+        sizes = (record[f"{name}_bytes"] for name in ("measured", "before", "after", "capacity"))
+        cells = (">" if size is None else f"{size / GIB:.1f}" for size in sizes)
+        rows.append((record["where"], *cells, str(Plan(**record["plan"]))))
+    headers = ("run", "peak GiB", "before", "after", "capacity", "plan")
+    words = frozenset({0, 5})
+    title = "peak of the fullest GPU; > it ran out of memory"
+    return Table(title=title, headers=headers, rows=tuple(rows), words=words)
+
+
+def _notes(learned: Learned) -> list[str]:
+    from plan3d.simulator.uncertainty.constants import CONSTANTS
+
+    found = learned.calibration
+    notes = []
+    if learned.steps:
+        notes += [
+            "before: from the profiles alone; after: with all steps; left out: from the others",
+            f"leaves most uncertain: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in "
+            "which it weighs more helps most",
+        ]
+    if found.peaks and learned.peaks:
+        notes.append(
+            f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
+            f"{100 * found.peaks.spread.stack:.1f} %"
+        )
+    for i in learned.contradicting:
+        weight = learned.calibration.posterior.weights[i]
+        notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")
+    return notes
+
+
+def next_record(found: StepsToTime) -> dict[str, Any]:
+    """Steps to time, as JSON holds them."""
+    return {
+        "plans": [
+            {"plan": found.plans.take([row]).to_dict(), "step_seconds": float(seconds)}
+            for row, seconds in enumerate(found.seconds)
+        ],
+        "listed": found.listed,
+        "half_width80": found.half_width,
+    }
+
+
+def show_next(screen: Screen, found: StepsToTime) -> None:
+    """Print steps to time."""
+    rows = tuple(
+        (str(number), f"{seconds:.4g}", str(found.plans.take([number - 1])))
+        for number, seconds in enumerate(found.seconds, 1)
+    )
+    headers = ("time", "expected s", "plan")
+    title = "steps that tell most of the others"
+    screen.table(Table(title=title, headers=headers, rows=rows, words=frozenset({2})))
+    known = 100 * math.expm1(found.half_width)
+    screen.lines(
+        [f"80 % of runs of the {found.listed} families that a search lists: within {known:.0f} %"]
+    )
