@@ -6,16 +6,15 @@ of the short list are a choice (uncertainty.choice) in which the timed ones are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan, concat
-from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
@@ -25,8 +24,6 @@ from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn
 
 SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""
-BELOW = 0.999
-"""Of the predicted memory of a plan that ran out: what others may need at most."""
 
 
 Outcome = tuple[Plan, float | None, str, float | None]
@@ -90,8 +87,7 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     if tried.timed or tried.ran_out:
         learned = learn([TimedStep(task, *one) for one in (*tried.timed, *tried.ran_out)])
         known = calibrated(task, learned.calibration)
-    asked = _with_room(task, tried, options)
-    found = find_plans(known, top=SHORT_LIST, **asked).unless_interrupted()
+    found = find_plans(known, top=SHORT_LIST, **options).unless_interrupted()
     ran, ran_out = ([plan for plan, *_ in some] for some in (tried.timed, tried.ran_out))
     seen = {_key(plan) for plan in (*ran, *ran_out, *tried.failed)}
     listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]
@@ -112,15 +108,6 @@ def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
     prior, mode = learned.calibration.prior, learned.calibration.posterior.mean
     back = forecast.log_seconds + forecast.slopes @ (prior.mean - mode)
     return replace(forecast, log_seconds=back, prior=prior, posterior=unconditioned(prior))
-
-
-def _with_room(task: Task, tried: Tried, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a search that leaves out what needs as much memory as a plan that ran out."""
-    headroom = options.get("headroom", DEFAULT_HEADROOM)
-    for plan, *_ in tried.ran_out:
-        costs = evaluate(task, plan)
-        headroom = max(headroom, 1 - BELOW * costs.memory_bytes / costs.capacity)
-    return {**options, "headroom": min(headroom, BELOW)}
 
 
 def _key(plan: Plan) -> str:

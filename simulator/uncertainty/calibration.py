@@ -69,6 +69,8 @@ class Calibration:
         if self.peaks:
             spread = {"stack": self.peaks.spread.stack, "plan": self.peaks.spread.plan}
             numbers = {"off": self.peaks.off, **spread}
+            if math.isfinite(self.peaks.ran_out):
+                numbers["ran_out"] = self.peaks.ran_out
             rounded = {key: round(float(value), 6) for key, value in numbers.items()}
             sections[PEAKS] = {"runs": self.peaks.runs, **rounded}
         return toml_text.emit(sections)
@@ -142,12 +144,12 @@ def _peaks(name: str, tree: Any) -> KnownPeaks:
     """What peaks said, from a calibration's file."""
     try:
         off, stack, plan = _numbers([tree[key] for key in ("off", "stack", "plan")]).tolist()
-        runs = int(tree["runs"])
+        runs, ran_out = int(tree["runs"]), float(tree.get("ran_out", math.inf))
     except (KeyError, TypeError, ValueError) as error:
         raise problem(name, f"[{PEAKS}] is not whole ({error})") from None
-    if not (abs(off) < FARTHEST_PEAK and stack > 0 and plan > 0 and runs > 0):
+    if not (abs(off) < FARTHEST_PEAK and stack > 0 and plan > 0 and runs > 0 and ran_out > 0):
         raise problem(name, f"[{PEAKS}]: not what peaks of memory say")
-    return KnownPeaks(off, Spread(stack, plan), runs)
+    return KnownPeaks(off, Spread(stack, plan), runs, ran_out)
 
 
 def _numbers(node: Any) -> Value:

@@ -11,6 +11,7 @@ context included: a run that needs its slack back to go on stalls, and does not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,8 @@ NUMBERS = (
     *("context_bytes", "communicator_bytes", "allocator_slack", "logit_bytes"),
 )
 """Numbers of a stack that peaks of memory teach."""
+LESS = 0.999
+"""Of what was predicted of a run that ran out: what plans that fit need at most."""
 NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
@@ -60,6 +63,9 @@ class KnownPeaks:
     """How far off peaks are then."""
     runs: int
     """How many said it."""
+    ran_out: float = math.inf
+    """Share of a GPU, `off` included, that was predicted of the leanest run that ran out, of those
+    that need more than every run that ran."""
 
 
 def student(z: Value) -> Value:
@@ -108,8 +114,21 @@ def spread_of(task: Task) -> Spread:
     return known.spread if known else prior_spread(task.software, task.adapters is not None)
 
 
+def most_share(task: Task) -> float:
+    """Share of a GPU above which no plan fits, for a run that needed as much ran out."""
+    known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
+    return LESS * known.ran_out if known else math.inf
+
+
+def as_one_that_ran_out(costs: Costs) -> Any:
+    """Whether plans need as much as a run that ran out [row]."""
+    out = costs.memory_bytes > most_share(costs.task) * costs.capacity
+    return bool(out) if costs.single else out
+
+
 def probability_fits(costs: Costs) -> Any:
-    """Probability that each plan fits [row], of the GPU or, where it is fuller, the host.
+    """Probability that each plan fits [row], of the GPU or, where it is fuller, the host; 0 of
+    what needs as much as a run that ran out.
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
@@ -119,20 +138,23 @@ def probability_fits(costs: Costs) -> Any:
     """
     share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
     spread, scale = spread_of(costs.task), scale_of(costs.task, costs.plans.table())
-    out = probability(-np.log(share), spread, scale)
+    out = probability(-np.log(share), spread, scale) * (
+        1 - np.atleast_1d(as_one_that_ran_out(costs))
+    )
     return float(out[0]) if costs.single else out
 
 
 def sure_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
     (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
-    return share_for(SURE, spread_of(costs.task), scale)
+    return min(share_for(SURE, spread_of(costs.task), scale), most_share(costs.task))
 
 
 def sure_bytes(task: Task, precisions: Sequence[int]) -> float:
     """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
     scale = float(scale_in(task, precisions).max())
-    return task.cluster.accelerator.memory * share_for(SURE, spread_of(task), scale)
+    share = min(share_for(SURE, spread_of(task), scale), most_share(task))
+    return task.cluster.accelerator.memory * share
 
 
 def verdict(costs: Costs) -> Any:

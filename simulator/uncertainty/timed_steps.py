@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -196,7 +196,18 @@ def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks:
     low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
     first = runs[0].task
     prior = prior_spread(first.software, first.adapters is not None)
-    return conditioned(Peaks(low, high, scale), prior)
+    known = conditioned(Peaks(low, high, scale), prior)
+    return replace(known, ran_out=_leanest_that_ran_out(runs) * math.exp(known.off))
+
+
+def _leanest_that_ran_out(runs: Sequence[TimedStep]) -> float:
+    """Least share of a GPU predicted of those that ran out and need more than each that ran."""
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for run in runs:
+        costs = evaluate(run.task, run.plan).one()
+        shares[run.ran_out].append(costs.memory_bytes / costs.capacity)
+    most = max(shares[False], default=0.0)
+    return min((share for share in shares[True] if share > most), default=math.inf)
 
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:

@@ -145,6 +145,11 @@ def _notes(learned: Learned) -> list[str]:
             f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
             f"{100 * found.peaks.spread.stack:.1f} %"
         )
+    if found.peaks and math.isfinite(found.peaks.ran_out):
+        share = 100 * found.peaks.ran_out
+        notes.append(f"no plan fits that needs {share:.0f} % of a GPU: a run that did ran out")
+    elif any(run.ran_out for run in learned.peaks):
+        notes.append("runs ran that need more memory than those that ran out: were these alike?")
     for i in learned.contradicting:
         weight = learned.calibration.posterior.weights[i]
         notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")

@@ -17,7 +17,13 @@ from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import probability_fits, spelled, sure_share, word
+from plan3d.simulator.uncertainty.memory import (
+    as_one_that_ran_out,
+    probability_fits,
+    spelled,
+    sure_share,
+    word,
+)
 
 from ..arguments.usual_sizes import assumed
 from . import views
@@ -116,6 +122,9 @@ def fits(costs: Costs, limit: float | None = None) -> str:
     if not one.fits or (limit is not None and one.memory_bytes > limit):
         return re.sub("^[A-Z ]+", lambda shouted: shouted[0].lower(), views.verdict(one))
     likely = float(probability_fits(one))
+    if as_one_that_ran_out(one):
+        held = f"{one.memory_bytes / GIB:.1f} of {format_bytes(one.capacity)}"
+        return f"does not fit: {held}, as much as a run that ran out of memory"
     held = (
         f"(probability {spelled(likely)}): {one.memory_bytes / GIB:.1f} of "
         f"{format_bytes(one.capacity)}, {one.margin / GIB:.1f} GiB left on rank {one.worst_rank}"

@@ -28,7 +28,7 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.memory import probability_fits, spelled, word
+from plan3d.simulator.uncertainty.memory import as_one_that_ran_out, probability_fits, spelled, word
 
 DAY, HOUR = 86400.0, 3600.0
 JOULES_PER_MWH = 3.6e9
@@ -245,6 +245,8 @@ def plan_records(
 
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
+    if as_one_that_ran_out(costs):
+        return "DOES NOT FIT: it needs as much as a run that ran out of memory"
     if costs.fits:
         probability = float(probability_fits(costs))
         edge = "" if word(probability) == "fits" else " AT THE EDGE"

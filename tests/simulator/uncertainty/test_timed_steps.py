@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
+from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -234,6 +235,28 @@ def test_a_run_that_ran_out_is_a_lower_bound():
     assert not learned.steps
     task = calibrated(TASK, learned.calibration)
     assert probability_fits(evaluate(task, plan(NEW))) < probability_fits(evaluate(TASK, plan(NEW)))
+
+
+def test_what_needs_as_much_as_a_run_that_ran_out_does_not_fit(tmp_path):
+    """A plan that was said to fit ran out: neither it nor one that needs more fits, whatever is
+    thought of the others, and the file says so too."""
+    lean, more = plan("tp=4 pp=2 micro_batch=1"), plan("tp=4 micro_batch=2")
+    assert probability_fits(evaluate(TASK, lean)) > 0.99
+    found = learn([TimedStep(TASK, lean, None, "run 1")]).calibration
+    path = tmp_path / "mine.toml"
+    path.write_text(found.text)
+    for calibration in (found, read_calibration(path)):
+        task = calibrated(TASK, calibration)
+        assert [probability_fits(evaluate(task, one)) for one in (lean, more)] == [0.0, 0.0]
+        assert probability_fits(evaluate(task, plan("tp=8 pp=4"))) > 0.9
+        limit = memory.sure_bytes(task, (0,))
+        assert limit < evaluate(task, lean).memory_bytes
+        for headroom in (None, 0.0):
+            listed = find_plans(task, headroom=headroom, top=3)
+            assert max(listed.costs.memory_bytes) < evaluate(task, lean).memory_bytes
+    ran = TimedStep(TASK, more, seconds(TASK, "tp=4 micro_batch=2"), "run 2")
+    contradicted = learn([TimedStep(TASK, lean, None, "run 1"), ran]).calibration
+    assert probability_fits(evaluate(calibrated(TASK, contradicted), more)) > 0
 
 
 def test_runs_that_ran_are_an_upper_bound():
