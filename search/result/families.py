@@ -3,7 +3,7 @@
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
 alike to NEAR are therefore one answer, and the simplest of them is given: least context
 parallelism, tensor parallelism inside a fast domain, fewest virtual stages, gradients reduced
-beside the backward pass, least memory.
+beside the backward pass and not sharded, least memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SIMPLER: tuple[Callable[[Costs], Value], ...] = (
     lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast.gpus),
     lambda costs: np.asarray(costs.plans.virtual_stages),
     lambda costs: 1 - np.asarray(costs.plans.overlap_grad_reduce),
+    lambda costs: np.asarray(costs.plans.zero > 1),
     lambda costs: costs.memory_total,
 )
 """What makes a plan simpler than another where it is less, the most important first."""
