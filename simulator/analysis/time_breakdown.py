@@ -29,7 +29,7 @@ LABELS = {
     "bubble": "pipeline bubble",
     "imbalance": "uneven stages",
     "data_comm": "data-parallel communication",
-    "optimizer": "optimizer",
+    "optimizer": "optimizer and host, once a step",
 }
 """What a step consists of; the keys of losses(), in their order."""
 KERNELS = ("causal", "matmul", "attention", "memory_bound")
