@@ -94,8 +94,8 @@ class Software:
     out, and every rank that has some sends them in one message; 0 where weights are gathered."""
     all_reduces_shards: bool
     """Gradients are all-reduced under ZeRO 1 too, not scattered."""
-    context_parallel: bool
-    """The stack can split a sequence over ranks (cp > 1)."""
+    splits: tuple[str, ...]
+    """Degrees that the stack can have above 1, of SPLITS."""
     expert_exchange: bool
     """The stack can send a token once to a node on its way to several experts (DeepEP), and hide
     the all-to-alls of experts behind another micro-batch."""
@@ -221,6 +221,8 @@ UNCERTAIN = (
 """Constants of simulator/uncertainty/constants.py."""
 OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
+SPLITS = ("tp", "pp", "cp", "ep")
+"""Ways to split a model that not every stack has."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
 OFFLOADABLE = (

@@ -76,6 +76,27 @@ def _same_weights(p: Any) -> Any:
     return p.dp * p.cp * model_copies(p.schedule)
 
 
+SPLIT_WORDS = {
+    "tp": ("software-splits-tensors", "tensor"),
+    "pp": ("software-splits-layers", "pipeline"),
+    "cp": ("software-splits-sequences", "context"),
+    "ep": ("software-splits-experts", "expert"),
+}
+"""By degree the rule of stacks that have it, and what it is called."""
+
+
+def _split(name: str, rule: str, word: str) -> Rule:
+    """Only stacks that can split a model so do."""
+    return Rule(
+        rule,
+        (name,),
+        lambda p, t: (getattr(p, name) == 1) | (name in t.software.splits),
+        lambda p, t: (
+            f"{t.software.name} has no {word} parallelism: {name}={getattr(p, name)} must be 1"
+        ),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     *GRID_RULES,
     Rule(
@@ -129,12 +150,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: (p.cp == 1) | (not t.documents),
         lambda p, t: f"cp={p.cp} is not modelled with documents packed into sequences; nearest: 1",
     ),
-    Rule(
-        "software-splits-sequences",
-        ("cp",),
-        lambda p, t: (p.cp == 1) | t.software.context_parallel,
-        lambda p, t: f"{t.software.name} has no context parallelism: cp={p.cp} must be 1",
-    ),
+    *(_split(name, *words) for name, words in SPLIT_WORDS.items()),
     Rule(
         "world-size",
         ("tp", "cp", "pp", "dp"),

@@ -19,6 +19,7 @@ from round_numbers import (
     task,
 )
 
+from plan3d.simulator.hardware.software import SPLITS
 from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import kept_activations, pending_activations
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
@@ -70,7 +71,7 @@ def test_a_softmax_of_its_own_keeps_its_fp32_input_too():
 def test_sequences_and_context_ranks_scale_it():
     """Two sequences are twice s b h; cp = 2 halves the queries, not the keys of a score."""
     assert in_sbh("tp=1 micro_batch=2", software=PAPER) == 2 * (34 + SCORES)
-    assert in_sbh("cp=2", software=replace(PAPER, context_parallel=True)) == (34 + SCORES) / 2
+    assert in_sbh("cp=2", software=replace(PAPER, splits=SPLITS)) == (34 + SCORES) / 2
 
 
 # Other layers, flash attention: 16-bit elements of widths in h

@@ -14,6 +14,7 @@ from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 DENSE = Plan(tp=4, pp=4, dp=4, micro_batch=1, zero=2, overlap_tp=1)
@@ -85,7 +86,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 
 def test_every_field_is_tried() -> None:
-    elsewhere = {"context_parallel", "keeps_expert_output", "expert_exchange"}
+    elsewhere = {"splits", "keeps_expert_output", "expert_exchange"}
     elsewhere |= {"expert_workspaces"}  # tests/formulas/test_rank_memory.py
     elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
@@ -148,9 +149,25 @@ def test_kept_expert_outputs_take_memory() -> None:
     assert full[1] > answer(lean, plan, "mixtral-8x7b")[1]
 
 
-def test_a_stack_without_context_parallelism_refuses_it() -> None:
-    with pytest.raises(InputError, match="megatron-lm-2021 has no context parallelism"):
-        evaluate(asked(software_profile("megatron-lm-2021")), Plan(cp=2))
+@pytest.mark.parametrize(
+    ("name", "degree", "said"),
+    [
+        ("megatron-lm-2021", "cp", "megatron-lm-2021 has no context parallelism: cp=2 must be 1"),
+        ("hf-trainer", "tp", "hf-trainer has no tensor parallelism: tp=2 must be 1"),
+        ("hf-trainer", "pp", "hf-trainer has no pipeline parallelism: pp=2 must be 1"),
+        ("fsdp", "pp", "fsdp has no pipeline parallelism: pp=2 must be 1"),
+    ],
+)
+def test_a_stack_refuses_what_it_cannot_split(name: str, degree: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        evaluate(asked(software_profile(name)), Plan(**{degree: 2}))
+
+
+def test_a_search_keeps_to_what_the_stack_can_split() -> None:
+    """Adapters are trained by hf-trainer, which shards and does not split."""
+    found = find_plans(replace(asked(software_profile("hf-trainer")), adapters=Adapters()))
+    assert found.plans
+    assert {(plan.tp, plan.pp, plan.cp, plan.ep) for plan in found.plans} == {(1, 1, 1, 1)}
 
 
 def test_a_stack_without_expert_exchanges_is_searched_without() -> None:
@@ -168,7 +185,9 @@ def test_unknown_profile_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", SOFTWARE)
 def test_shipped_profiles_answer(name: str) -> None:
-    step, memory = answer(software_profile(name), Plan(tp=1, pp=4, dp=16))
+    step, memory = answer(
+        software_profile(name), Plan(pp=4 if "pp" in software_profile(name).splits else 1)
+    )
     assert 0 < step < 1e4
     assert 0 < memory < 1e12
 
