@@ -12,7 +12,7 @@ from plan3d.simulator.plan.codes import Dispatch, Recompute, gossips
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.expert_rules import overlaps_experts
+from plan3d.simulator.rules.expert_rules import overlaps_experts, queues_for_experts
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
@@ -54,9 +54,13 @@ DERIVED = {
         ),
     ),
     "overlap_ep": Derived(
-        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
+        (
+            *("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
+            *("cp", "overlap_tp"),
+        ),
         lambda p, task: (
             (np.asarray(p.ep) > 1)
+            & queues_for_experts(p, task)
             & (task.global_batch > p.dp * p.micro_batch * p.pp)
             & (p.recompute != Recompute.FULL)
             & ((p.pp > 1) | (task.model.mtp_layers == 0))
@@ -66,8 +70,9 @@ DERIVED = {
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
 do where it is legal and of use (Megatron-Core overlaps no experts under full recompute, nor beside
-multi-token prediction without stages; a pipeline with as many micro-batches as ranks or fewer has
-none to run beside another)."""
+multi-token prediction without stages, and advises against it beside other hidden communication
+where GPUs have no queues for both; a pipeline with as many micro-batches as ranks or fewer has none
+to run beside another)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:

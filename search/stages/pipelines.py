@@ -18,6 +18,7 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.expert_rules import queues_for_experts
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
 from plan3d.simulator.step.data_parallel import zero_in_pipeline
@@ -55,6 +56,10 @@ def pipelines(
         if beside and shared["ep"] == 1:
             continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
+        if beside and len(besides) > 1 and not queues_for_experts(SimpleNamespace(**shared), task):
+            if shared["cp"] > 1:
+                continue
+            shared["overlap_tp"] = 0
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)

@@ -20,6 +20,14 @@ def _expert_widths(task: Task) -> tuple[int, ...]:
     return tuple({k.experts.ffn for k in task.model.kinds if k.experts})
 
 
+def queues_for_experts(p: Any, task: Task) -> Any:
+    """Whether exchanges of experts can hide beside what else hides: on GPUs before Blackwell hidden
+    tensor and context parallelism want one hardware queue and exchanges many. Megatron-LM runs
+    both and advises against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes
+    it."""
+    return (p.cp == 1) & (p.overlap_tp == 0) | ("mxfp8" in task.cluster.accelerator.peak)
+
+
 def overlaps_experts(pp: Any, virtual_stages: Any, schedule: Any) -> Any:
     """Whether a rank may run one micro-batch beside another."""
     return (pp == 1) | (virtual_stages > 1) | pairs(schedule)

@@ -102,7 +102,8 @@ def brute_force(name):
             row["expert_dispatch"] = int(row["ep"] * row["etp"] > question.cluster.fast.gpus)
         if row["overlap_ep"] == AUTO:
             beside = row["pp"] == 1 or row["virtual_stages"] > 1
-            row["overlap_ep"] = int(row["ep"] > 1 and row["recompute"] != 2 and beside)
+            queue = row["cp"] == 1 and not row["overlap_tp"]  # an H100 has one
+            row["overlap_ep"] = int(row["ep"] > 1 and row["recompute"] != 2 and beside and queue)
         rows.append(row)
     table = Plan(
         **{axis: [row[axis] for row in rows] for axis in AXES},
