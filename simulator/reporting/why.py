@@ -43,6 +43,12 @@ SMALL = 0.005
 WORTH_A_SENTENCE = 0.02
 
 
+NEEDS_AMPERE = ("megatron", "nanotron", "deepspeed")
+"""Frameworks whose attention is FlashAttention 2."""
+BEFORE_AMPERE = "megatron-lm-2021"
+"""A stack of older GPUs."""
+
+
 def layers_per_rank(task: Task, p: Plan) -> list[int]:
     """Transformer layers on every pipeline rank of one plan, those of both copies."""
     if p.segments:
@@ -224,6 +230,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         provenance_line(task.cluster),
         sentence(time_provenance(costs, row)),
         *_about_layers(task),
+        *about_old_gpus(task),
         *(about_the_host(costs) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
@@ -231,6 +238,19 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     ]
     out += grid_traffic.sentences(costs, row)
     return out + sentences(costs, row) + _about_the_model(task, plan)
+
+
+def about_old_gpus(task: Task) -> list[str]:
+    """What a stack counts on that GPUs before Ampere, which have no bf16, do not run. Sources:
+    FlashAttention 2 and Transformer Engine, requirements; PyTorch has kernels of its own there."""
+    old = "bf16" not in task.cluster.accelerator.peak
+    if not (old and task.software.flash_attention and task.software.framework in NEEDS_AMPERE):
+        return []
+    return [
+        f"{task.software.name} counts on FlashAttention 2, and for overlap_tp on Transformer "
+        f"Engine, which {task.cluster.accelerator.name} does not run: --software {BEFORE_AMPERE} "
+        "has neither"
+    ]
 
 
 def _timed(task: Task) -> str:

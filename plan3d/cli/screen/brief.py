@@ -113,6 +113,7 @@ def asked(task: Task, precision: str) -> Items:
             ("beware", f"{part} of the model is left out: its weights, memory and time")
             for part in model.left_out
         ),
+        *(("beware", line) for line in why.about_old_gpus(task)),
     ]
 
 

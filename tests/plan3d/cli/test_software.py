@@ -189,3 +189,21 @@ def test_a_table_of_layers_for_a_file(capsys: pytest.CaptureFixture[str], mine: 
 
 def test_frameworks_of_stacks_are_those_of_export() -> None:
     assert {stack.framework for stack in SOFTWARE.values()} - {""} <= set(EXPORTERS)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "software", "warned"),
+    [
+        ("v100-32gb-sxm", "megatron-core", True),
+        ("v100-32gb-sxm", "megatron-lm-2021", False),
+        ("v100-32gb-sxm", "torchtitan", False),
+        ("a100-80gb-sxm", "megatron-core", False),
+    ],
+)
+def test_a_stack_that_is_newer_than_the_gpus_is_told(
+    capsys: pytest.CaptureFixture[str], cluster: str, software: str, warned: bool
+) -> None:
+    """FlashAttention 2 and Transformer Engine start with Ampere; PyTorch has kernels of its own."""
+    asked = ["search", "gpt2-xl", cluster, "8", "--global-batch", "64", "--sequence", "1024"]
+    out = " ".join(printed(capsys, *asked, "--software", software).split())
+    assert ("beware megatron-core counts on FlashAttention 2" in out) is warned
