@@ -1,8 +1,9 @@
 """Logs of Megatron, torchtitan, DeepSpeed and nanotron as one row: the time of a step.
 
-The first iterations are dropped and the median is taken. Memory is the peak of any rank that
-the log names: Megatron prints MB of 2^20 bytes, DeepSpeed GB of 2^30, torchtitan GiB reserved,
-nanotron MiB.
+The first iterations are dropped and the median is taken. A line tells the mean of the iterations
+since the line before it (Megatron's --log-interval, torchtitan's log_freq): its number says how
+many. Memory is the peak of any rank that the log names: Megatron prints MB of 2^20 bytes, DeepSpeed
+GB of 2^30, torchtitan GiB reserved, nanotron MiB.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...base.errors import InputError
 from .prefixes import of_one_rank
@@ -18,6 +20,8 @@ from .prefixes import of_one_rank
 WARM_UP = 10
 """Iterations dropped: compilation, allocator growth, first collectives."""
 MIB, GIB = 2.0**20, 2.0**30
+DIGITS = 18
+"""Of the number of an iteration."""
 LARGEST = 1e18
 """A larger number in a log is none of a run."""
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -39,6 +43,8 @@ class Format:
     """How one framework writes. Patterns with one group, or with a number and its suffix."""
 
     name: str
+    iteration: str
+    """The number of the last iteration that a line is of."""
     seconds: str = ""
     seconds_scale: float = 1e-3
     tokens_per_gpu: str = ""
@@ -54,6 +60,7 @@ _NUMBER = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?)([KMGBT]?)\b"
 FORMATS = (
     Format(
         "nanotron",
+        iteration=r"iteration: (\d+)",
         seconds=rf"elapsed_time_per_iteration_ms: {_NUMBER}",
         tokens_per_gpu=rf"tokens_per_sec_per_gpu: {_NUMBER}",
         batch=rf"global_batch_size: {_NUMBER}",
@@ -62,6 +69,7 @@ FORMATS = (
     ),
     Format(
         "Megatron",
+        iteration=r"iteration\s+(\d+)/",
         seconds=rf"elapsed time per iteration \(ms\): {_NUMBER}",
         batch=rf"global batch size:\s*{_NUMBER}",
         allocated=r"\| max allocated: (\d+(?:\.\d+)?)",
@@ -69,6 +77,7 @@ FORMATS = (
     ),
     Format(
         "torchtitan",
+        iteration=r"step:\s*(\d+)",
         tokens_per_gpu=rf"\btps:\s*{_NUMBER}",
         batch=rf"global batch size {_NUMBER}",
         sequence=rf"sequence length {_NUMBER}",
@@ -77,6 +86,7 @@ FORMATS = (
     ),
     Format(
         "DeepSpeed",
+        iteration=r"global_step=(\d+)",
         samples=rf"CurrSamplesPerSec={_NUMBER}",
         allocated=r"MaxMemAllocated=(\d+(?:\.\d+)?)\s*GB",
         memory_unit=GIB,
@@ -142,7 +152,7 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
     batch = known.global_batch or _last(form.batch, text)
     sequence = known.sequence or _last(form.sequence, text)
     tokens = batch * sequence if batch and sequence else None
-    rates = _all(form.tokens_per_gpu, text)
+    rates = _told(form.tokens_per_gpu, form, text)
     steps = _step_seconds(form, text, rates, tokens, batch, known.gpus)
     kept = _settled(steps or rates, name)
     if statistics.median(kept) <= 0:
@@ -161,35 +171,79 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
     return [row | _sizes(known, tokens, batch, sequence) | _memory(form, every)]
 
 
+class Told(NamedTuple):
+    """What a line says of the iterations since the line before it."""
+
+    last: int | None
+    """Number of the last of them; None where the line has none."""
+    value: float
+
+
 def _step_seconds(
     form: Format,
     text: str,
-    rates: Sequence[float],
+    rates: Sequence[Told],
     tokens: float | None,
     batch: float | None,
     gpus: int | None,
-) -> list[float]:
-    """Seconds of each iteration; [] where the log only has rates and the sizes are not known."""
+) -> list[Told]:
+    """Seconds of an iteration by line; [] where the log only has rates and the sizes are not
+    known."""
     if form.seconds:
-        return [value * form.seconds_scale for value in _all(form.seconds, text)]
+        told = _told(form.seconds, form, text)
+        return [Told(one.last, one.value * form.seconds_scale) for one in told]
     if rates and tokens and gpus:
-        return [tokens / (rate * gpus) for rate in rates if rate > 0]
-    samples = _all(form.samples, text)
-    return [batch / rate for rate in samples if rate > 0] if batch else []
+        return [Told(one.last, tokens / (one.value * gpus)) for one in rates if one.value > 0]
+    samples = _told(form.samples, form, text)
+    return [Told(one.last, batch / one.value) for one in samples if one.value > 0] if batch else []
 
 
-def _settled(values: Sequence[float], name: str) -> list[float]:
-    """The values after the warm-up."""
-    if not values:
+def _told(pattern: str, form: Format, text: str) -> list[Told]:
+    """Every line with a value of that pattern."""
+    out = []
+    for line in text.splitlines() if pattern else ():
+        for value in _all(pattern, line):
+            number = re.search(form.iteration, line)
+            out.append(Told(int(number[1][:DIGITS]) if number else None, value))
+    return out
+
+
+def _settled(told: Sequence[Told], name: str) -> list[float]:
+    """The values after the warm-up: of lines whose iterations are all later."""
+    if not told:
         raise InputError(
             f"{name}: the log holds samples per second only: give --global-batch for step seconds"
         )
-    if len(values) <= WARM_UP:
+    before = _iterations_before([one.last for one in told])
+    kept = [one.value for one, since in zip(told, before, strict=True) if since >= WARM_UP]
+    if not kept and before[-1] >= len(told):
         raise InputError(
-            f"{name}: {len(values)} iterations; the first {WARM_UP} are dropped as warm-up, so "
+            f"{name}: each of its {len(told)} lines tells of some of the first {WARM_UP} "
+            "iterations, which are dropped as warm-up: run longer, or log every iteration"
+        )
+    if not kept:
+        raise InputError(
+            f"{name}: {len(told)} iterations; the first {WARM_UP} are dropped as warm-up, so "
             f"at least {WARM_UP + 1} are needed"
         )
-    return list(values[WARM_UP:])
+    return kept
+
+
+def _iterations_before(numbers: Sequence[int | None]) -> list[int]:
+    """Iterations that a run had made before those of each line; lines are one each where some have
+    no number. A number below the last one is of a run that began anew."""
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return list(range(len(numbers)))
+    every = max(known[1] - known[0], 1) if len(known) > 1 else known[0]
+    out: list[int] = []
+    start = last = 0
+    for number in known:
+        if not out or number < last:
+            start = last = number - max(min(number, every), 1)
+        out.append(last - start)
+        last = number
+    return out
 
 
 def _all(pattern: str, text: str) -> list[float]:

@@ -250,6 +250,43 @@ def test_a_short_log_is_refused(tmp_path):
         reading(tmp_path, "short.log", text)
 
 
+MEGATRON = " iteration {i:8d}/ 2000 | elapsed time per iteration (ms): {v} |\n"
+
+
+def sparse(numbers, slow=1):
+    """Lines of Megatron with these numbers, the first `slow` of 9 s, the others of 2.1."""
+    return "".join(
+        MEGATRON.format(i=n, v=9000 if at < slow else 2100) for at, n in enumerate(numbers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [
+        ((100, 200, 300), 2),  # --log-interval 100: the first line holds the warm-up
+        ((5100, 5200), 1),  # a run that goes on from a checkpoint
+        ((5, 10, 15), 1),
+        ((1, 10, 20, 30), 2),  # torchtitan's first step has a line of its own
+    ],
+)
+def test_a_line_counts_for_its_iterations(tmp_path, numbers, kept):
+    table = reading(tmp_path, "train.log", sparse(numbers, slow=len(numbers) - kept))
+    assert table.number("repeats").tolist() == [kept]
+    assert table.number("seconds").tolist() == pytest.approx([2.1])
+
+
+def test_a_run_that_began_anew_warms_up_again(tmp_path):
+    table = reading(tmp_path, "train.log", sparse((100, 200)) + sparse((100, 200)))
+    assert table.number("repeats").tolist() == [2]
+    assert table.number("seconds").tolist() == pytest.approx([2.1])
+
+
+@pytest.mark.parametrize("numbers", [(100,), (8, 16), (1, 2, 12)])
+def test_lines_that_hold_the_warm_up_say_nothing(tmp_path, numbers):
+    with pytest.raises(InputError, match=rf"each of its {len(numbers)} lines|iterations; the"):
+        reading(tmp_path, "train.log", sparse(numbers))
+
+
 def test_unknown_formats_name_the_known_ones(tmp_path):
     for name, text in (("a.txt", "hello"), ("b.json", "{}"), ("c.csv", "a,b\n1,2\n")):
         with pytest.raises(InputError, match=r"nccl-tests.*torchtitan"):
