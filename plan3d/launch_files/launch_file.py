@@ -35,6 +35,13 @@ class Kept:
     keys: tuple[str, ...] = ()
     """The path of a value in a nested document."""
     value: Any = None
+    near: str = ""
+    """The known flag that it is one slip from."""
+
+    @property
+    def told(self) -> str:
+        """The part as a message shows it."""
+        return f"{self.text} (did you mean {self.near}?)" if self.near else self.text
 
 
 @dataclass(frozen=True, slots=True)

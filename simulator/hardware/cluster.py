@@ -265,7 +265,15 @@ def _resize(
     if gpus_per_node is not None:
         file = _resize_node(file, _count("gpus_per_node", gpus_per_node))
     elif gpus is not None and nodes is not None:
-        file = _resize_node(file, -(-gpus // nodes))
+        each, node = -(-gpus // nodes), int(file.numbers["node.gpus"])
+        if each > node:
+            nearest = f"nearest: nodes {-(-gpus // node)}, gpus {nodes * node}"
+            raise problem(
+                "nodes",
+                f"{gpus} gpus in {nodes} nodes are {each} a node, and {file.name} has {node}; "
+                f"{nearest}, or gpus_per_node {each} where nodes are so large",
+            )
+        file = _resize_node(file, each)
     per_node = int(file.numbers["node.gpus"])
     if gpus is None:
         return file, _count("gpus", (nodes or 0) * per_node)

@@ -190,8 +190,8 @@ def _print(screen: Screen, found: Imported) -> None:
     screen.lines(views.header(task))
     screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
     print()
-    ignored = [f"{k.where}: {k.text}" for k in launch.kept if k.matters]
+    ignored = [f"{k.where}: {k.told}" for k in launch.kept if k.matters]
     screen.section("Not modelled, and able to change time or memory", ignored)
     screen.section(
-        "Kept as they are", [f"{k.where}: {k.text}" for k in launch.kept if not k.matters]
+        "Kept as they are", [f"{k.where}: {k.told}" for k in launch.kept if not k.matters]
     )

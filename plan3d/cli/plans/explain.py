@@ -88,7 +88,7 @@ def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     for part in (part for part in found.launch.kept if part.matters):
-        warn(f"{args.file}: {part.where}: {part.text} is not modelled", args.quiet)
+        warn(f"{args.file}: {part.where}: {part.told} is not modelled", args.quiet)
     task = framework_arguments.launched(args, found.task)
     stated = frozenset(found.launch.plan)
     plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of
-from ..shell.flags import Flags
+from ..shell.flags import Flags, misspelt
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
 from ..tables import Numbers, read_implied
@@ -60,6 +60,8 @@ def keep(flags: Flags, found: Script, launch: Launch, follow: Collection[str]) -
             )
     for flag in [*flags.rest(), *conditional]:
         lines = [line for word in flag.words for line in found.variables.needed(word)]
-        part = Kept(f"line {flag.line}", str(flag), flag.name in MATTERS, flag.name in follow)
+        near = misspelt(flag.name, flags.used)
+        matters = flag.name in MATTERS or bool(near)
+        part = Kept(f"line {flag.line}", str(flag), matters, flag.name in follow, near=near)
         needs = tuple(dict.fromkeys(lines))
         launch.kept.append(replace(part, flag=flag.name, needs=needs))

@@ -369,6 +369,7 @@ BAD = [
     (["search", *TASK, "--gpus", "-8"], "1 to"),
     (["search", *TASK, "--gpus", "eight"], "whole number"),
     (["search", *TASK, "--nodes", "3", "--gpus-per-node", "8"], "nearest: nodes 2"),
+    (["search", *TASK, "--nodes", "1"], "16 a node, and h100-sxm has 8; nearest: nodes 2, gpus 8"),
     (["search", *TASK, "--sequence", "0"], "at least 1"),
     (["search", *TASK, "--global-batch", "0"], "global_batch"),
     (["search", *TASK, "--global-batch-tokens", "4M"], "give one"),
