@@ -583,3 +583,12 @@ def test_a_table_stays_in_the_folder_of_its_profile(tmp_path, file):
     path.write_text(text.replace("h100-gemm-16bit.csv", file), encoding="utf-8")
     with pytest.raises(InputError, match="is not in the folder of the profile"):
         Cluster.profile(path, gpus=8)
+
+
+def test_a_board_of_fewer_watts_sustains_what_a_limited_one_does() -> None:
+    """An H100 of 500 W, and one of 700 W that is held to 500."""
+    small, limited = (
+        Cluster.profile(name, gpus=8, power_limit=watts).accelerator.training.sustained
+        for name, watts in (("h100-96gb", None), ("h100-sxm", 500.0))
+    )
+    assert small == pytest.approx(limited, rel=1e-3)
