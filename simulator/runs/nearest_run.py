@@ -67,7 +67,8 @@ class MeasuredRun:
     software: str
     """The profile that predicts its stack."""
     layout: str
-    """Sizes above 1, 'tp=8 pp=8 virtual_stages=6'; dp fills the GPUs."""
+    """Sizes above 1, ZeRO and recompute: 'tp=8 pp=8 virtual_stages=6 zero=1 recompute=none'; dp
+    fills the GPUs."""
     step_seconds: float
     mfu: float
     mfu_causal: float

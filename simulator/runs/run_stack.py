@@ -43,6 +43,8 @@ _BRIDGE = StackRule(
     software="megatron-core", overlap=_ALL, changes={"logit_bytes": 2.0, "kept_logit_bytes": 2.0}
 )
 _FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
+# OPT, section 2.4: fully sharded data parallelism with the tensor parallelism of Megatron-LM.
+_METASEQ = StackRule(software="fsdp", overlap=_ALL, changes={"splits": ("tp",)})
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_ALL)
 # NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so
@@ -97,6 +99,7 @@ STACKS: dict[str, StackRule] = {
     "internevo": _INTERNEVO,
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,
+    "metaseq": _METASEQ,
     **dict.fromkeys(
         (
             *("fms-fsdp", "torchtitan", "tinyllama", "torchtune"),

@@ -40,6 +40,7 @@ STACKS = (
     ("fms-fsdp", "fms-fsdp"),
     ("llm-foundry", "llm-foundry"),
     ("composer", "llm-foundry"),
+    ("metaseq", "metaseq"),
     ("litgpt", "litgpt"),
     ("lit-gpt", "litgpt"),
     ("swift", "swift"),

@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from plan3d.simulator.plan.values import spell
 from plan3d.simulator.runs.nearest_run import FILE, MeasuredRun, features
 from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_runs, titles
 from plan3d.simulator.runs.run_tasks import Question, questions
@@ -30,6 +31,7 @@ SAID = (
 )
 """Columns whose assumed cells are worth a word."""
 LAYOUT = ("tp", "cp", "pp", "ep", "virtual_stages", "micro_batch")
+STATES = ("zero", "recompute")
 
 
 def measured(runs: Iterable[PublishedRun]) -> list[MeasuredRun]:
@@ -62,12 +64,17 @@ def measured_run(q: Question, named: dict[str, str]) -> MeasuredRun:
     costs, run = evaluate(q.task, q.plan), q.run
     slower = costs.step_seconds / run["step_seconds"]
     sizes = {name: int(getattr(q.plan, name)) for name in LAYOUT}
+    split = [f"{name}={size}" for name, size in sizes.items() if size > 1]
+    kept = [f"{name}={spell(name, getattr(q.plan, name))}" for name in STATES]
+    told = features(q.task, number_format(costs.plans))
+    if run["board_power_w"]:
+        told["accelerator"] += f" at {run['board_power_w']:g} W"
     return MeasuredRun(
         run=str(run["run"]),
         published=f"{named[run.source]} {run['year']}",
         model=q.task.model.name,
-        **features(q.task, number_format(costs.plans)),
-        layout=" ".join(f"{name}={size}" for name, size in sizes.items() if size > 1),
+        **told,
+        layout=" ".join(split + kept),
         step_seconds=run["step_seconds"],
         mfu=round(costs.mfu * slower, 4),
         mfu_causal=round(costs.mfu_causal * slower, 4),

@@ -55,7 +55,8 @@ def test_the_run_of_the_same_task_is_nearest() -> None:
     assert found.distance < 0.01
     assert "micro_batch=1" in found.run.assumed
     assert str(found).startswith(
-        "closest measured run: GPT 175B on 1,024 A100-80GB-SXM4, tp=8 pp=8 virtual_stages=6: 59.6 %"
+        "closest measured run: GPT 175B on 1,024 A100-80GB-SXM4, "
+        "tp=8 pp=8 virtual_stages=6 zero=2 recompute=none: 59.6 %"
     )
 
 
