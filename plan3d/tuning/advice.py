@@ -105,9 +105,9 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
 
 def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
     """The same slopes with nothing known: measured steps then count once, with their errors."""
-    prior, mode = learned.calibration.prior, learned.calibration.posterior.mean
+    prior, mode = learned.prior, learned.calibration.posterior.mean
     back = forecast.log_seconds + forecast.slopes @ (prior.mean - mode)
-    return replace(forecast, log_seconds=back, prior=prior, posterior=unconditioned(prior))
+    return replace(forecast, log_seconds=back, posterior=unconditioned(prior))
 
 
 def _key(plan: Plan) -> str:

@@ -31,7 +31,7 @@ class StepsToTime:
 def steps_to_time(task: Task, count: int) -> StepsToTime | None:
     """What to time next of a task, as far as its stack is known; None where no plan fits."""
     found = find_plans(task, families=True).unless_interrupted()
-    if not len(found.plans):
+    if found.costs is None:
         return None
     forecast = Forecast.of(found.task, found.costs.plans)
     rows = forecast.choice.telling(count, range(forecast.plans.rows))

@@ -21,7 +21,7 @@ from ..hardware.software import Software
 from ..task import Task
 from .constants import CONSTANTS, scaled
 from .memory import KnownPeaks, Spread
-from .prior import Posterior, Prior
+from .prior import Posterior
 
 SECTION, PEAKS = "calibration", "peaks"
 FARTHEST = 20.0
@@ -41,8 +41,6 @@ class Calibration:
     """Profile of the machine, for messages."""
     steps: int
     """Steps that were timed."""
-    prior: Prior
-    """Names of the constants, and nu; its mean, covariance and sigma are not used."""
     posterior: Posterior
     peaks: KnownPeaks | None = None
     """What peaks of memory say; None where none is known."""
@@ -50,7 +48,7 @@ class Calibration:
     @property
     def changes(self) -> dict[str, float]:
         """d of each constant."""
-        return dict(zip(self.prior.names, self.posterior.mean.tolist(), strict=True))
+        return dict(zip(self.posterior.names, self.posterior.mean.tolist(), strict=True))
 
     @property
     def text(self) -> str:
@@ -59,11 +57,11 @@ class Calibration:
         head |= {"cluster": self.cluster}
         body = {
             "steps": self.steps,
-            "names": list(self.prior.names),
+            "names": list(self.posterior.names),
             "mean": [round(value, 6) for value in self.posterior.mean.tolist()],
             "covariance": self.posterior.covariance.round(8).tolist(),
             "sigma": round(self.posterior.sigma, 6),
-            "freedom": self.prior.freedom,
+            "freedom": self.posterior.freedom,
         }
         sections: dict[str, Any] = {SECTION: {**head, **body}}
         if self.peaks:
@@ -130,12 +128,10 @@ def read_calibration(path: str | Path) -> Calibration:
     ok = ok and np.allclose(covariance, covariance.T, rtol=0, atol=1e-7)
     if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
-    prior = Prior(known, mean, covariance, sigma, freedom)
     return Calibration(
         **said,
         steps=steps,
-        prior=prior,
-        posterior=Posterior(mean, covariance, np.zeros(0), sigma),
+        posterior=Posterior(known, mean, covariance, np.zeros(0), sigma, freedom),
         peaks=_peaks(name, file[PEAKS]) if PEAKS in file else None,
     )
 

@@ -23,7 +23,7 @@ from ..task import Task
 from .choice import Choice
 from .learned import prior_of
 from .predictive import half_width, likeness
-from .prior import Posterior, Prior, unconditioned
+from .prior import Posterior, unconditioned
 from .response import Simulated
 
 LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
@@ -50,12 +50,12 @@ def scale_in(task: Task, precisions: Sequence[int]) -> Value:
     return out
 
 
-def known_of(task: Task) -> tuple[Prior, Posterior]:
+def known_of(task: Task) -> Posterior:
     """What is known of the constants of a task."""
     if task.calibration:
-        return task.calibration.prior, task.calibration.posterior
-    prior = prior_of(task.software, task.cluster)
-    return prior, unconditioned(prior)
+        known: Posterior = task.calibration.posterior
+        return known
+    return unconditioned(prior_of(task.software, task.cluster))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +67,16 @@ class Forecast:
     """J [row, constant]."""
     scale: Value
     """s [row]."""
-    prior: Prior
     posterior: Posterior
     plans: Plan
 
     @classmethod
     def of(cls, task: Task, plans: Plan) -> Forecast:
         """The forecast of a table of plans: one pass of columns a constant."""
-        prior, posterior = known_of(task)
-        response = Simulated([(task, plans, np.arange(plans.rows))], prior.names)
-        values, slopes = response.at(np.zeros(len(prior.names)))
-        return cls(values, slopes, scale_of(task, plans), prior, posterior, plans)
+        known = known_of(task)
+        response = Simulated([(task, plans, np.arange(plans.rows))], known.names)
+        values, slopes = response.at(np.zeros(len(known.names)))
+        return cls(values, slopes, scale_of(task, plans), known, plans)
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
@@ -100,7 +99,7 @@ class Forecast:
         noise = self.posterior.sigma * self.scale
         covariance = self.slopes @ self.posterior.covariance @ self.slopes.T
         covariance += noise[:, None] * noise * likeness(self.plans)
-        return Choice(self.log_seconds, covariance, self.prior.freedom)
+        return Choice(self.log_seconds, covariance, self.posterior.freedom)
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:

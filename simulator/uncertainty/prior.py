@@ -69,6 +69,7 @@ class Prior:
 class Posterior:
     """Mean and covariance of the constants of one unit, given some of its rows."""
 
+    names: tuple[str, ...]
     mean: Value
     covariance: Value
     weights: Value
@@ -76,11 +77,19 @@ class Posterior:
     sigma: float
     """sigma_u: the spread of its rows. Rows that contradict each other make it wider, and move the
     constants less."""
+    freedom: float
+    """nu of the prior."""
 
 
 def unconditioned(prior: Prior) -> Posterior:
     """What is known of a unit of which no row is."""
-    return Posterior(prior.mean, prior.covariance, np.zeros(0), prior.sigma)
+    return _posterior(prior, prior.mean, prior.covariance, np.zeros(0), prior.sigma)
+
+
+def _posterior(
+    prior: Prior, mean: Value, covariance: Value, weights: Value, sigma: float
+) -> Posterior:
+    return Posterior(prior.names, mean, covariance, weights, sigma, prior.freedom)
 
 
 def solve(
@@ -116,7 +125,7 @@ def solve(
             break
         # Half steps at the end: a mode on a bend would be jumped over for ever.
         mean = new if turn < rounds // 2 else (mean + new) / 2
-    return Posterior(mean, covariance, weights, sigma)
+    return _posterior(prior, mean, covariance, weights, sigma)
 
 
 def _inverse(matrix: Value) -> Value:

@@ -79,8 +79,8 @@ class Learned:
     """Seconds predicted of each step without them [step]."""
     after: Value
     """With all of them [step]."""
-    spread: Value
-    """Standard deviation of each constant before [constant]."""
+    prior: Prior
+    """What was known of the constants before."""
     weighs: Value
     """Share of a step that each constant is in the step of these where it is most [constant]."""
     peaks: tuple[TimedStep, ...] = ()
@@ -89,8 +89,12 @@ class Learned:
     @cached_property
     def left_out(self) -> Value:
         """Seconds predicted of each step with the others [step]."""
-        prior = self.calibration.prior
-        return np.array([_without(self.steps, prior, row) for row in range(len(self.steps))])
+        return np.array([_without(self.steps, self.prior, row) for row in range(len(self.steps))])
+
+    @property
+    def spread(self) -> Value:
+        """Standard deviation of each constant before [constant]."""
+        return np.sqrt(np.diag(self.prior.covariance))
 
     def __repr__(self) -> str:
         if not self.steps:
@@ -113,7 +117,7 @@ class Learned:
     def open(self) -> str:
         """The constant that leaves most uncertain of such steps, but what is in all of each."""
         left = np.sqrt(np.diag(self.calibration.posterior.covariance)) * self.weighs
-        return self.calibration.prior.names[int(left[1:].argmax()) + 1]
+        return self.prior.names[int(left[1:].argmax()) + 1]
 
 
 def learn(runs: Sequence[TimedStep]) -> Learned:
@@ -159,7 +163,6 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         accelerator=first.cluster.accelerator.name,
         cluster=first.cluster.name,
         steps=len(steps),
-        prior=prior,
         posterior=posterior,
         peaks=known_peaks(runs),
     )
@@ -168,7 +171,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         steps=tuple(steps),
         before=np.exp(before),
         after=np.exp(after),
-        spread=np.sqrt(np.diag(prior.covariance)),
+        prior=prior,
         weighs=np.abs(slopes).max(axis=0, initial=0.0),
         peaks=tuple(peaks),
     )

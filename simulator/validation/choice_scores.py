@@ -55,7 +55,7 @@ class Group:
         plain = [replace(q.plan, layers_per_stage=(), segments=None).table() for q in asked]
         scale = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
         known = unconditioned(prior)
-        forecast = Forecast(values, slopes, scale, prior, known, concat(plain))
+        forecast = Forecast(values, slopes, scale, known, concat(plain))
         measured = np.log([float(q.run["step_seconds"]) for q in asked])
         return cls(unit, forecast.choice, measured)
 

@@ -112,7 +112,7 @@ def score_halves(unseen: Unseen, unit: Unit, steps: int) -> dict[str, dict[str, 
     every: dict[str, list[dict[str, float]]] = {name: [] for name in HOW}
     for draw in range(DRAWS):
         order = order_of(unseen, unit, draw)
-        scored, chosen = order[half:], choice.telling(steps, order[:half])
+        scored, chosen = order[half:], choice.telling(steps, order[:half].tolist())
         for name, known in zip(HOW, (order[:steps], np.array(chosen)), strict=True):
             posterior = solve(prior, _some(rows, known))
             found = Scored.of(_some(rows, scored), votes[scored], posterior)

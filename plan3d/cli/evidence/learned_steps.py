@@ -83,7 +83,7 @@ def _factors(learned: Learned) -> dict[str, float]:
     """Seconds of each constant over those of the profiles."""
     found = learned.calibration
     mean = found.posterior.mean.tolist()
-    return {name: math.exp(d) for name, d in zip(found.prior.names, mean, strict=True)}
+    return {name: math.exp(d) for name, d in zip(found.posterior.names, mean, strict=True)}
 
 
 def _step_table(learned: Learned) -> Table:

@@ -77,7 +77,7 @@ class Measured:
             predicted=evaluate(task, plan).step_seconds,
             interval=(float(low[0]), float(high[0])),
             conditioned=evaluate(known, plan).step_seconds,
-            moves={found.prior.names[k]: float(moved[k]) for k in order},
+            moves={found.posterior.names[k]: float(moved[k]) for k in order},
         )
 
     @property

@@ -275,7 +275,7 @@ def test_runs_that_ran_are_an_upper_bound():
 def test_what_leaves_most_uncertain_is_in_the_steps():
     """A dense model has no experts: to time others of it says nothing of them."""
     learned = learn([TimedStep(TASK, plan(TEXTS[0]), seconds(TASK, TEXTS[0]), "run 1")])
-    assert dict(zip(learned.calibration.prior.names, learned.weighs, strict=True))["experts"] == 0
+    assert dict(zip(learned.prior.names, learned.weighs, strict=True))["experts"] == 0
     assert learned.open not in ("experts", "common")
 
 
