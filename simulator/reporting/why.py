@@ -243,13 +243,12 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
 def about_old_gpus(task: Task) -> list[str]:
     """What a stack counts on that GPUs before Ampere, which have no bf16, do not run. Sources:
     FlashAttention 2 and Transformer Engine, requirements; PyTorch has kernels of its own there."""
-    old = "bf16" not in task.cluster.accelerator.peak
+    old = "bf16" not in task.cluster.accelerator.peak and task.model.kinds
     if not (old and task.software.flash_attention and task.software.framework in NEEDS_AMPERE):
         return []
     return [
-        f"{task.software.name} counts on FlashAttention 2, and for overlap_tp on Transformer "
-        f"Engine, which {task.cluster.accelerator.name} does not run: --software {BEFORE_AMPERE} "
-        "has neither"
+        f"{task.software.name} counts on FlashAttention 2 and Transformer Engine; "
+        f"{task.cluster.accelerator.name} runs neither: --software {BEFORE_AMPERE}"
     ]
 
 

@@ -206,4 +206,22 @@ def test_a_stack_that_is_newer_than_the_gpus_is_told(
     """FlashAttention 2 and Transformer Engine start with Ampere; PyTorch has kernels of its own."""
     asked = ["search", "gpt2-xl", cluster, "8", "--global-batch", "64", "--sequence", "1024"]
     out = " ".join(printed(capsys, *asked, "--software", software).split())
-    assert ("beware megatron-core counts on FlashAttention 2" in out) is warned
+    assert (
+        "beware megatron-core counts on FlashAttention 2 and Transformer Engine" in out
+    ) is warned
+
+
+def test_a_network_without_attention_counts_on_no_kernel_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [
+        "estimate",
+        "resnet-50",
+        "v100-16gb-sxm",
+        "8",
+        "--global-batch",
+        "512",
+        "--plan",
+        "dp=8",
+    ]
+    assert "FlashAttention" not in printed(capsys, *asked, "--precision", "fp16", "-v")
