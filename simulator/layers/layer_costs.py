@@ -106,6 +106,10 @@ COMMUNICATION = slice(Cost.TENSOR_COMM, Cost.LAUNCH + 1)
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
 
+LAUNCHES_BEHIND_WAIT = 25
+"""Those in `expert_seconds` of a stack: the copy of the counts of experts, and what a forward pass
+in 16 bits launches behind the host's wait for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
@@ -280,7 +284,7 @@ def _passes(
         floor *= software.backward_floor_ratio
         backward[Cost.LAUNCH] = _floor_excess(in_order(backward), floor * ratio[1])
         if kind.block.experts:
-            forward[Cost.LAUNCH] += software.expert_seconds
+            forward[Cost.LAUNCH] += _waiting(kind.block.experts, local)
     return forward, backward
 
 
@@ -329,6 +333,15 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
         )
     hidden: Value = 2 * exchange - forward[Cost.EXPERT_COMM] - backward[Cost.EXPERT_COMM]
     return hidden
+
+
+def _waiting(experts: Experts, local: Local) -> Value:
+    """Seconds that a forward pass of experts shows of its host: kernels that scale what goes to
+    experts are launched behind the wait for their counts, while the GPU has nothing queued."""
+    routed = routed_gemms(experts, local.task.model.hidden, local.s)
+    more = quantisation.kernels(routed, local) / LAUNCHES_BEHIND_WAIT
+    out: Value = local.task.software.expert_seconds * (1 + more)
+    return out
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:

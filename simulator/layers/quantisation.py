@@ -43,9 +43,9 @@ def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
     if not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
     gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
-    kernels, padded = _kernels(work.gemms, local), work.padded_bytes
-    forward = _seconds(moved * (_inputs(work.gemms, local) + weights) + padded, kernels, local)
-    return forward, _seconds(moved * (gradients + weights) + padded, kernels, local)
+    count, padded = kernels(work.gemms, local), work.padded_bytes
+    forward = _seconds(moved * (_inputs(work.gemms, local) + weights) + padded, count, local)
+    return forward, _seconds(moved * (gradients + weights) + padded, count, local)
 
 
 def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
@@ -54,7 +54,7 @@ def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
     if how is None or not gemms:
         return 0.0
     moved = _of(local, how.moved) * _inputs(gemms, local)
-    return _seconds(moved, _kernels(gemms, local), local)
+    return _seconds(moved, kernels(gemms, local), local)
 
 
 def _inputs(gemms: list[Gemm], local: Local) -> Value:
@@ -62,23 +62,24 @@ def _inputs(gemms: list[Gemm], local: Local) -> Value:
     return sum((none + g.batch * g.m * g.k for g in gemms), none)
 
 
-def _kernels(gemms: list[Gemm], local: Local) -> Value | float:
-    """Kernels that scale one operand of each product, those of experts one by one unless the recipe
+def kernels(gemms: list[Gemm], local: Local) -> Value | float:
+    """How many scale one operand of each product, those of experts one by one unless the recipe
     takes them together (Transformer Engine, cast.cpp, multi_tensor_quantize_impl)."""
     how = local.recipe.quantisation
-    if how is None or how.together:
-        return len(gemms)
-    return sum((g.batch for g in gemms), 0.0)
+    if how is None:
+        return 0.0
+    operands = len(gemms) if how.together else sum((g.batch for g in gemms), 0.0)
+    return how.kernels * operands
 
 
-def _seconds(moved: Value, kernels: Value | float, local: Local) -> Value:
+def _seconds(moved: Value, count: Value | float, local: Local) -> Value:
     accelerator = local.task.cluster.accelerator
     measured = accelerator.training.scaling_efficiency
     if measured is None:
         moved = moved / local.task.software.memory_bound_rate
-        return kernel_times.memory_bound_seconds(moved, accelerator, kernels)
+        return kernel_times.memory_bound_seconds(moved, accelerator, count)
     rate = measured * accelerator.memory_bandwidth
-    out: Value = kernels * accelerator.memory_bound.latency + moved / rate
+    out: Value = count * accelerator.memory_bound.latency + moved / rate
     return out
 
 

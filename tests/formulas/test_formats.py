@@ -84,10 +84,14 @@ def test_scaling_has_a_rate_of_its_own_where_it_was_measured():
     assert found - usual == pytest.approx(4 * 4 * 6 * (INPUTS + GRADIENTS) / 1e12)
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("fp8", 2 + 1 + 2 * 8), ("fp8-delayed", 5)])
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [("fp8", 4 * (2 + 1 + 2 * 8)), ("fp8-blockwise", 2 + 1 + 2 * 8), ("fp8-delayed", 5)],
+)
 def test_what_goes_to_experts_is_scaled_one_by_one(name, kernels):
     """Two products of attention, the router's, and two of each of 8 experts, by kernels of 1 us, in
-    both passes of four layers; a recipe whose scales are known before has one for all experts."""
+    both passes of four layers; a recipe whose scales are known before has one for all experts, one
+    that finds them first four each: zero, the largest value, the scale, the cast."""
     slow = replace(ACCELERATOR, memory_bound=replace(ACCELERATOR.memory_bound, latency=1e-6))
 
     def waits(precision):
@@ -98,6 +102,21 @@ def test_what_goes_to_experts_is_scaled_one_by_one(name, kernels):
         return np.subtract(*(costs.compute_seconds["memory_bound"] for costs in each))
 
     assert waits(name) - waits("bf16") == pytest.approx(4 * 4 * 2 * kernels * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [("bf16", 0), ("fp8", 4 * 2 * 8), ("fp8-blockwise", 16), ("fp8-delayed", 2)],
+)
+def test_what_scales_for_experts_is_launched_behind_the_wait_for_their_counts(name, kernels):
+    """1 ms is the copy and 24 launches; each further one adds a 25th, in each of four layers and
+    micro-batches."""
+    waiting, none = (
+        costs_of(task(model=sparse(), software=stack(expert_seconds=t)), f"precision={name}")
+        for t in (1e-3, 0.0)
+    )
+    found = waiting.step_seconds - none.step_seconds
+    assert found == pytest.approx(4 * 4 * 1e-3 * (1 + kernels / 25))
 
 
 def test_what_goes_to_experts_is_padded():

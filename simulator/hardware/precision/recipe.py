@@ -31,6 +31,8 @@ class Quantisation:
     wide accelerators."""
     together: bool = False
     """One kernel scales what goes to all experts of a rank, where others need one for each."""
+    kernels: int = 1
+    """Kernels that scale one operand."""
 
 
 @dataclass(frozen=True, kw_only=True)
