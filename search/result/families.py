@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plan3d.simulator.base.arrays import Index, Mask, Value
-from plan3d.simulator.plan.families import COUNT, families
 from plan3d.simulator.plan.fields import EXPANSION
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs, joined
 
 NEAR = 0.01
@@ -50,64 +50,70 @@ class Families:
 
 
 @dataclass
-class FamilyPlans:
-    """What is known of each family so far, table by table."""
+class SimplestPlans:
+    """What is known so far of each group of plans, table by table."""
 
-    fastest: Value = field(default_factory=lambda: np.full(COUNT, np.inf))
-    """Seconds of the fastest step of each family."""
+    groups: Callable[[Plan], Index]
+    """The group of each plan [row], a number below `count`."""
+    count: int
+    fastest: Value = field(init=False)
+    """Seconds of the fastest step of each group."""
     found: list[Costs] = field(default_factory=list)
-    """Plans that may be the answer of their family."""
+    """Plans that may be the answer of their group."""
     alike: list[tuple[Index, Value]] = field(default_factory=list)
-    """Family and step of all plans near the fastest ones."""
+    """Group and step of all plans near the fastest ones."""
+
+    def __post_init__(self) -> None:
+        self.fastest = np.full(self.count, np.inf)
 
     def add(self, costs: Costs, feasible: Mask) -> None:
         """Offer the feasible rows of a table."""
-        of, steps = families(costs.plans), np.where(feasible, costs.step, np.inf)
+        if not feasible.any():
+            return
+        of, steps = self.groups(costs.plans), np.where(feasible, costs.step, np.inf)
         np.minimum.at(self.fastest, of, steps)
         near = self._near(of, steps)
         if near.size:
             self.alike.append((of[near], steps[near]))
-            self.found.append(_faster_than_simpler(costs.take(near)))
+            self.found.append(self._faster_than_simpler(costs.take(near)))
         if len(self.found) > 16:
             self.found = [self._merged()]
 
     def result(self) -> tuple[Costs, Families] | None:
-        """The simplest plan of each family, the fastest first; None when nothing was offered."""
+        """The simplest plan of each group, the fastest first; None when nothing was offered."""
         if not self.found:
             return None
         costs = self._merged()
-        first = np.array([rows[0] for rows in _by_family(costs)])
+        first = np.array([rows[0] for rows in self._by_group(costs)])
         first = first[np.argsort(costs.step[first], kind="stable")]
-        of = families(costs.plans)[first]
+        of = self.groups(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
-        count = np.bincount(every[self._near(every, steps)], minlength=COUNT)
+        count = np.bincount(every[self._near(every, steps)], minlength=self.count)
         return costs.take(first), Families(count[of], self.fastest[of])
 
     def _near(self, of: Index, steps: Value) -> Index:
-        """Rows within NEAR of the fastest of their family."""
+        """Rows within NEAR of the fastest of their group."""
         return np.flatnonzero((steps <= (1 + NEAR) * self.fastest[of]) & np.isfinite(steps))
 
     def _merged(self) -> Costs:
         every = joined(self.found)
-        near = self._near(families(every.plans), every.step)
-        return _faster_than_simpler(every.take(near))
+        near = self._near(self.groups(every.plans), every.step)
+        return self._faster_than_simpler(every.take(near))
 
+    def _faster_than_simpler(self, costs: Costs) -> Costs:
+        """The rows that no simpler one of their group beats."""
+        kept = [
+            rows[costs.step[rows] <= np.minimum.accumulate(costs.step[rows])]
+            for rows in self._by_group(costs)
+        ]
+        return costs.take(np.concatenate(kept))
 
-def _faster_than_simpler(costs: Costs) -> Costs:
-    """The rows that no simpler one of their family beats."""
-    kept = [
-        rows[costs.step[rows] <= np.minimum.accumulate(costs.step[rows])]
-        for rows in _by_family(costs)
-    ]
-    return costs.take(np.concatenate(kept))
-
-
-def _by_family(costs: Costs) -> list[Index]:
-    """The rows of each family, the simplest first."""
-    of = families(costs.plans)
-    simplest = simplest_first(costs)
-    order = simplest[np.argsort(of[simplest], kind="stable")]
-    return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+    def _by_group(self, costs: Costs) -> list[Index]:
+        """The rows of each group, the simplest first."""
+        of = self.groups(costs.plans)
+        simplest = simplest_first(costs)
+        order = simplest[np.argsort(of[simplest], kind="stable")]
+        return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
 
 
 def simplest_first(costs: Costs) -> Index:

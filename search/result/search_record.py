@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.plan.families import families
+from plan3d.simulator.base.arrays import Index, Value
+from plan3d.simulator.plan.families import COUNT, families
 from plan3d.simulator.plan.fields import DISTINCT
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs, joined
@@ -18,7 +18,7 @@ from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.stages import first_of_runs
 from plan3d.simulator.task import Task
 
-from .families import FamilyPlans
+from .families import SimplestPlans
 from .objective import score
 from .options import SearchOptions
 from .pareto import beats_all, frontier
@@ -82,6 +82,11 @@ def _first_seen(plans: Plan) -> NDArray[np.intp]:
     return np.array(list(seen.values()), np.intp)
 
 
+def _depths(plans: Plan) -> Index:
+    """The stages of each plan [row]."""
+    return np.asarray(plans.pp)
+
+
 @dataclass
 class Frontier:
     """The plans offered so far that no other beats in both step time and memory."""
@@ -112,7 +117,8 @@ class SearchRecord:
     def __init__(self, task: Task, options: SearchOptions) -> None:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
-        self.families, self.frontier = FamilyPlans(), Frontier()
+        self.families, self.frontier = SimplestPlans(families, COUNT), Frontier()
+        self.uneven = SimplestPlans(_depths, task.model.layers + 1)
         self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
         self.edge_seconds = np.inf
@@ -137,6 +143,7 @@ class SearchRecord:
         self.counts.feasible += int(np.count_nonzero(feasible))
         if self.options.families:
             self.families.add(costs, feasible)
+            self.uneven.add(costs, feasible & (self.task.model.layers % _depths(plans) > 0))
         else:
             self.best.add(costs, scores)
         if self.options.frontier:
@@ -171,6 +178,7 @@ class SearchRecord:
             self.counts.removed["host-memory"] = self.host_short
         listed = self.families.result() if self.options.families else None
         costs, standing = listed or (self.best.result(), None)
+        uneven = self.uneven.result()
         of_families = [known.costs for known in self.of_families.values() if known.costs]
         return SearchResult(
             task=self.task,
@@ -182,6 +190,7 @@ class SearchRecord:
             complete=self.complete,
             costs=costs,
             families=standing,
+            uneven=uneven[0] if uneven else None,
             frontier=self.frontier.costs,
             of_families=joined(of_families) if of_families else None,
             smallest=self.smallest,

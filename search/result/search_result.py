@@ -114,6 +114,9 @@ class SearchResult:
     was not asked for, plans were left out of the search, or none fits."""
     families: Families | None = None
     """What each of `costs` stands for, where they are the simplest plans of their families."""
+    uneven: Costs | None = None
+    """The simplest plan of each number of stages that do not share the layers evenly, the fastest
+    first, where families are listed: with other end stages it may be the fastest of all."""
     of_families: Costs | None = None
     """Plans that no other of their family beats in both, where families are listed and the frontier
     was asked for."""

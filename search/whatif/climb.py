@@ -1,8 +1,10 @@
 """Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
 
 A space has one value of most fields, or it would be too large. From the best plans on, the single
-change that saves most is made again and again, until none saves WORTH of a step. A search of stages
-of their own takes over what that finds for uniform plans, so that it is not behind.
+change that saves most is made again and again, until none saves WORTH of a step. Where layers do
+not divide into stages, the best plan of another depth may be far behind until its end stages have
+other sizes, so such plans are tried too. A search of stages of their own takes over what that finds
+for uniform plans, so that it is not behind.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plan3d.simulator.plan.families import families as families_of
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.framework_rules import launched
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
 from ..find_plans import TOP, find_plans
@@ -36,13 +40,18 @@ _KEPT = ("objective", "choose", "system", "headroom")
 """What a default search beside another is asked as well."""
 STARTS = 3
 """Plans from which changes are tried, of those within TIE of the first."""
+ENDS = ("first_stage_layers", "last_stage_layers")
+REACH = 0.5
+"""Share of the first plan's step that a plan of uneven stages may be behind it, so that other end
+stages are tried: what a layer is to a stage of few."""
 
 
 def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
     """The `top` of listed families, the best climbed in the fields that their space keeps fixed and
     neither the user has `chosen` nor the system of the search says. Changes keep to the memory
-    limit, and to what the framework of the plan launches. A list of plans is left as it is, and
-    so is one that Ctrl-C ended, or ends meanwhile.
+    limit, and to what the framework of the plan launches. What other end stages bring forward takes
+    the place of its family's plan where its simulated pipeline is faster too. A list of plans is
+    left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
     """
     costs, families = result.costs, result.families
     if costs is None or families is None or result.interrupted:
@@ -55,19 +64,50 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
     rows = range(min(near, STARTS))
     try:
         tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
+        others = _of_uneven_stages(result, names, min(float(one.costs.step[0]) for one in tops))
     except KeyboardInterrupt:
         return result.ended_by_interrupt()
-    every = joined([*(top.costs for top in tops), costs.take(slice(len(tops), None))])
+    kept = [costs.take(slice(row, row + 1)) for row in range(len(tops), costs.step.size)]
+    tops += [_Top(plan, (), 0) for plan in kept]
+    tried = sum(one.tried for one in (*tops, *others))
+    for other in others:
+        row = [_family(one) for one in tops].index(_family(other))
+        longest = max(other.costs.step[0], rescore(other.costs)[0])
+        if longest < tops[row].costs.step[0] * (1 - WORTH):
+            tops[row] = other
+    every = joined([one.costs for one in tops])
     order = np.argsort(every.step, kind="stable")[:top]
-    first = int(order[0])
     fastest = np.minimum(families.fastest, every.step)
     return replace(
         result,
         costs=every.take(order),
         families=replace(families, fastest=fastest).take(order),
-        counts=replace(result.counts, changes=sum(top.tried for top in tops)),
-        climbed=tops[first].gains if first < len(tops) else (),
+        counts=replace(result.counts, changes=tried),
+        climbed=tops[int(order[0])].gains,
     )
+
+
+def _family(top: _Top) -> int:
+    return int(families_of(top.costs.plans)[0])
+
+
+def _of_uneven_stages(result: SearchResult, names: Collection[str], fastest: float) -> list[_Top]:
+    """Where climbing ends from plans of uneven stages that come within TIE of the `fastest` seconds
+    with other end stages."""
+    ends = set(ENDS).intersection(names)
+    if result.uneven is None or not ends:
+        return []
+    plans = result.uneven
+    near = (plans.step <= fastest * (1 + REACH)) & (plans.memory_total <= result.limit)
+    starts = [plans.take(slice(row, row + 1)) for row in np.flatnonzero(near).tolist()]
+    first = [_top(start, ends, result.limit) for start in starts]
+    first = [one for one in first if one.costs.step[0] <= fastest * (1 + TIE)]
+    first = sorted(first, key=lambda one: float(one.costs.step[0]))[:STARTS]
+    then = [_top(one.costs, names, result.limit) for one in first]
+    return [
+        _Top(after.costs, before.gains + after.gains, before.tried + after.tried)
+        for before, after in zip(first, then, strict=True)
+    ]
 
 
 def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:

@@ -57,6 +57,32 @@ def test_a_field_that_the_user_fixed_stays(large_head):
     assert top.plans[0].last_stage_layers == 0
 
 
+def test_end_stages_of_other_sizes_bring_another_depth_forward():
+    """61 layers and one of multi-token prediction: 16 stages of 4 layers, the last of one and the
+    head, beat any depth whose space has equal stages; 16 equal ones are behind all of them."""
+    cluster = Cluster.profile("h100-sxm", gpus=1024)
+    task = Task(Model.preset("deepseek-v3"), cluster, sequence=4096, global_batch=8192)
+    narrow = {"tp": [4], "cp": [1], "micro_batch": [1], "zero": [1], "recompute": ["none"]}
+    depths = {pp: {**narrow, "pp": [pp]} for pp in (2, 4, 8, 16)}
+    listed = find_plans(task, choose={**narrow, "pp": list(depths)}, families=True)
+    found = climbed(listed, {*narrow, "pp"}, top=10)
+    alone = {
+        pp: climbed(find_plans(task, choose=one, families=True), set(one), top=10)
+        for pp, one in depths.items()
+    }
+    assert listed.plans[0].pp != 16
+    assert found.plans[0].pp == 16
+    assert found.climbed[0].field == "last_stage_layers"
+    assert found.best.step_seconds == min(one.best.step_seconds for one in alone.values())
+    assert found.event_seconds[0] < listed.best.step_seconds * (1 - WORTH)
+    assert found.counts.changes >= max(one.counts.changes for one in alone.values())
+
+
+def test_even_depths_have_no_other_end_stages(large_head):
+    found = find_plans(large_head, choose={"pp": [1, 2, 4, 8]}, families=True)
+    assert found.uneven is None
+
+
 def test_a_list_of_plans_is_left_as_it_is(large_head):
     result = find_plans(large_head, choose=CHOOSE, objective="memory")
     assert climbed(result, CHOOSE, top=10) is result
