@@ -101,7 +101,7 @@ def _of_uneven_stages(result: SearchResult, names: Collection[str], fastest: flo
     near = (plans.step <= fastest * (1 + REACH)) & (plans.memory_total <= result.limit)
     starts = [plans.take(slice(row, row + 1)) for row in np.flatnonzero(near).tolist()]
     first = [_top(start, ends, result.limit) for start in starts]
-    first = [one for one in first if one.costs.step[0] <= fastest * (1 + TIE)]
+    first = [one for one in first if one.gains and one.costs.step[0] <= fastest * (1 + TIE)]
     first = sorted(first, key=lambda one: float(one.costs.step[0]))[:STARTS]
     then = [_top(one.costs, names, result.limit) for one in first]
     return [

@@ -146,7 +146,7 @@ def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[s
 
 def _key(plan: Plan) -> str:
     fields = [getattr(plan, name) for name in AXES]
-    return f"{fields} {plan.layers_per_stage} {plan.to_dict().get('segments')}"
+    return f"{fields} {plan.layers_per_stage} {plan.segments_text}"
 
 
 def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:

@@ -335,13 +335,12 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
     return hidden
 
 
-def _waiting(experts: Experts, local: Local) -> Value:
+def _waiting(experts: Experts, local: Local) -> Value | float:
     """Seconds that a forward pass of experts shows of its host: kernels that scale what goes to
     experts are launched behind the wait for their counts, while the GPU has nothing queued."""
     routed = routed_gemms(experts, local.task.model.hidden, local.s)
     more = quantisation.kernels(routed, local) / LAUNCHES_BEHIND_WAIT
-    out: Value = local.task.software.expert_seconds * (1 + more)
-    return out
+    return local.task.software.expert_seconds * (1 + more)
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
