@@ -24,7 +24,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
-from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
+from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.layers.layer_costs import Cost
+from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 
 from ..result.options import Deadline

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.layers.layer_costs import Cost
+from plan3d.simulator.layers.cost_columns import Cost
 
 from ..result.tolerances import ROUNDING
 from .change_of_tp import change_of_tp

@@ -13,7 +13,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Index, Mask, Value, distinct
 from plan3d.simulator.hardware.precision import Recipe
-from plan3d.simulator.layers.layer_costs import Cost, LayerCosts
+from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import memory, stages

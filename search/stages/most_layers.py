@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.layers.layer_costs import Cost
+from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 
 from ..result.tolerances import ROUNDING

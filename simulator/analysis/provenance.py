@@ -15,7 +15,8 @@ from ..hardware.gemm_tables import Origin
 from ..hardware.layer_tables import LayerTable
 from ..hardware.precision import RECIPES
 from ..hardware.profile_file import TableFile
-from ..layers import layer_costs
+from ..layers.cost_columns import COMPUTE
+from ..layers.layer_costs import layer_costs
 from ..layers.layer_kinds import (
     Local,
     is_tabled,
@@ -139,8 +140,8 @@ def _whole_layers(costs: Costs, row: int) -> Value:
         recipe = RECIPES[int(plan.precision[0])]
         s = stages.strategy(plan)
         local = local_strategies(task, recipe, s)
-        kinds = layer_costs.layer_costs(task, recipe, s).table[0]
-        seconds = counts * kinds[:, layer_costs.COMPUTE].sum(axis=1)
+        kinds = layer_costs(task, recipe, s).table[0]
+        seconds = counts * kinds[:, COMPUTE].sum(axis=1)
         total += seconds.sum()
         if local.layer_ratio is not None:
             out[_layer_origin(local)] += seconds[tabled].sum()

@@ -35,6 +35,10 @@ class LayerKind(NamedTuple):
     block: Block | None = None
     listed: ListedLayer | None = None
 
+    @property
+    def makes_logits(self) -> bool:
+        return "head" in self.name or "mtp" in self.name
+
 
 def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a

@@ -19,7 +19,8 @@ from ..plan.codes import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Network
-from .layer_costs import SECONDS, Cost, LayerCosts, move_activations
+from .cost_columns import SECONDS, Cost, LayerCosts
+from .layer_costs import move_activations
 
 
 def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ..base.arrays import Column, Index, Value, some
-from ..layers.layer_costs import Cost, LayerCosts
+from ..layers.cost_columns import Cost, LayerCosts
 from ..pipeline.uneven_chunks import Path, critical_paths
 from ..plan.layer_runs import ABSENT
 from ..plan.plan import Plan

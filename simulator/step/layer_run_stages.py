@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, Value, distinct
 from ..hardware.precision import Recipe
-from ..layers.layer_costs import Cost, LayerCosts
+from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
 from ..operators.strategy import Strategy

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Column, Index, Value
-from ..layers.layer_costs import Cost
+from ..layers.cost_columns import Cost
 from ..operators import kernel_times
 from ..pipeline import schedules
 from ..pipeline.schedule import Passes, Sizes

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Optimizer, Recipe
-from ..layers.layer_costs import Cost
+from ..layers.cost_columns import Cost
 from ..operators import kernel_times, muon
 from ..pipeline import schedules
 from ..plan.codes import through_servers

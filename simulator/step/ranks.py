@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Value, some
-from ..layers.layer_costs import Cost, LayerCosts
+from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
 from ..operators.muon import Matrices

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, Value
 from ..hardware.precision import RECIPES, Recipe
-from ..layers.layer_costs import Cost
+from ..layers.cost_columns import Cost
 from ..plan.plan import Plan
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task

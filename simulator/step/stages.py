@@ -14,7 +14,9 @@ import numpy as np
 
 from ..base.arrays import Column, Index, Value, distinct, every, repeats, some
 from ..hardware.precision import Recipe
-from ..layers.layer_costs import LAUNCH_SHARPNESS, SECONDS, Cost, LayerCosts, layer_costs
+from ..layers.cost_columns import SECONDS, Cost, LayerCosts
+from ..layers.layer_costs import layer_costs
+from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..layers.listed_layers import listed_costs
 from ..operators import collectives
 from ..operators.kernel_times import smooth_maximum

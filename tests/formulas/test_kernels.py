@@ -23,7 +23,8 @@ from plan3d.simulator.hardware.accelerator import (
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.layers.layer_costs import Cost, layer_costs
+from plan3d.simulator.layers.cost_columns import Cost
+from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.operators import kernel_times
 from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.operators.work import AttentionWork, Gemm

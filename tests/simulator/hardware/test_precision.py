@@ -21,7 +21,8 @@ from plan3d.simulator.hardware.precision import (
     register_recipe,
 )
 from plan3d.simulator.hardware.precision.number_formats import BF16, FORMATS, FP8, WIDTHS
-from plan3d.simulator.layers.layer_costs import Cost, LayerCosts, layer_costs
+from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.precision_rules import supported_precisions

@@ -16,7 +16,8 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.layers.layer_costs import Cost, layer_costs
+from plan3d.simulator.layers.cost_columns import Cost
+from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds, local_strategies, work_of
 from plan3d.simulator.layers.memory_footprint import stored_parameters
 from plan3d.simulator.plan import tensor_grid

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster, profile_names
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.layers.layer_costs import Cost, layer_costs
+from plan3d.simulator.layers.cost_columns import Cost
+from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives, kernel_times, layer_work
 from plan3d.simulator.operators.collectives import place, wire_bytes
