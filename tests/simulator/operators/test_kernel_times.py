@@ -248,8 +248,7 @@ def test_shares_of_kernel_time_add_up_and_are_reported(model, profile, precision
     assert (shares["measured"] + shares["interpolated"] > 0.5) == (
         profile in "a100-80gb-sxm h200-sxm"
     )
-    most = max(shares, key=lambda origin: shares[origin])
-    assert (most == "extrapolated") == (profile == "h800-sxm")
+    assert (shares["extrapolated"] > 0.4) == (profile == "h800-sxm")
 
 
 def test_every_named_table_is_there_and_every_table_is_named():
