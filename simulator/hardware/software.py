@@ -159,7 +159,7 @@ class Software:
     keeps_expert_output: bool
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
-    """What selective recompute drops, of MODULES."""
+    """What selective recompute drops, of MODULES, or OP_LIST."""
     offload_modules: tuple[str, ...]
     """What activations on the host are, of OFFLOADABLE: the inputs of these modules of every layer
     (Megatron-Core's fine-grained offloading); with none all that a layer keeps."""
@@ -223,6 +223,8 @@ OF_STEPS, OF_PEAKS = "steps", "peaks"
 """Spreads of what constants do not explain: of the steps of one stack, and of its peaks."""
 SPLITS = ("tp", "pp", "cp", "ep")
 """Ways to split a model that not every stack has."""
+OP_LIST = "op-sac"
+"""Selective recompute by torchtitan's list of operations, in place of MODULES."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can drop, as Megatron-Core names it."""
 OFFLOADABLE = (

@@ -28,6 +28,7 @@ from .software import (
     OF_PEAKS,
     OF_STEPS,
     OFFLOADABLE,
+    OP_LIST,
     SPLITS,
     UNCERTAIN,
     Software,
@@ -90,7 +91,7 @@ QUANTITIES = {
 }
 """What each number of a stack may be; Software says what it means."""
 FLAGS = tuple(one.name for one in fields(Software) if one.type == "bool")
-NAMES = {"selective": MODULES, "offload_modules": OFFLOADABLE, "splits": SPLITS}
+NAMES = {"selective": (*MODULES, OP_LIST), "offload_modules": OFFLOADABLE, "splits": SPLITS}
 """What each list of a stack may name."""
 LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))
 TEXTS = ("title", "framework")

@@ -13,6 +13,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..base.units import GIB
 from ..hardware.precision.number_formats import FP8
+from ..hardware.software import OP_LIST
 from ..operators import attention_work, feed_forward
 from ..operators.work import Work
 from ..task import Task
@@ -242,7 +243,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
         dropped = dropped + (routed if "moe" in ops else activation * ("moe_act" in ops))
         if "shared_experts" in ops and "moe" not in ops:
             dropped = dropped + _shared_activations(block.experts, local, spare)
-    if "op-sac" in ops:
+    if OP_LIST in ops:
         dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
 

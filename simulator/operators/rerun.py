@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
+from ..hardware.software import OP_LIST
 from ..workload.blocks import Block
 from .attention_work import attention_gemms, kv_heads_per_rank, latent_up_gemms
 from .feed_forward import (
@@ -40,7 +41,7 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
     tokens, attn, mlp, experts = s.tokens(sequence), block.attention, block.mlp, block.experts
     gemms: list[Gemm] = []
     moved = np.zeros(tokens.shape)
-    if "op-sac" in ops:
+    if OP_LIST in ops:
         gemms = _every_second(block, hidden, s, tokens)
         return Rerun(gemms, layer_bytes(block, hidden, s, sequence), Again(regions=1))
     if "layernorm" in ops:

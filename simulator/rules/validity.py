@@ -16,7 +16,7 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..pipeline.schedules import model_copies
-from ..plan.codes import ContextComm, Recompute
+from ..plan.codes import ContextComm
 from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
@@ -30,6 +30,7 @@ from .loss_rules import LOSS_RULES
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .precision_rules import PRECISION_RULES
+from .recompute_rules import RECOMPUTE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
 from .tp_overlap_rules import TP_OVERLAP_RULES
@@ -128,12 +129,6 @@ RULES: tuple[Rule, ...] = (
             f"tp={p.tp} cp={p.cp} must be 1: {t.model.name} is a list of layers, which are split "
             "by pipeline and data parallelism only"
         ),
-    ),
-    Rule(
-        "listed-layers-recompute-whole",
-        ("recompute",),
-        lambda p, t: (p.recompute != Recompute.SELECTIVE) | bool(t.model.kinds),
-        lambda p, t: f"recompute=selective needs attention layers; {t.model.name} is a layer list",
     ),
     Rule(
         "cp-divides-sequence",
@@ -236,6 +231,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: "overlap_param_gather needs zero >= 1 and overlap_grad_reduce",
     ),
     *PRECISION_RULES,
+    *RECOMPUTE_RULES,
     *LOSS_RULES,
     *SYNC_RULES,
     *OFFLOAD_RULES,

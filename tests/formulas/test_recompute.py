@@ -13,6 +13,7 @@ from round_numbers import (
     EMBEDDING,
     FORWARD,
     HEAD,
+    MOVED,
     PARAMETERS,
     costs_of,
     gather,
@@ -24,6 +25,7 @@ from round_numbers import (
     task,
 )
 
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.workload.blocks import Attention, Block
@@ -74,7 +76,8 @@ def test_selective_recompute_of_materialised_attention_runs_its_core_again():
 
 
 def test_selective_recompute_with_flash_attention_runs_only_what_is_named():
-    assert again("recompute=selective", task(4, 16)) == 0
+    scores = task(4, 16, software=stack(selective=("core_attn",)))
+    assert again("recompute=selective", scores) == 0
     norms = task(4, 16, software=stack(selective=("layernorm",)))
     # Two norms read and write h elements of two bytes.
     assert again("recompute=selective", norms) == pytest.approx(4 * 2 * 1024 * 2 * 2 * 1024 / 1e12)
@@ -145,5 +148,19 @@ def test_hfu_counts_a_third_of_the_layers_again():
     seconds = 4 * (4 * 4 * FORWARD + 3 * HEAD + 3 * EMBEDDING) + 30 * PARAMETERS / 1e12
     assert full.mfu == pytest.approx(4 * 1024 * model / (seconds * 100e12))
     assert full.hfu == pytest.approx(4 * 1024 * (model + layers / 3) / (seconds * 100e12))
-    plain = costs_of(task(), "recompute=selective")
+    plain = costs_of(task(software=stack(selective=("core_attn",))), "recompute=selective")
     assert plain.hfu == plain.mfu
+
+
+def test_torchtitans_list_of_operations_runs_every_second_product_again():
+    """Keys, the output of attention and the input of the MLP, [1024, 1024] times 1024, 1024 and
+    4096 columns, and what kernels between products move; queries, values, attention are kept."""
+    listed = task(4, 16, software=stack(selective=("op-sac",)))
+    products = 2 * 1024 * 1024 * (1024 + 1024 + 4096) / 100e12
+    assert again("recompute=selective", listed) == pytest.approx(4 * (products + MOVED))
+
+
+def test_torchtitans_list_of_operations_is_of_dense_layers():
+    listed = task(4, 16, sparse(), software=stack(selective=("op-sac",)))
+    with pytest.raises(InputError, match="not modelled for experts"):
+        costs_of(listed, "recompute=selective")

@@ -54,6 +54,7 @@ NAMED = {
         ("llama-3.1-8b", 16, "pp=4 zero=2 layers_per_stage=7,9,9,7"),
         ("llama-3.1-8b", 16, "tp=2 cp=2 zero=3 cp_comm=all-gather"),
         ("llama-3.1-8b", 16, "tp=2 zero=3 precision=fp8"),
+        ("llama-3.1-8b", 16, "tp=2 zero=3 recompute=selective"),
         ("llama-3.1-8b", 16, "dp=8 cp=2 zero=3 shard=4 cp_comm=all-gather"),
         ("llama-7b", 16, "tp=2 pp=2 zero=2"),
         ("deepseek_v3 671B", 64, "tp=2 ep=32 zero=3"),

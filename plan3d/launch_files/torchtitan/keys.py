@@ -38,9 +38,13 @@ ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
 BACKENDS = {"standard": Dispatch.ALLTOALL, "deepep": Dispatch.HIERARCHICAL}
 POLICIES = {"default": 0, "always": 3, "never": 2}
 """fsdp_reshard_after_forward: the ZeRO stage; by default 3, and 2 in pipelines."""
-MODES = {"selective": "selective", "full": Recompute.FULL, "memory_budget": "memory_budget"}
-MODES |= {"none": Recompute.NONE}
-"""activation_checkpoint.mode; two of them are torchtitan's own choice of operations."""
+MODES: dict[str, Recompute | str] = {
+    **{"selective": Recompute.SELECTIVE, "full": Recompute.FULL, "none": Recompute.NONE},
+    "memory_budget": "memory_budget",
+}
+"""activation_checkpoint.mode; of the last the compiler chooses the operations."""
+BY_OPERATION = "op"
+"""selective_ac_option of recompute=selective; a number is every so many layers as a whole."""
 FLOAT8 = "quantize.linear.float8"
 """The converter of linear layers to float8; `float8` alone was its name before 0.2."""
 FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
@@ -169,7 +173,14 @@ TABLE: Table = (
     Implied("training.mixed_precision_reduce", "float32"),
     *PARALLELISM,
     *ONLY_0_2,
-    Row("activation_checkpoint.mode", "recompute", choice(MODES), "selective"),
+    Row("activation_checkpoint.mode", "recompute", choice(MODES), Recompute.SELECTIVE),
+    Row(
+        "activation_checkpoint.selective_ac_option",
+        "selective_option",
+        TEXT,
+        "2",
+        lambda n: n.recompute == Recompute.SELECTIVE,
+    ),
     rare("compile.enable", "compiles", False, kind=SWITCH),
     Row("compile.components", "compiled_parts", PARTS, ALL_PARTS, lambda n: n.compiles),
     rare(

@@ -51,7 +51,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     if known is None:
         names = f"{n.family} {n.flavor}"
         raise launch.refuse(f"names {names}, which plan3d does not know: give --model")
-    meant(job, n, launch, known.layers)
+    meant(job, n, launch, known)
     fill(launch, n)
     launch.kept = job.rest(MATTERS, read_implied(TABLE, job, n))
     return launch

@@ -90,12 +90,6 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
         only("torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"),
         only("torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"),
         only(
-            "torchtitan-recompute",
-            "recompute",
-            (Recompute.NONE, Recompute.FULL),
-            "torchtitan's own selective recompute drops every second GEMM, which a plan cannot say",
-        ),
-        only(
             "torchtitan-sharding",
             "zero",
             (0, 3, 2),
@@ -258,6 +252,12 @@ RULES_0_2 = (
 """Rules of 0.2 alone."""
 
 RULES_0_3 = (
+    only(
+        "torchtitan-recompute",
+        "recompute",
+        (Recompute.NONE, Recompute.FULL),
+        "selective recompute of 0.3 keeps every product, which a plan cannot say",
+    ),
     Rule(
         "torchtitan-flavor",
         (),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import code, most_chunks
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
+from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, stated_layers
 from ..tables import Numbers
-from .keys import ALL_PARTS, FLOAT8_RECIPES, NOT_COMPILED, SCHEDULES
+from .keys import ALL_PARTS, BY_OPERATION, FLOAT8_RECIPES, NOT_COMPILED, SCHEDULES
 from .model_flavors import flavor_of
 
 EAGER = {
@@ -43,6 +45,7 @@ def spelled(n: Numbers, task: Task, head: str) -> Numbers:
     n.replicate, n.reshard = n.dp // n.shards, n.zero
     n.modules = modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
     n.first_less, n.last_less, n.layers_per_chunk = 0, 0, n.chunks[0]
+    n.selective_option = BY_OPERATION
     return n
 
 
@@ -57,11 +60,11 @@ def modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
     return out
 
 
-def meant(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
+def meant(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     """What the keys of 0.2 mean. Raises InputError naming the key that is wrong."""
     n.sequence_parallel = n.tp > 1
     _sharding(n)
-    _stages(job, n, launch, layers)
+    _stages(job, n, launch, model.layers)
     _batch(job, n)
     n.overlap_ep = n.overlap_ep and n.schedule == code("dualpipe-v")
     for part in ALL_PARTS:
@@ -74,13 +77,27 @@ def meant(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
     if optimizer not in ("Adam", "AdamW"):
         job.has("optimizer.name")
         launch.open["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
-    if isinstance(n.recompute, str):
-        said = "is" if job.there("activation_checkpoint.mode") else "is by default"
-        launch.open["recompute"] = (
-            f"$.activation_checkpoint.mode {said} {n.recompute}, torchtitan's own choice of "
-            "operations, which no plan has (nearest: none, full)"
-        )
-        n.recompute = 0
+    _recompute(job, n, launch, model)
+
+
+def _recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
+    """Recompute that a plan can say; other is left open."""
+    if n.recompute in (Recompute.NONE, Recompute.FULL):
+        return
+    option = n.recompute == Recompute.SELECTIVE
+    if option and n.selective_option == BY_OPERATION:
+        if not any(kind.experts for kind in model.kinds):
+            return
+        why, nearest = ", which is not modelled for experts", ""
+    else:
+        why, nearest = ", which no plan has", f", or selective_ac_option {BY_OPERATION}"
+    key = "selective_ac_option" if option else "mode"
+    said = "is" if job.there(f"activation_checkpoint.{key}") else "is by default"
+    what = n.selective_option if option else n.recompute
+    launch.open["recompute"] = (
+        f"$.activation_checkpoint.{key} {said} {what}{why} (nearest: mode none or full{nearest})"
+    )
+    n.recompute = Recompute.NONE
 
 
 def _sharding(n: Numbers) -> None:

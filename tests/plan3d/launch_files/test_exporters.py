@@ -200,6 +200,9 @@ def test_torchtitan_toml():
     alone = tomllib.loads(text("torchtitan", "tp=2 zero=3 micro_batch=2"))
     assert alone["training"]["local_batch_size"] == 2
     assert alone["activation_checkpoint"] == {"mode": "none"}
+    listed = tomllib.loads(text("torchtitan", "tp=2 zero=3 recompute=selective"))
+    asked = {"mode": "selective", "selective_ac_option": "op"}
+    assert listed["activation_checkpoint"] == asked
 
 
 def test_torchtitan_float8_is_a_converter_by_its_full_name():
@@ -431,7 +434,7 @@ REFUSED = [
         {},
     ),
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
-    ("torchtitan-recompute", "torchtitan", "", "zero=2 recompute=selective", {}),
+    ("torchtitan-recompute", "torchtitan", "0.3", "zero=2 recompute=selective", {}),
     ("torchtitan-sharding", "torchtitan", "", "zero=1", {}),
     ("torchtitan-hybrid", "torchtitan", "", "dp=4 cp=4 zero=2 shard=2", {}),
     ("torchtitan-buckets", "torchtitan", "", "dp=16 zero=2 bucket_parameters=9", {}),
@@ -621,12 +624,12 @@ def test_every_rule_has_a_plan_that_breaks_it():
 
 
 def test_messages_name_the_nearest_plan_and_following_it_works():
-    plan = Plan.parse("tp=2 pp=4 zero=1 recompute=selective")
+    plan = Plan.parse("tp=2 pp=4 zero=1 optimizer=sgd")
     form = EXPORTERS["torchtitan"].form()
     row = resolve(plan, GPUS).take(0)
     nearest = [m.split("nearest: ")[1].split(" (")[0] for m in refusals(task(), row, form)]
-    assert nearest == ["recompute=full", "zero=2"]
-    assert written(task(), Plan.parse("tp=2 pp=4 zero=2 recompute=full"), form)
+    assert nearest == ["optimizer=adam", "zero=2"]
+    assert written(task(), Plan.parse("tp=2 pp=4 zero=2 optimizer=adam"), form)
 
 
 def test_rules_of_every_framework_come_first():

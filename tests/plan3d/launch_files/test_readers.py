@@ -467,6 +467,18 @@ def test_what_no_plan_has_is_left_to_the_user(old, new, field):
     assert plan_of(launch, {field: 0})
 
 
+def test_torchtitans_list_of_operations_is_selective_recompute():
+    by_operation = 'mode = "selective"\nselective_ac_option = "op"'
+    assert plan_of(torchtitan(('mode = "none"', by_operation)), {}).recompute == 1
+    by_layer = torchtitan(('mode = "none"', by_operation.replace('"op"', '"3"')))
+    assert "selective_ac_option is 3, which no plan has" in by_layer.open["recompute"]
+    experts = ('name = "llama3"\nflavor = "8B"', 'name = "deepseek_v3"\nflavor = "671B"')
+    listed = torchtitan(('mode = "none"', by_operation), experts)
+    assert "is op, which is not modelled for experts" in listed.open["recompute"]
+    budget = torchtitan(('mode = "none"', 'mode = "memory_budget"'))
+    assert "mode is memory_budget, which no plan has" in budget.open["recompute"]
+
+
 def test_replicas_of_shards_are_settled_with_the_gpus():
     """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
     hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))

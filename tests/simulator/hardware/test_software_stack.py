@@ -57,7 +57,11 @@ CHANGES = {
     "fused_norm": (False, {}, DENSE),
     "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
     "offload_modules": (("core_attn",), {}, replace(DENSE, offload_activations=100)),
-    "selective": (("layernorm",), {"selective": ()}, replace(DENSE, recompute="selective")),
+    "selective": (
+        ("layernorm",),
+        {"selective": ("core_attn",)},
+        replace(DENSE, recompute="selective"),
+    ),
     "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
     "vocabulary_multiple": (4096, {}, DENSE),
     "logit_bytes": (200.0, {}, DENSE),

@@ -65,6 +65,18 @@ REFUSED = [
     ("tp-divides-ffn", task("llama-7b"), {"tp": 512}, "512 does not divide ffn width 11008"),
     ("listed-layers-are-whole", images(), {"tp": 2}, "tp=2 cp=1 must be 1: resnet-50 is a list"),
     ("listed-layers-recompute-whole", images(), {"recompute": "selective"}, "is a layer list"),
+    (
+        "software-recomputes-modules",
+        task(software="torch"),
+        {"tp": 1, "pp": 1, "recompute": "selective"},
+        "software torch has no modules that recompute=selective runs again",
+    ),
+    (
+        "software-recomputes-experts",
+        task("mixtral-8x7b", software="torchtitan"),
+        {"recompute": "selective"},
+        "is not modelled for experts like those of mixtral-8x7b; nearest: recompute=full",
+    ),
     ("cp-divides-sequence", task(), {"cp": 3}, "2048 is not a multiple of 2 cp = 6"),
     ("software-splits-sequences", task(software="megatron-lm-2021"), {"cp": 2}, "cp=2"),
     ("software-splits-tensors", task(software="fsdp"), {}, "fsdp has no tensor parallelism: tp=2"),
