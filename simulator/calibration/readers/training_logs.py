@@ -24,6 +24,8 @@ DIGITS = 18
 """Of the number of an iteration."""
 LARGEST = 1e18
 """A larger number in a log is none of a run."""
+ROUNDED = 0.01
+"""Share by which a log's size may differ from the run's: nanotron prints 1,024 as 1.02K."""
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 Row = dict[str, object]
@@ -149,8 +151,8 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
     every = _COLOUR.sub("", text)
     form = next(form for form in FORMATS if SIGNS[form.name] in every)
     text = of_one_rank(every, SIGNS[form.name])
-    batch = known.global_batch or _last(form.batch, text)
-    sequence = known.sequence or _last(form.sequence, text)
+    batch = _agreed(_last(form.batch, text), known.global_batch, "a batch", name)
+    sequence = _agreed(_last(form.sequence, text), known.sequence, "a sequence length", name)
     tokens = batch * sequence if batch and sequence else None
     rates = _told(form.tokens_per_gpu, form, text)
     steps = _step_seconds(form, text, rates, tokens, batch, known.gpus)
@@ -257,6 +259,13 @@ def _all(pattern: str, text: str) -> list[float]:
 def _last(pattern: str, text: str) -> float | None:
     values = _all(pattern, text)
     return values[-1] if values else None
+
+
+def _agreed(stated: float | None, known: int | None, what: str, name: str) -> float | None:
+    """A size of the run, said by the log or the user; InputError where they differ."""
+    if stated and known and abs(stated / known - 1) > ROUNDED:
+        raise InputError(f"{name}: its steps have {what} of {stated:,.0f}, not {known:,}")
+    return known or stated
 
 
 def _sizes(

@@ -194,6 +194,25 @@ def test_megatron_log(tmp_path):
     assert rate.tolist() == pytest.approx([128 * 2048 / 2.1 / 16])
 
 
+def test_a_log_of_another_batch_is_refused(tmp_path):
+    """nanotron rounds: 1.02K are 1,024; Megatron-LM prints them all."""
+    form = (
+        "iteration: {i} / 20 | elapsed_time_per_iteration_ms: {v}K | "
+        "tokens_per_sec_per_gpu: 4.1K | global_batch_size: 1.02K | lm_loss: 11.1"
+    )
+    text = lines(form, SLOW_START)
+    assert reading(tmp_path, "nano.log", text, global_batch=1024).number("batch") == [1024]
+    with pytest.raises(InputError, match="steps have a batch of 1,020, not 512"):
+        reading(tmp_path, "nano.log", text, global_batch=512)
+
+
+def test_a_log_of_another_length_is_refused(tmp_path):
+    text = "global batch size 8, sequence length 8192, total steps 20\n"
+    text += lines("step: {i}  tps: {v}", SLOW_START)
+    with pytest.raises(InputError, match="steps have a sequence length of 8,192, not 4,096"):
+        reading(tmp_path, "titan.log", text, gpus=8, sequence=4096)
+
+
 def test_torchtitan_log(tmp_path):
     start = (
         "[titan] - root - INFO - Training starts at step 1, with local batch size 1, "
