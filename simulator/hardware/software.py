@@ -159,7 +159,7 @@ class Software:
     keeps_expert_output: bool
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
-    """What selective recompute drops, of MODULES, or OP_LIST."""
+    """What selective recompute runs again, of MODULES, or OP_LIST."""
     offload_modules: tuple[str, ...]
     """What activations on the host are, of OFFLOADABLE: the inputs of these modules of every layer
     (Megatron-Core's fine-grained offloading); with none all that a layer keeps."""
@@ -226,7 +226,9 @@ SPLITS = ("tp", "pp", "cp", "ep")
 OP_LIST = "op-sac"
 """Selective recompute by torchtitan's list of operations, in place of MODULES."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
-"""What selective recompute can drop, as Megatron-Core names it."""
+"""What selective recompute can run again, as Megatron-Core names it."""
+DEFAULT_MODULES = ("core_attn",)
+"""Those of Megatron-Core where none are named (transformer_config.py, __post_init__)."""
 OFFLOADABLE = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
 )

@@ -206,7 +206,7 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
     accelerator = task.cluster.accelerator
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
     out = out + quantisation.seconds_again(work.selective_gemms, local)
-    if work.attention and not task.software.flash_attention:
+    if work.attention and work.again.attention:
         core = kernel_times.attention_seconds(
             work.attention, accelerator, local.recipe, task.software
         )
@@ -222,6 +222,8 @@ def _communicate_again(
     if work.again.regions:
         share = work.again.regions / regions
         column[Cost.TENSOR_COMM] += local.selective * share * forward[Cost.TENSOR_COMM]
+    if work.again.attention:
+        column[Cost.CONTEXT_COMM] += local.selective * forward[Cost.CONTEXT_COMM]
     if work.again.exchange:
         column[Cost.EXPERT_COMM] += local.selective * forward[Cost.EXPERT_COMM]
 

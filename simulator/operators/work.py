@@ -41,7 +41,7 @@ class Again(NamedTuple):
     """Parts of a layer that selective recompute runs again besides GEMMs and moved bytes."""
 
     attention: bool = False
-    """The attention core, where its scores are not stored."""
+    """The attention core, with its exchanges between context ranks."""
     regions: int = 0
     """Tensor-parallel regions, with their collectives."""
     exchange: bool = False
@@ -76,7 +76,8 @@ class Work(NamedTuple):
 
 
 def add(works: list[Work]) -> Work:
-    """The work of several parts run one after another; at most one has attention."""
+    """The work of several parts run one after another; at most one has attention, or runs parts
+    again."""
     return Work(
         gemms=[g for w in works for g in w.gemms],
         attention=next((w.attention for w in works if w.attention), None),
@@ -88,6 +89,7 @@ def add(works: list[Work]) -> Work:
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
         permuted_bytes=sum((w.permuted_bytes for w in works), 0.0),
         padded_bytes=sum((w.padded_bytes for w in works), 0.0),
+        again=next((w.again for w in works if any(w.again)), Again()),
     )
 
 

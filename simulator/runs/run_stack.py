@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import InputError
 from ..base.units import GIB
 from ..hardware.provenance import Provenance
-from ..hardware.software import OFFLOADABLE
+from ..hardware.software import DEFAULT_MODULES, OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 
@@ -168,7 +168,7 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     software = software_profile(name)
     software = replace(software if learned else neutral(software), **rule.changes)
     changes = _kernels(run, software)
-    changes |= {**_formats(run, software), **_recompute(run)}
+    changes |= {**_formats(run, software), **_recompute(run, software)}
     if run["offload_activations"]:
         changes["offload_modules"] = _modules(run)
     if learned:
@@ -265,9 +265,12 @@ def _modules(run: PublishedRun) -> tuple[str, ...]:
     return tuple(run["offload_activations"])
 
 
-def _recompute(run: PublishedRun) -> dict[str, Any]:
-    if run["recompute"] != "selective" or not run["recompute_ops"]:
+def _recompute(run: PublishedRun, software: Software) -> dict[str, Any]:
+    """The modules that a row names; the framework's own where it only says selective."""
+    if run["recompute"] != "selective":
         return {}
+    if not run["recompute_ops"]:
+        return {"selective": DEFAULT_MODULES} if software.framework == "megatron" else {}
     if "unknown" in run["recompute_ops"]:
         raise InputError("which ops are recomputed is not stated")
     return {"selective": tuple(run["recompute_ops"])}

@@ -179,7 +179,7 @@ class Costs:
     def hfu(self) -> Any:
         """Hardware FLOPs utilisation: MFU with full recompute counted (one more forward pass).
 
-        Selective recompute is left out: what it reruns is memory-bound.
+        What selective recompute runs again is left out.
         """
         model, sequence = self.task.model, self.task.sequence
         again = block_flops_per_token(model, sequence) / 3

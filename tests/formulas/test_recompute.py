@@ -75,9 +75,46 @@ def test_selective_recompute_of_materialised_attention_runs_its_core_again():
     assert found == pytest.approx(4 * core)
 
 
-def test_selective_recompute_with_flash_attention_runs_only_what_is_named():
-    scores = task(4, 16, software=stack(selective=("core_attn",)))
-    assert again("recompute=selective", scores) == 0
+def test_selective_recompute_of_flash_attention_runs_its_core_again_and_saves_nothing():
+    """Megatron-Core 0.16, attention.py: two products over half of the keys, 2 b s^2 h FLOPs.
+    Queries, keys, values and the output, which others read, are kept as they are."""
+    question = task(4, 16, software=stack(selective=("core_attn",)))
+    core = 2 * 1024**2 * 1024 / 100e12
+    assert again("recompute=selective", question) == pytest.approx(4 * core)
+    kept = [costs_of(question, f"recompute={r}").memory for r in ("none", "selective")]
+    assert kept[0]["activations"] == kept[1]["activations"]
+
+
+def test_selective_recompute_of_attention_exchanges_keys_and_values_again():
+    """One gather more a layer and micro-batch, of bytes that all-gather context ranks share."""
+    question = task(4, 2, sequence=4096, software=stack(selective=("core_attn",)))
+    text = "cp=4 cp_comm=all-gather zero=1 recompute="
+    sent = [costs_of(question, text + r).seconds["context_comm"] for r in ("none", "full")]
+    again = costs_of(question, f"{text}selective").seconds["context_comm"]
+    assert again == pytest.approx(sent[1])
+    assert again > sent[0]
+
+
+def test_selective_recompute_of_an_mlp_sends_its_collectives_again():
+    """tp = 2: one gather and one scatter more a layer and micro-batch."""
+    question, size = task(2, software=stack(selective=("mlp",))), 2 * 1024 * 1024
+    sent = [costs_of(question, f"tp=2 recompute={r}").seconds for r in ("none", "selective")]
+    more = sent[1]["tensor_comm"] - sent[0]["tensor_comm"]
+    assert more == pytest.approx(4 * 4 * (gather(size, 2) + scatter(size, 2)))
+
+
+def test_selective_recompute_of_experts_exchanges_their_tokens_again():
+    """Half more: dispatch and combine forward, backward, and forward again."""
+    question = task(2, 4, sparse(), software=stack(selective=("moe",)))
+    sent = [costs_of(question, f"ep=2 recompute={r}").seconds for r in ("none", "selective")]
+    assert sent[1]["expert_comm"] == pytest.approx(1.5 * sent[0]["expert_comm"])
+
+
+def test_selective_recompute_runs_only_what_is_named():
+    scores = stack(flash_attention=False, score_bytes=9.0, selective=("mlp",))
+    fused = stack(selective=("mlp",))
+    found = [again("recompute=selective", task(4, 16, software=s)) for s in (scores, fused)]
+    assert found[0] == pytest.approx(found[1])
     norms = task(4, 16, software=stack(selective=("layernorm",)))
     # Two norms read and write h elements of two bytes.
     assert again("recompute=selective", norms) == pytest.approx(4 * 2 * 1024 * 2 * 2 * 1024 / 1e12)

@@ -10,7 +10,7 @@ import ast
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.hardware.software import MODULES, OFFLOADABLE
+from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOADABLE
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
@@ -194,7 +194,7 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
         n.recompute = Recompute.SELECTIVE
     if n.recompute_all:
         n.recompute = Recompute.FULL
-    modules, method = n.modules or ("core_attn",), n.method or "uniform"
+    modules, method = n.modules or DEFAULT_MODULES, n.method or "uniform"
     if n.recompute == Recompute.SELECTIVE:
         if n.method:
             raise flags.wrong("--recompute-method", "contradicts selective recompute")

@@ -133,7 +133,7 @@ def test_megatron_states_the_traps():
     assert array_words(fsdp)["--data-parallel-sharding-strategy"] == ["optim_grads_params"]
     assert array_words(fsdp)["--ckpt-format"] == ["fsdp_dtensor"]
     flags = array_words(text("megatron", "pp=4 recompute=selective", model="gpt3-1.3b"))
-    assert flags["--recompute-modules"] == ["core_attn", "layernorm"]
+    assert flags["--recompute-modules"] == ["layernorm"]
     assert flags["--hidden-dropout"] == ["0.0"]
     experts = array_words(text("megatron", "tp=2 ep=8", model="mixtral-8x7b"))
     assert experts["--expert-tensor-parallel-size"] == ["1"]
@@ -177,7 +177,7 @@ def test_megatron_bridge_overrides():
     assert values["model.virtual_pipeline_model_parallel_size"] == "2"
     assert values["model.overlap_p2p_comm"] == "true"
     assert values["model.batch_p2p_comm"] == "false"
-    assert values["model.recompute_modules"] == "[core_attn,layernorm]"
+    assert values["model.recompute_modules"] == "[layernorm]"
     assert values["model.seq_length"] == values["dataset.sequence_length"] == "2048"
     assert values["mixed_precision"] == "bf16_mixed"
     assert values["comm_overlap"] == "null"
