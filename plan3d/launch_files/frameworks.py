@@ -37,7 +37,7 @@ def framework(name: str, required: bool = True, version: str = "") -> Framework:
 
 def for_framework(task: Task, name: str, version: str = "") -> Task:
     """The task of a framework, whose plans alone are legal, on its own stack where the task has the
-    default one.
+    default one, unchanged.
 
     Raises InputError for an unknown framework and for a stack that is another framework's.
 
@@ -46,10 +46,11 @@ def for_framework(task: Task, name: str, version: str = "") -> Task:
     >>> for_framework(task, "torchtitan").software
     Software('torchtitan')
     """
-    wanted, own = framework(name, version=version), stack_of(name)
-    stack = software_profile(own) if own and task.software.name == DEFAULT_SOFTWARE else None
-    check_stack(stack or task.software, name)
-    return replace(task, framework=wanted, software=stack or task.software)
+    wanted, own, stack = framework(name, version=version), stack_of(name), task.software
+    if own and stack == software_profile(DEFAULT_SOFTWARE):
+        stack = software_profile(own)
+    check_stack(stack, name)
+    return replace(task, framework=wanted, software=stack)
 
 
 def with_usual(task: Task) -> Task:
@@ -65,14 +66,19 @@ def stack_of(name: str) -> str:
     return exporter(name, "--framework").software
 
 
-def check_stack(stack: Software, name: str) -> None:
-    """Raise InputError where a stack is none of a framework's."""
+def check_stack(stack: Software, name: str, file: str = "") -> None:
+    """Raise InputError where a stack, or that of a launch file, is none of a framework's."""
     own = stack_of(name)
     kind = software_profile(own).framework if own else name
     known = [other for other in SOFTWARE if SOFTWARE[other].framework == kind]
     if stack.framework == kind or not known:
         return
     what = f"is {stack.framework}" if stack.framework else "is of no framework that is launched"
+    if file:
+        raise InputError(
+            f"{file}: its stack {stack.name} contradicts --framework {name}: it {what}; nearest: "
+            f"--framework {stack.framework}, or a file of {name} (plan3d import --to {name})"
+        )
     raise InputError(
         f"--software {stack.name} contradicts --framework {name}: it {what}; nearest: "
         f"--software {own or known[0]}"

@@ -13,8 +13,9 @@ def framework_of(args: argparse.Namespace) -> str | None:
     return name
 
 
-def launched(args: argparse.Namespace, task: Task) -> Task:
-    """The task of --framework; InputError where --software contradicts it."""
+def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
+    """The task of --framework; InputError where --software contradicts it, or the stack of the
+    launch file that states the task."""
     name = framework_of(args)
     if name is None:
         return task
@@ -22,6 +23,8 @@ def launched(args: argparse.Namespace, task: Task) -> Task:
 
     if args.software is not None:
         frameworks.check_stack(task.software, name)
+    elif file:
+        frameworks.check_stack(task.software, name, file)
     return frameworks.for_framework(task, name)
 
 

@@ -89,7 +89,7 @@ def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     for part in (part for part in found.launch.kept if part.matters):
         warn(f"{args.file}: {part.where}: {part.told} is not modelled", args.quiet)
-    task = framework_arguments.launched(args, found.task)
+    task = framework_arguments.launched(args, found.task, args.file)
     stated = frozenset(found.launch.plan)
     plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)
     return task_arguments.with_calibration(args, task), plan

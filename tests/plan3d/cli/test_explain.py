@@ -131,6 +131,32 @@ def test_a_launch_file_is_explained_as_the_plan_that_it_states(capsys):
     assert of_file["task"] == estimate["task"]
 
 
+def test_a_framework_keeps_the_stack_of_its_launch_file(capsys, tmp_path):
+    """The script below drops activations, and recomputes two modules; its stack says both."""
+    path = tmp_path / "run.sh"
+    full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    some = "--recompute-granularity selective --recompute-modules core_attn layernorm"
+    dropped = SCRIPT.read_text().replace("--attention-dropout 0 --hidden-dropout 0", "")
+    path.write_text(dropped.replace(full, some))
+    words = ["explain", str(path), "--cluster", "h100-sxm", "--json", "--quiet"]
+    said = []
+    for more in ([], ["--framework", "megatron"], ["--framework", "megatron-bridge"]):
+        assert main([*words, *more]) == 0
+        said.append(json.loads(capsys.readouterr().out)["plans"][0])
+    assert said[0] == said[1] == said[2]
+    assert main(["explain", str(SCRIPT), "--cluster", "h100-sxm", "--json", "--quiet"]) == 0
+    plain = json.loads(capsys.readouterr().out)["plans"][0]
+    assert plain["step_seconds"] != said[0]["step_seconds"]
+
+
+def test_a_framework_that_is_not_that_of_the_launch_file_is_refused(capsys):
+    words = ["explain", str(SCRIPT), "--cluster", "h100-sxm", "--quiet"]
+    assert main([*words, "--framework", "torchtitan"]) == 2
+    err = capsys.readouterr().err
+    assert f"{SCRIPT}: its stack megatron-core contradicts --framework torchtitan" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("factor", [0.85, 1.15])
 def test_a_measured_step_moves_what_is_explained(capsys, factor):
     """Most of a difference of 15 % is taken for constants, none of it beyond what was measured."""

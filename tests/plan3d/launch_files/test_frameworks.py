@@ -241,6 +241,10 @@ def test_a_framework_has_its_own_stack():
         assert not usual.required
     old = for_framework(task(software="megatron-lm-2021"), "megatron")
     assert old.software.name == "megatron-lm-2021"
+    changed = replace(software_profile("megatron-core"), dropout=True)
+    assert for_framework(task(software=changed), "megatron").software == changed
+    with pytest.raises(InputError, match="megatron-core contradicts --framework torchtitan"):
+        for_framework(task(software=changed), "torchtitan")
 
 
 @pytest.mark.parametrize(
