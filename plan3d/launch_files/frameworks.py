@@ -53,9 +53,10 @@ def for_framework(task: Task, name: str, version: str = "") -> Task:
     return replace(task, framework=wanted, software=stack)
 
 
-def with_usual(task: Task) -> Task:
-    """The task with the framework of its stack, which yields to what is asked for by name."""
-    name = task.software.framework
+def with_usual(task: Task, name: str = "") -> Task:
+    """The task with a framework, that of its stack unless named, which yields to what is asked for
+    by name."""
+    name = name or task.software.framework
     if task.framework is not None or not EXPORTERS.knows(name):
         return task
     return replace(task, framework=framework(name, required=False))

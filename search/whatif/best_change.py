@@ -13,7 +13,6 @@ import numpy as np
 
 from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.hardware.precision import CODES
-from plan3d.simulator.rules.framework_rules import launched
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
@@ -45,11 +44,10 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
 
 def _of_the_plan(costs: Costs, room: float) -> Iterator[Change]:
     """The fastest legal change of one field that fits, and is launched where the plan itself is."""
-    edits = single_edits(costs)
+    edits = single_edits(costs, launchable=True)
     if edits.costs is None:
         return
     may = edits.costs.fits & (edits.costs.memory_total <= room)
-    may &= launched(edits.costs.plans, costs.task) | ~launched(costs.plans, costs.task)
     for row in np.flatnonzero(may)[:1].tolist():
         yield Change(edits.text(row), float(costs.step[0] / edits.costs.step[row]) - 1)
 

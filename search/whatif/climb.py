@@ -18,7 +18,6 @@ import numpy as np
 from plan3d.simulator.plan.families import families as families_of
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
-from plan3d.simulator.rules.framework_rules import launched
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs, joined
 from plan3d.simulator.step.plan_timeline import rescore
@@ -32,6 +31,7 @@ from ..space.space import Space
 from ..stages.stage_plans import ranked, written_out
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
+from .launchable_changes import keeps_launched
 from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
@@ -173,8 +173,7 @@ def _fastest(edits: Edits, before: Costs, limit: float) -> int | None:
     """The first row of the edits that saves enough, fits and is launched; None where none is."""
     if edits.costs is None:
         return None
-    task = before.task
-    may = launched(edits.costs.plans, task) | ~launched(before.plans, task)
+    may = keeps_launched(edits.costs.plans, before.plans, before.task)
     may &= edits.costs.memory_total <= limit
     may &= edits.costs.step < before.step[0] * (1 - WORTH)
     rows = np.flatnonzero(may)

@@ -1,8 +1,9 @@
 """Single changes of a plan: every legal edit of one field, costed and ranked.
 
-An edit keeps the plan's other fields and lets follow what follows: dp fills the GPUs, and a field
-that has the value a stack would choose anyway is chosen again. What changes the numbers that are
-trained (precision, optimizer) is not offered.
+An edit keeps the plan's other fields and lets follow what follows: dp fills the GPUs, a field that
+has the value a stack would choose anyway is chosen again, and a switch that the task's framework
+wants otherwise is turned. What changes the numbers that are trained (precision, optimizer) is not
+offered.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
 from ..space.axes import default_axes, divisors
+from .launchable_changes import changed, keeps_launched
 
 FOLLOWING = those(lambda field: field.default == AUTO and not field.plain and field.name != "dp")
 """Fields that resolve() chooses where a plan leaves them open, besides dp."""
@@ -102,7 +104,7 @@ def edited(plan: Plan, task: Task, changes: Mapping[str, Any]) -> Plan:
     for name in changes:
         check_field(name)
     start = loose(resolve(plan, task.gpus), task.gpus)
-    return resolve(replace(start, **changes), task.gpus)
+    return changed(start, [changes], task)[0]
 
 
 def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
@@ -131,17 +133,19 @@ def _micro_batches(plan: Plan, task: Task) -> int:
 
 def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[str, int, Plan]]:
     task, row = costs.task, costs.plans.take(0)
-    start = loose(row, task.gpus)
+    tried = [
+        (name, value)
+        for name, values in edit_values(row, task).items()
+        if names is None or name in names
+        for value in values
+        if value != getattr(row, name)
+    ]
+    plans = changed(loose(row, task.gpus), [{name: value} for name, value in tried], task)
     seen = {_key(row)}
-    for name, values in edit_values(row, task).items():
-        for value in values if names is None or name in names else ():
-            if value == getattr(row, name):
-                continue
-            change: dict[str, Any] = {name: value}
-            new = resolve(replace(start, **change), task.gpus)
-            if _key(new) not in seen:
-                seen.add(_key(new))
-                yield name, value, new
+    for (name, value), new in zip(tried, plans, strict=True):
+        if _key(new) not in seen:
+            seen.add(_key(new))
+            yield name, value, new
 
 
 def _key(plan: Plan) -> str:
@@ -149,15 +153,21 @@ def _key(plan: Plan) -> str:
     return f"{fields} {plan.layers_per_stage} {plan.segments_text}"
 
 
-def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
+def single_edits(
+    costs: Costs, names: Collection[str] | None = None, *, launchable: bool = False
+) -> Edits:
     """Every legal change of one field of one plan that has an effect, fastest first; with `names`
-    only of these fields."""
+    only of these fields. `launchable` keeps to what the framework of the task launches, where it
+    launches the plan itself."""
     task = costs.task
     candidates = list(_candidates(costs, names))
     if not candidates:
         return Edits((), (), None)
     plans = concat([plan.table() for _, _, plan in candidates])
-    may = np.flatnonzero(legal(plans, task) & _advised(plans, costs))
+    allowed = legal(plans, task) & _advised(plans, costs)
+    if launchable:
+        allowed &= keeps_launched(plans, costs.plans, task)
+    may = np.flatnonzero(allowed)
     if not may.size:
         return Edits((), (), None)
     found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))

@@ -41,7 +41,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.measured_step is not None:
         measured = _measured(args, task, plan)
         task = measured.task
-    found = explained(task, plan, None if args.against is None else _other(args))
+    against = None if args.against is None else _other(args)
+    found = explained(task, plan, against, launchable=args.file is not None)
     if args.plot is not None:
         from plan3d.simulator.reporting.plots import explanation
 
@@ -71,6 +72,7 @@ def _asked(args: argparse.Namespace) -> tuple[Task, Plan]:
 
 def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
     """The task and the plan of a launch file, and of the options that it leaves open."""
+    from ...launch_files import frameworks
     from ..arguments import (
         adapter_arguments,
         framework_arguments,
@@ -89,7 +91,8 @@ def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     for part in (part for part in found.launch.kept if part.matters):
         warn(f"{args.file}: {part.where}: {part.told} is not modelled", args.quiet)
-    task = framework_arguments.launched(args, found.task, args.file)
+    asked = framework_arguments.launched(args, found.task, args.file)
+    task = frameworks.with_usual(asked, found.launch.framework)
     stated = frozenset(found.launch.plan)
     plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)
     return task_arguments.with_calibration(args, task), plan

@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plan3d import Cluster, Model, Plan, Task, for_framework
 from plan3d.cli.main import main
+from plan3d.launch_files.exporter import refusals
+from plan3d.launch_files.registry import EXPORTERS
+from plan3d.simulator.plan.plan import resolve
 
 TASK = ["--model", "gpt3-6.7b", "--cluster", "a100-80gb-sxm", "--gpus", "32"]
 TASK += ["--global-batch", "64"]
@@ -147,6 +151,55 @@ def test_a_framework_keeps_the_stack_of_its_launch_file(capsys, tmp_path):
     assert main(["explain", str(SCRIPT), "--cluster", "h100-sxm", "--json", "--quiet"]) == 0
     plain = json.loads(capsys.readouterr().out)["plans"][0]
     assert plain["step_seconds"] != said[0]["step_seconds"]
+
+
+@pytest.fixture
+def edits_of(capsys, tmp_path):
+    """Edits that are offered of a plan's launch file, each with its plan."""
+
+    def offered(name, model, plan, *more):
+        file, cluster = str(tmp_path / FILES[name]), ["--cluster", "h100-sxm", "--gpus", "32"]
+        task = ["--model", model, *cluster, "--sequence", "2048", "--global-batch", "128"]
+        assert main(["export", plan, "--to", name, *task, "-o", file, "--quiet"]) == 0
+        words = [*task[2:], "--json", "--quiet", *([] if name == "megatron" else task[:2])]
+        assert main(["explain", file, *words, *more]) == 0
+        found = json.loads(capsys.readouterr().out)
+        edits = (*found["edits"], *found["too_large"])
+        return {edit["edit"]: resolve(Plan.parse(edit["plan"]), 32) for edit in edits}
+
+    return offered
+
+
+FILES = {"megatron": "a.sh", "torchtitan": "a.toml", "deepspeed": "a.json", "nanotron": "a.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "plan"),
+    [
+        ("megatron", "llama-3.1-8b", "tp=2 pp=4"),
+        ("torchtitan", "llama-3.1-8b", "tp=2 pp=2 zero=2"),
+        ("deepspeed", "gpt3-6.7b", "zero=1 overlap_param_gather=0"),
+        ("nanotron", "llama-3.1-8b", "tp=2 pp=2 zero=0"),
+    ],
+)
+def test_edits_of_a_launch_file_are_launched_by_its_framework(edits_of, name, model, plan):
+    form = EXPORTERS[name].form()
+    cluster = Cluster.profile("h100-sxm", gpus=32)
+    task = Task(Model.preset(model), cluster, sequence=2048, global_batch=128)
+    task, found = for_framework(task, name), edits_of(name, model, plan)
+    assert len(found) >= 5
+    assert not [edit for edit, other in found.items() if refusals(task, other, form)]
+
+
+def test_an_edit_turns_the_switch_that_the_framework_of_the_file_wants_otherwise(edits_of):
+    """nanotron gathers weights after the step, and DeepSpeed reduces after it with stages."""
+    plan = "tp=2 pp=2 zero=0"
+    sharded = edits_of("nanotron", "llama-3.1-8b", plan)["zero=1"]
+    assert (sharded.zero, sharded.overlap_param_gather) == (1, 0)
+    again = edits_of("nanotron", "llama-3.1-8b", plan, "--framework", "nanotron")["zero=1"]
+    assert str(again) == str(sharded)
+    staged = edits_of("deepspeed", "gpt3-6.7b", "zero=1 overlap_param_gather=0")["pp=2"]
+    assert (staged.pp, staged.overlap_grad_reduce) == (2, 0)
 
 
 def test_a_framework_that_is_not_that_of_the_launch_file_is_refused(capsys):

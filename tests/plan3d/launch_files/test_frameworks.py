@@ -18,6 +18,7 @@ from plan3d.launch_files.registry import EXPORTERS, register_exporter
 from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
+from plan3d.search.whatif.single_field_changes import edited
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
@@ -231,6 +232,16 @@ def test_plans_that_a_framework_refuses_are_illegal():
     runs = Plan(tp=2, pp=4, dp=2, segments="8|8:zero=0|8|8")
     with pytest.raises(InputError, match="trains all stages alike; nearest: layers_per_stage"):
         evaluate(asked, runs)
+
+
+def test_a_change_turns_a_switch_only_where_the_plan_itself_is_launched():
+    asked = for_framework(task("llama-7b", gpus=32), "nanotron")
+    plan = resolve(Plan(tp=2, zero=0), 32)
+    assert edited(plan, asked, {"zero": 1}).overlap_param_gather == 0
+    assert edited(plan, asked, {"zero": 1, "overlap_param_gather": 1}).overlap_param_gather == 1
+    assert edited(plan, replace(asked, framework=None), {"zero": 1}).overlap_param_gather == 1
+    refused = resolve(Plan(tp=2, virtual_stages=2, pp=2, zero=0), 32)
+    assert edited(refused, asked, {"zero": 1}).overlap_param_gather == 1
 
 
 def test_a_framework_has_its_own_stack():

@@ -1,0 +1,78 @@
+"""Changes of a plan that its framework launches, with the one switch that it wants otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Mask
+from plan3d.simulator.plan.fields import AXES, those
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.value_kinds import Flag
+from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.framework_rules import launched
+from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.task import Task
+
+SWITCHES = those(
+    lambda field: isinstance(field.values, Flag) and field.default == AUTO and not field.plain
+)
+"""Switches that resolve() chooses where a plan leaves them open."""
+
+
+def keeps_launched(plans: Plan, own: Plan, task: Task) -> Mask:
+    """Which plans the framework of the task launches; all of them where it has none, or launches
+    the `own` plan neither."""
+    return launched(plans, task) | ~launched(own, task)
+
+
+def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> list[Plan]:
+    """The resolved plan of each change of a plan whose switches may be open.
+
+    Where the framework of the task launches the plan, but not the changed one, an open switch takes
+    its other value if that is all that the framework wants.
+    """
+    plans = [resolve(replace(start, **change), task.gpus) for change in changes]
+    own = resolve(start, task.gpus)
+    if task.framework is None or start.segments or not plans or not launched(own.table(), task)[0]:
+        return plans
+    wanted = _switches(concat([plan.table() for plan in plans]), start, task)
+    return [
+        _with_one(start, change, plan, [name for name in names if name not in change], task)
+        for change, plan, names in zip(changes, plans, wanted, strict=True)
+    ]
+
+
+def _switches(plans: Plan, start: Plan, task: Task) -> list[list[str]]:
+    """The open switches that are read by every rule of the framework which refuses a row."""
+    free = [name for name in SWITCHES if getattr(start, name) == AUTO]
+    refused = [
+        (rule.fields, np.broadcast_to(np.logical_not(rule.ok(plans, task)), (plans.rows,)))
+        for rule in (task.framework.rules if task.framework else ())
+    ]
+    out = []
+    for row in range(plans.rows):
+        read = [fields for fields, rows in refused if rows[row]]
+        out.append([name for name in free if read and all(name in fields for fields in read)])
+    return out
+
+
+def _with_one(
+    start: Plan, change: Mapping[str, Any], plan: Plan, names: Sequence[str], task: Task
+) -> Plan:
+    """The changed plan with the one of these switches turned that makes it a plan which is
+    launched; of several the one that changes fewest fields. As it is where none does."""
+    found = []
+    for name in names:
+        other = {**change, name: 1 - int(getattr(plan, name))}
+        turned = resolve(replace(start, **other), task.gpus)
+        if (legal(turned.table(), task) & launched(turned.table(), task))[0]:
+            found.append(turned)
+    return min(found, key=lambda turned: _differing(turned, plan), default=plan)
+
+
+def _differing(one: Plan, other: Plan) -> int:
+    return sum(getattr(one, name) != getattr(other, name) for name in AXES)
