@@ -21,7 +21,7 @@ from ..tables import Numbers, places, read_implied, stated
 from ..tables import read as read_table
 from . import recipe
 from .keys import MATTERS, TABLE
-from .model_flavors import flavor_model, is_flavor, registration
+from .model_flavors import UNWRITTEN_0_2, flavor_model, is_flavor, registration
 from .rules import RULES_0_2, common_rules
 from .spelling import meant, spelled
 
@@ -57,9 +57,10 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     return launch
 
 
+RULES = (*common_rules(TITLE, UNWRITTEN_0_2), *RULES_0_2)
 EXPORTER = Exporter(
     "torchtitan",
-    (Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_2), write, table=TABLE), recipe.FORM),
+    (Form(VERSION, TITLE, RULES, write, table=TABLE), recipe.FORM),
     software="torchtitan",
     tries={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
 )

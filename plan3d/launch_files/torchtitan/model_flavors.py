@@ -1,11 +1,12 @@
 """The models that torchtitan has: named flavors, and others of the shape of Llama 3.
 
-Source: torchtitan 0.2.2 and 0.3.0, torchtitan/models/llama3 and deepseek_v3: the flavors, and how
-the width of the MLP follows from dim, ffn_dim_multiplier and multiple_of.
+Source: torchtitan 0.2.2 and 0.3.0, torchtitan/models: the flavors of llama3, llama4, qwen3, gpt_oss
+and deepseek_v3, and how the width of the MLP follows from dim, ffn_dim_multiplier and multiple_of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -22,7 +23,34 @@ FLAVORS = {
     ("llama3", "405B"): "llama-3.1-405b",
     ("deepseek_v3", "671B"): "deepseek-v3",
 }
-"""Presets of plan3d by torchtitan's model and flavor."""
+"""Presets of plan3d by torchtitan's model and flavor, of those that are written."""
+WRITTEN = ", ".join(map(" ".join, FLAVORS))
+"""These flavors as a message lists them."""
+_UNWRITTEN = {
+    ("qwen3", "0.6B"): "qwen3-0.6b",
+    ("qwen3", "1.7B"): "qwen3-1.7b",
+    ("qwen3", "4B"): "qwen3-4b",
+    ("qwen3", "8B"): "qwen3-8b",
+    ("qwen3", "14B"): "qwen3-14b",
+    ("qwen3", "32B"): "qwen3-32b",
+    ("qwen3", "30B-A3B"): "qwen3-30b-a3b",
+    ("qwen3", "235B-A22B"): "qwen3-235b-a22b",
+    ("gpt_oss", "20b"): "gpt-oss-20b",
+    ("gpt_oss", "120b"): "gpt-oss-120b",
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+}
+UNWRITTEN_0_2 = _UNWRITTEN | {
+    ("llama4", "17bx16e_irope"): "llama-4-scout",
+    ("llama4", "17bx128e_irope"): "llama-4-maverick",
+}
+"""Presets by flavor, of those that 0.2 ships and plan3d does not write."""
+UNWRITTEN_0_3 = _UNWRITTEN | {
+    ("llama3", "1B"): "llama-3.2-1b",
+    ("llama3", "3B"): "llama-3.2-3b",
+    ("deepseek_v3", "671B with num_mtp_layers=1"): "deepseek-v3",
+}
+"""The same of 0.3."""
 FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
 """Flavors whose attn_type is flex in 0.2."""
 LLAMA = frozenset((shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED))
@@ -56,8 +84,27 @@ def is_flexible(model: Model) -> bool:
 
 
 def missing(model: Model) -> list[str]:
-    """Features that neither a flavor nor a new flavor of llama3 has."""
+    """Features that neither a written flavor nor a new flavor of llama3 has."""
     return [] if is_flavor(model) else [f for f in features(model) if f not in LLAMA]
+
+
+def refusal(model: Model, title: str, unwritten: Mapping[tuple[str, str], str]) -> str:
+    """Why no file of a model is written for a version that ships these flavors beside those that
+    are."""
+    shipped = (key for key, name in unwritten.items() if same_shape(model, Model.preset(name)))
+    known, rest = next(shipped, None), replace(model, mtp_layers=0)
+    if known is not None:
+        said = f"{title} has {model.name} as {' '.join(known)}, which plan3d does not write yet"
+    elif is_flavor(rest):
+        own = " ".join(flavor_of(rest))
+        said = f"{own} of {title} has no {shape.MTP}, which {model.name} has"
+    else:
+        said = f"plan3d does not write {' or '.join(missing(model))} of {model.name} for {title}"
+    others = ", ".join(sorted({name for name, _ in unwritten}))
+    return (
+        f"{said}; written: {WRITTEN}, and for 0.2 other shapes of Llama 3; not yet: other flavors "
+        f"of {others}"
+    )
 
 
 def registration(model: Model) -> list[str]:

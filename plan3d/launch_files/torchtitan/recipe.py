@@ -19,6 +19,7 @@ from ..launch_file import Kept
 from ..numbers import numbers_of
 from ..tables import Numbers, stated
 from .keys import RECIPE
+from .model_flavors import UNWRITTEN_0_3
 from .rules import RULES_0_3, common_rules
 from .spelling import spelled
 
@@ -101,4 +102,5 @@ def _imports(n: Numbers, function: str) -> list[str]:
     return [line for line, needed in lines.items() if needed]
 
 
-FORM = Form(VERSION, TITLE, (*common_rules(TITLE), *RULES_0_3), write, keeps=False, table=RECIPE)
+RULES = (*common_rules(TITLE, UNWRITTEN_0_3), *RULES_0_3)
+FORM = Form(VERSION, TITLE, RULES, write, keeps=False, table=RECIPE)

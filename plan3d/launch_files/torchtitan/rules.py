@@ -7,6 +7,7 @@ distributed/pipelining/schedules.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,27 +19,25 @@ from plan3d.simulator.rules.rule import Rule
 
 from ..exporter import only, said, whole_key_heads
 from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
-from .model_flavors import FLAVORS, is_flavor, is_flexible, missing
+from .model_flavors import WRITTEN, is_flavor, is_flexible, missing, refusal
 
 FLOAT8 = tuple(FLOAT8_RECIPES.values())
 PRECISIONS = (*FLOAT8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
 
 
-def common_rules(title: str) -> tuple[Rule, ...]:
-    """What 0.2 and 0.3 both refuse."""
-    return (*_model_rules(title), *_recipe_rules(title), *_overlap_rules(title))
+def common_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[Rule, ...]:
+    """What 0.2 and 0.3 both refuse; `unwritten` are flavors of the version that are not written."""
+    return (*_model_rules(title, unwritten), *_recipe_rules(title), *_overlap_rules(title))
 
 
-def _model_rules(title: str) -> tuple[Rule, ...]:
-    """What cannot be split or scheduled."""
+def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[Rule, ...]:
+    """Models that are not written, and what cannot be split or scheduled."""
     return (
         Rule(
             "torchtitan-model",
             (),
             lambda p, t: not missing(t.model),
-            lambda p, t: (
-                f"{title} has no model with {' or '.join(missing(t.model))} like {t.model.name}"
-            ),
+            lambda p, t: refusal(t.model, title, unwritten),
         ),
         only(
             "torchtitan-schedule",
@@ -261,10 +260,10 @@ RULES_0_3 = (
     Rule(
         "torchtitan-flavor",
         (),
-        lambda p, t: is_flavor(t.model),
+        lambda p, t: is_flavor(t.model) or bool(missing(t.model)),
         lambda p, t: (
-            f"0.3 builds shapes in code and ships none like {t.model.name}; nearest: --version "
-            f"0.2, or a flavor: {', '.join(f'{name} {flavor}' for name, flavor in FLAVORS)}"
+            f"0.3 builds shapes in code, and plan3d writes none like {t.model.name}; nearest: "
+            f"--version 0.2, or a flavor: {WRITTEN}"
         ),
     ),
     Rule(

@@ -21,7 +21,14 @@ from plan3d.launch_files.megatron.spelling import layout_text, spelled
 from plan3d.launch_files.numbers import numbers_of
 from plan3d.launch_files.registry import EXPORTERS, READERS, exporter
 from plan3d.launch_files.shape import features, same_shape
-from plan3d.launch_files.torchtitan.model_flavors import FLAVORS, flavor_model, registration
+from plan3d.launch_files.torchtitan.model_flavors import (
+    FLAVORS,
+    UNWRITTEN_0_2,
+    UNWRITTEN_0_3,
+    flavor_model,
+    missing,
+    registration,
+)
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -564,6 +571,37 @@ def test_what_a_framework_cannot_run_is_refused_by_name(rule, framework, version
     assert f"({rule})" in message
     assert message.startswith(EXPORTERS[framework].form(version).title)
     assert "\n" not in message
+
+
+SHIPPED = [
+    ("", "qwen3-8b", "torchtitan 0.2.2 has qwen3-8b as qwen3 8B, which plan3d does not write yet"),
+    ("", "llama-4-scout", "has llama-4-scout as llama4 17bx16e_irope, which plan3d does not write"),
+    ("", "gpt-oss-120b", "has gpt-oss-120b as gpt_oss 120b, which plan3d does not write yet"),
+    ("", "deepseek-v3", "deepseek_v3 671B of torchtitan 0.2.2 has no multi-token prediction"),
+    ("", "llama-3.2-1b", "plan3d does not write a tied LM head of llama-3.2-1b for torchtitan"),
+    ("", "mixtral-8x7b", "plan3d does not write experts of mixtral-8x7b for torchtitan 0.2.2"),
+    ("0.3", "llama-3.2-1b", "torchtitan 0.3.0 has llama-3.2-1b as llama3 1B, which plan3d does"),
+    ("0.3", "deepseek-v3", "has deepseek-v3 as deepseek_v3 671B with num_mtp_layers=1, which"),
+    ("0.3", "llama-7b", "0.3 builds shapes in code, and plan3d writes none like llama-7b; nearest"),
+]
+"""Models that a version of torchtitan may have, and that are not written."""
+
+
+@pytest.mark.parametrize(("version", "model", "said"), SHIPPED)
+def test_models_that_are_not_written_are_told_from_those_that_torchtitan_lacks(
+    version, model, said
+):
+    with pytest.raises(InputError) as error:
+        text("torchtitan", "zero=2", version, model=model)
+    message = str(error.value)
+    assert said in message
+    assert "llama3 8B, llama3 70B, llama3 405B, deepseek_v3 671B" in message
+
+
+@pytest.mark.parametrize("unwritten", [UNWRITTEN_0_2, UNWRITTEN_0_3])
+def test_flavors_that_are_not_written_are_models_that_are_refused(unwritten):
+    for preset in unwritten.values():
+        assert missing(Model.preset(preset))
 
 
 @pytest.mark.parametrize(
