@@ -199,7 +199,7 @@ def explain(
     >>> print(explain(task, "tp=2", against="tp=4").against.sentences[0])  # doctest: +ELLIPSIS
     It takes ...
     """
-    costs = evaluate(task, Plan.parse(plan) if isinstance(plan, str) else plan)
+    costs = evaluate(task, plan)
     if costs.plans.rows > 1:
         raise InputError(f"explain takes one plan, not a table of {costs.plans.rows}")
     return Explanation(

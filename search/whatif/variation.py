@@ -10,7 +10,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import FIELDS
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import Plan, as_plan
 from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -73,7 +73,7 @@ def sweep(
     processes that import the calling script again, so it needs a main guard. Raises InputError
     for a field that cannot be varied.
     """
-    given = Plan.parse(plan) if isinstance(plan, str) else plan
+    given = None if plan is None else as_plan(plan)
     common = {"tokens": tokens, "price": price, "headroom": headroom, "objective": objective}
     points = [
         _point(task, labels, values, given, {**common, "choose": choose or {}})

@@ -12,7 +12,7 @@ import numpy as np
 from ..base.arrays import Index, Value, codes_in, distinct, repeats
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
-from ..plan.plan import Plan, resolve
+from ..plan.plan import Plan, as_plan, resolve
 from ..rules.validity import check
 from ..task import Task
 from .costs import Costs
@@ -56,8 +56,9 @@ def simulate(
     return Costs(task, table, tuple(groups), step, total, single)
 
 
-def evaluate(task: Task, plan: Plan) -> Costs:
-    """Costs of one plan or of a table of them: seconds, bytes and their parts.
+def evaluate(task: Task, plan: Plan | str) -> Costs:
+    """Costs of one plan, which may be its text, or of a table of them: seconds, bytes and their
+    parts.
 
     Raises InputError when a plan breaks a rule (rules.RULES), naming the first that does.
 
@@ -67,9 +68,10 @@ def evaluate(task: Task, plan: Plan) -> Costs:
     >>> 0 < costs.mfu < 1
     True
     """
-    resolved = resolve(plan, task.gpus)
+    asked = as_plan(plan)
+    resolved = resolve(asked, task.gpus)
     check(resolved, task)
-    return simulate(task, resolved, single=plan.scalar)
+    return simulate(task, resolved, single=asked.scalar)
 
 
 def by_stage(costs: Costs) -> dict[str, Value]:

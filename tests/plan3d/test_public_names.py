@@ -103,3 +103,10 @@ def test_pictures_are_shown_and_kept(name: str, tmp_path: Path) -> None:
     picture.save(str(tmp_path / "picture.svg"))
     assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
     assert repr(picture).startswith("Picture(")
+
+
+def test_a_plan_may_be_its_text() -> None:
+    """As explain and sweep take it: a text that is no plan is one clear line."""
+    assert repr(evaluate(TASK, "tp=2 pp=2")) == repr(evaluate(TASK, Plan(tp=2, pp=2)))
+    with pytest.raises(plan3d.InputError, match="must be FIELD=VALUE, for example tp=8"):
+        evaluate(TASK, "tp")
