@@ -49,7 +49,7 @@ SPACES = ("uniform", "staged")
 TOP = 10
 """Plans to rank."""
 DEFAULT_HEADROOM = 0.10
-"""Share of a GPU's memory left free where no plan is sure to fit, and by compared systems."""
+"""Share of a GPU's memory left free where no plan is sure to fit."""
 
 
 def find_plans(

@@ -14,9 +14,10 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..exact import exhaustive
-from ..find_plans import DEFAULT_HEADROOM, find_plans
+from ..find_plans import DEFAULT_HEADROOM, find_plans, memory_limit
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
 from ..space.space import Space
@@ -73,7 +74,8 @@ class BySystem:
     task: Task
     objective: str
     limit: float
-    """Bytes that a plan may use on a GPU."""
+    """Bytes that a plan may use on a GPU; more, `found.limit`, in a system none of whose plans is
+    sure to fit."""
     entries: list[SystemEntry]
     alone: Costs | None
     """One device's fastest plan that fits, or else its fastest; None where none is legal."""
@@ -96,6 +98,7 @@ class BySystem:
             "speed_up": self.speed_up(best),
             "mfu": best.mfu,
             "memory_bytes": best.memory_bytes,
+            "probability_fits": probability_fits(best),
             "plan": str(best.plans),
         }
 
@@ -139,11 +142,11 @@ def compare_systems(
     systems: Sequence[System | str] | None = None,
     *,
     choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float = DEFAULT_HEADROOM,
+    headroom: float | None = None,
     progress: Progress | None = None,
 ) -> BySystem:
     """Search the plans of every system, or of those named: by step time, by time to accuracy where
-    the task has a goal. `choose` narrows all of them.
+    the task has a goal. `choose` narrows all of them; `headroom` is that of find_plans.
 
     Raises InputError for an unknown name, and where `choose` contradicts one of the systems.
 
@@ -157,8 +160,9 @@ def compare_systems(
     options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
     options["progress"] = progress
     entries: list[SystemEntry] = []
-    limit = task.cluster.accelerator.memory * (1 - headroom)
-    alone, complete = _alone(task, limit, choose or {}), True
+    device = _one_device(task, choose or {})
+    limit = memory_limit(device.task, headroom, device.axes["precision"])
+    alone, complete = _fastest(device, limit, headroom), True
     for system in (system_named(s) if isinstance(s, str) else s for s in asked):
         own = task if system.gpus is None else with_gpus(task, system.gpus)
         found = find_plans(own, choose=choose, system=system.name, **options)
@@ -169,13 +173,17 @@ def compare_systems(
     return BySystem(task, objective, limit, entries, alone, complete)
 
 
-def _alone(task: Task, limit: float, choose: Mapping[str, Sequence[Any]]) -> Costs | None:
-    """The fastest plan of one device under what `choose` says of it; where none fits, of one
-    with unlimited memory."""
+def _one_device(task: Task, choose: Mapping[str, Sequence[Any]]) -> Space:
+    """The plans of one device under what `choose` says of it."""
     own = {name: values for name, values in choose.items() if name in OF_ONE_DEVICE}
     one = with_gpus(task, 1)
-    space = Space.of(one, constraints(BASELINE, one, own))
-    for most in (limit, np.inf):
+    return Space.of(one, constraints(BASELINE, one, own))
+
+
+def _fastest(space: Space, limit: float, headroom: float | None) -> Costs | None:
+    """The fastest plan that fits, as find_plans has it; where none does, of unlimited memory."""
+    edge = [memory_limit(space.task, DEFAULT_HEADROOM)] if headroom is None else []
+    for most in (limit, *edge, np.inf):
         found = exhaustive.search(space, SearchOptions(limit=most, top=1)).unless_interrupted()
         if found.best is not None:
             return found.best

@@ -10,7 +10,7 @@ from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.table_layout import only
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, format_seconds
+from plan3d.simulator.base.units import GIB, format_seconds, whole_percent
 
 from ..arguments import framework_arguments, goal_arguments, task_arguments
 from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
     from plan3d.simulator.plan.plan import Plan
 
-BRIEF = ("system", "step s", "speed-up", "mem GiB", "plan")
-"""Columns of the first screen; with a goal, those of BY_ACCURACY."""
-BY_ACCURACY = ("system", "step s", "iterations", "to accuracy", "plan")
+BRIEF = ("system", "step s", "speed-up", "mem GiB", "fits %", "plan")
+"""Columns of the first screen, the speed-up where one device has a plan; with a goal, those of
+BY_ACCURACY."""
+BY_ACCURACY = ("system", "step s", "fits %", "iterations", "to accuracy", "plan")
 OF_BACKENDS = ("backends", "budget", "seeds", "plot")
 """Options of a comparison of backends."""
 
@@ -37,9 +38,9 @@ def compare(args: argparse.Namespace, progress: Progress | None) -> int:
     systems = _systems(args.systems)
     from plan3d.search.whatif.compare_systems import compare_systems
 
-    headroom = {} if args.memory_headroom is None else {"headroom": args.memory_headroom}
+    free = args.memory_headroom
     with ProgressBar(args.quiet, progress) as bar:
-        found = compare_systems(task, systems, choose=choose, progress=bar, **headroom)
+        found = compare_systems(task, systems, choose=choose, headroom=free, progress=bar)
     if args.json:
         print_json(record(found))
     else:
@@ -90,7 +91,7 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
         "speed_up": None if best is None else found.speed_up(best),
         "least_memory_bytes": None if smallest is None else smallest.memory_bytes,
         "infeasible": entry.obstacle or None,
-        "best": None if best is None else plan_record(best, 0, found.limit),
+        "best": None if best is None else plan_record(best, 0, entry.found.limit),
     }
 
 
@@ -106,8 +107,7 @@ def _print_brief(screen: Screen, found: BySystem) -> None:
         print()
         screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
         print()
-        columns = BY_ACCURACY if found.task.goal else BRIEF
-        screen.table(only(_table(found, shown), columns))
+        screen.table(only(_table(found, shown), _columns(found)))
     large = [
         f"{entry.system.name} {entry.found.smallest.memory_bytes / GIB:.1f}"
         for entry in found.entries
@@ -119,6 +119,12 @@ def _print_brief(screen: Screen, found: BySystem) -> None:
     screen.lines(_notes(found, shown)[1:])
     screen.section("No legal plan", _illegal(found))
     screen.items([("more", brief.MORE)])
+
+
+def _columns(found: BySystem) -> tuple[str, ...]:
+    """Headers of the first screen."""
+    columns = BY_ACCURACY if found.task.goal else BRIEF
+    return tuple(name for name in columns if found.alone is not None or name != "speed-up")
 
 
 def _print(screen: Screen, found: BySystem) -> None:
@@ -151,7 +157,8 @@ def _sentence(found: BySystem) -> list[str]:
 def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
     goal = found.task.goal is not None
     extra = ("iterations", "to accuracy") if goal else ()
-    headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", *extra)
+    headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", "fits %")
+    headers = (*headers, *extra)
     rows = [(*_cells(found, entry, goal), _plan(entry)) for entry in entries]
     first = entries.index(found.first) if found.first else -1
     return Table(
@@ -164,11 +171,13 @@ def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
 
 def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
     """Numbers of one system's best plan; its smallest memory where none fits."""
+    from plan3d.simulator.uncertainty.memory import probability_fits
+
     costs, smallest = entry.best, entry.found.smallest
     name, gpus = entry.system.name, str(entry.found.task.gpus)
     if costs is None:
         least = "-" if smallest is None else f"{smallest.memory_bytes / GIB:.1f}"
-        return (name, gpus, "-", "-", "-", "-", least, *(("-", "-") if goal else ()))
+        return (name, gpus, "-", "-", "-", "-", least, "-", *(("-", "-") if goal else ()))
     gain = found.speed_up(costs)
     reached = (f"{costs.iterations:,.0f}", format_seconds(costs.accuracy_seconds)) if goal else ()
     return (
@@ -179,6 +188,7 @@ def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
         f"{costs.tokens_per_second:,.0f}",
         f"{100 * costs.mfu:.1f}",
         f"{costs.memory_bytes / GIB:.1f}",
+        whole_percent(probability_fits(costs)),
         *reached,
     )
 

@@ -169,6 +169,18 @@ def test_compare_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert best["plan"] == ddp["best"]["plan"]
 
 
+def test_systems_say_how_likely_they_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the memory that a search keeps to, which -v and JSON say."""
+    searched = answer(capsys, "search", *TASK)
+    found = answer(capsys, "compare", *TASK, "--systems", SOME)
+    assert found["memory_limit_bytes"] == searched["memory_limit_bytes"]
+    assert {one["best"]["verdict"] for one in found["systems"]} == {"fits"}
+    for more in ([], ["-v"], [*GOAL, "-v"]):
+        assert "fits %" in printed(capsys, "compare", *TASK, "--systems", SOME, *more)
+    tenth = answer(capsys, "compare", *TASK, "--systems", SOME, "--memory-headroom", "10%")
+    assert tenth["memory_limit_bytes"] > found["memory_limit_bytes"]
+
+
 def test_a_goal_adds_iterations_and_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "compare", *TASK, "--systems", SOME, *GOAL)
     assert found["objective"] == "time-to-accuracy"
@@ -193,9 +205,9 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
     assert found["fastest"] == "zero3"
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3")
     least = ddp["least_memory_bytes"] / 2**30
-    assert f"no plan fits in 71.3 GiB of (GiB that it needs): sequential {least - 0.4:.1f}" in words
+    assert f"no plan fits in 65.5 GiB of (GiB that it needs): sequential {least - 0.4:.1f}" in words
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3", "-v")
-    assert "does not fit in 71.3 GiB: 74.4 GiB are optimizer" in words
+    assert "does not fit in 65.5 GiB: 74.4 GiB are optimizer" in words
     assert "were its memory enough" in words
     assert main(["compare", *LARGE, "--systems", "ddp,horovod"]) == 3
 

@@ -20,6 +20,7 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO, code, spell
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 from plan3d.simulator.workload.model import Model
 
 CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
@@ -179,6 +180,32 @@ def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
     assert alone.found.task.gpus == 1
     assert found.alone.memory_bytes > found.limit
     assert 1 < found.speed_up(zero3.best) <= 32
+
+
+def test_the_limit_is_that_of_a_search() -> None:
+    """The plan of each system is the best of its search, and sure to fit where one is."""
+    task = Task(Model.preset("gpt3-2.7b"), CLUSTER, sequence=2048, global_batch=512)
+    found = compare_systems(task, [system("sequential"), system("ddp"), system("zero1")])
+    assert found.limit == find_plans(task).limit
+    for entry in found.entries:
+        best = find_plans(entry.found.task, system=entry.system.name).best
+        assert entry.best.step_seconds == best.step_seconds
+        assert probability_fits(entry.best) >= SURE
+    assert found.speed_up(found.entries[0].best) == pytest.approx(1)
+    assert set(found.to_frame()["probability_fits"] >= SURE) == {True}
+
+
+def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:
+    choose = {"micro_batch": ["1"], "recompute": ["full"]}
+    names = [system("sequential")]
+    (entry,) = compare_systems(TASK, names, choose=choose).entries
+    memory = entry.best.memory_bytes / 0.88
+    small = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, memory=memory))
+    found = compare_systems(small, names, choose=choose)
+    assert found.speed_up(found.entries[0].best) == pytest.approx(1)
+    assert found.limit < found.alone.memory_bytes <= found.entries[0].found.limit
+    free = compare_systems(small, names, choose=choose, headroom=0.0)
+    assert free.limit == small.cluster.accelerator.memory
 
 
 def test_experts_are_split_only_by_systems_that_split_them() -> None:
