@@ -105,11 +105,11 @@ class Task(_Question):
             self._check_adapters(self.adapters)
         if self.documents:
             self._check_documents()
-        rows = self.model.learned_positions
-        if rows and self.sequence > rows:
+        longest = self.model.longest_sequence
+        if longest and self.sequence > longest:
             raise InputError(
-                f"sequence {self.sequence} is longer than the {rows} learned positions of "
-                f"{self.model.name}; at most {rows}"
+                f"sequence {self.sequence} is longer than the {longest} learned positions of "
+                f"{self.model.name}; at most {longest}"
             )
 
     def _check_adapters(self, adapters: Adapters) -> None:

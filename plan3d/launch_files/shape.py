@@ -89,7 +89,7 @@ def _identity(model: Model) -> tuple[object, ...]:
     if any(layer.experts for layer in blocks(model)):
         model = with_imbalance(model, 1.0)
     bare = replace(model, name="", kinds=(), order=(), sequence=0, batch_tokens=0, train_tokens=0)
-    return tuple(blocks(model)), replace(bare, source="")
+    return tuple(blocks(model)), replace(bare, source="", idle_positions=0)
 
 
 @lru_cache(maxsize=16)

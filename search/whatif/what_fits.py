@@ -153,7 +153,7 @@ def _costed(task: Task, table: Plan) -> tuple[Costs, Value]:
 
 def _longest(task: Task, fixed: dict[str, Any]) -> int:
     """The longest sequence, of powers of two, that fits with a micro-batch of one; 0 for none."""
-    most, longest = task.model.learned_positions or LONGEST, 0
+    most, longest = task.model.longest_sequence or LONGEST, 0
     sequence = 256
     while sequence <= most:
         asked = replace(task, sequence=sequence)

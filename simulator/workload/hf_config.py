@@ -122,7 +122,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         zip(_windows(config, family, layers), _sparse(config, family, layers), strict=True)
     )
     distinct = list(dict.fromkeys(shapes))
-    positions = config.size(family.positions) + family.extra_positions if family.positions else 0
+    positions = config.size(family.positions) if family.positions else 0
     return {
         "name": config.name,
         "hidden": hidden,
@@ -134,7 +134,8 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         "tied": family.tied,
         "norm_bias": family.norm_bias,
         "norm_weights": family.norm_weights,
-        "learned_positions": positions,
+        "learned_positions": positions + family.extra_positions,
+        "idle_positions": family.extra_positions,
         "embedding_norm": family.embedding_norm,
         "head_bias": family.head_bias,
         "mtp_layers": config.size(

@@ -42,6 +42,7 @@ class ConfigFamily:
     positions: str = ""
     """Key of the learned position table's rows; none for rotary and ALiBi."""
     extra_positions: int = 0
+    """Rows of that table before the one of the first token."""
     ffn: tuple[str, ...] = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
     ffn_of_hidden: int = 0
     """Width of the MLP over hidden when the file does not say."""

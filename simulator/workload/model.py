@@ -61,6 +61,8 @@ class Model:
     """Norms have weights; those of OLMo have none."""
     learned_positions: int = 0
     """Rows of a learned position table; 0 for rotary or ALiBi."""
+    idle_positions: int = 0
+    """Rows of it that are no token's: the first two of OPT."""
     embedding_norm: bool = False
     head_bias: bool = False
     mtp_layers: int = 0
@@ -104,6 +106,11 @@ class Model:
     @property
     def layers(self) -> int:
         return len(self.order)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that its learned positions are enough for; 0 where it has none."""
+        return self.learned_positions - self.idle_positions
 
     @property
     def layer_parameters(self) -> tuple[float, ...]:

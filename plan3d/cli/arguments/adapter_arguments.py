@@ -7,6 +7,9 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.workload.adapters import KINDS, Adapters
+from plan3d.simulator.workload.model import Model
+
+from .usual_sizes import within
 
 NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base")
 """The options, as saved results name what they say."""
@@ -43,6 +46,6 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
     return out
 
 
-def usual_sequence(longest: int) -> int:
-    """Tokens of a sequence of fine-tuning, of a model that states its longest (or 0)."""
-    return min(longest or SEQUENCE, SEQUENCE)
+def usual_sequence(model: Model) -> int:
+    """Tokens of a sequence of fine-tuning: no more than the model was trained on, or can have."""
+    return within(model, min(model.sequence or SEQUENCE, SEQUENCE))

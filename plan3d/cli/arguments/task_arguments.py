@@ -105,7 +105,7 @@ def task_of(args: argparse.Namespace) -> Task:
     check_question(args)
     model = with_imbalance_of(model_of(args.model), args)
     adapters, cluster = adapter_arguments.adapters_of(args), cluster_of(args)
-    longest = adapter_arguments.usual_sequence(model.sequence) if adapters else None
+    longest = adapter_arguments.usual_sequence(model) if adapters else None
     stated = longest if args.sequence is None else args.sequence
     sequence = usual_sizes.sequence_of(model, stated)
     batch, stack = stated_batch(args, sequence), args.software

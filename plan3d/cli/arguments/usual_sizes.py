@@ -1,6 +1,6 @@
 """Sequence and batch of a question that leaves them open.
 
-sequence: the model's published one, else SEQUENCE.
+sequence: the model's published one, else SEQUENCE, or as many as its learned positions allow.
 batch: the model's published one, else BATCH_TOKENS; at most TOKENS_A_GPU of every GPU, which keeps
 the step of a job that is smaller than the published one at seconds. Where the number of GPUs is
 asked for, or varied, the batch does not follow it.
@@ -28,10 +28,15 @@ VARIES = ("sweep",)
 
 def sequence_of(model: Model, given: int | None) -> int:
     """Tokens of a sequence; InputError below 1."""
-    sequence = (model.sequence or SEQUENCE) if given is None else given
+    sequence = within(model, model.sequence or SEQUENCE) if given is None else given
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
     return sequence
+
+
+def within(model: Model, tokens: int) -> int:
+    """So many tokens, or those that the model's learned positions are enough for."""
+    return min(tokens, model.longest_sequence or tokens)
 
 
 def usual_batch(args: argparse.Namespace, model: Model, sequence: int, gpus: int) -> int:
@@ -77,7 +82,9 @@ def assumed(args: argparse.Namespace, model: Model, sequence: int, batch: int) -
     if args.global_batch is None and args.global_batch_tokens is None:
         told.append(f"batch: {_why(model, sequence, batch)} (--global-batch)")
     if args.sequence is None and not model.sequence:
-        told.append("sequence: a usual one (--sequence)")
+        whole = sequence == model.longest_sequence
+        why = "its learned positions" if whole else "a usual one"
+        told.append(f"sequence: {why} (--sequence)")
     return ["; ".join(told)] if told else []
 
 

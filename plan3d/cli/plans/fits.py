@@ -55,7 +55,7 @@ def _task(args: argparse.Namespace) -> Task:
     cluster = Cluster.profile(args.cluster, gpus=gpus, memory=args.memory)
     sequence = args.sequence
     if sequence is None:
-        sequence = adapter_arguments.usual_sequence(model.sequence)
+        sequence = adapter_arguments.usual_sequence(model)
     batch = args.global_batch
     if batch is None:
         batch = -(-adapter_arguments.BATCH // cluster.gpus) * cluster.gpus

@@ -164,6 +164,38 @@ def test_a_batch_that_nobody_states_suits_the_gpus(capsys: pytest.CaptureFixture
     assert "assumed" not in printed(capsys, "estimate", *SIZED, *PLAN)
 
 
+CONFIGS = Path(__file__).parents[2] / "simulator" / "workload" / "hf_configs"
+
+
+@pytest.mark.parametrize(
+    ("config", "sequence", "words"),
+    [
+        ("gpt2", 1024, ["estimate", "--plan", "zero=1"]),
+        ("gpt2", 1024, ["estimate", "--plan", "zero=1", "--adapter", "lora"]),
+        ("gpt2", 1024, ["fits"]),
+        ("opt-125m", 2048, ["estimate", "--plan", "zero=1"]),
+        ("opt-125m", 2048, ["fits"]),
+        ("pythia-70m", 4096, ["estimate", "--plan", "zero=1"]),
+        ("pythia-70m", 2048, ["fits"]),
+    ],
+)
+def test_a_sequence_that_nobody_states_is_one_that_the_model_can_have(
+    config: str, sequence: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Learned positions end: 1,024 of GPT-2, and two rows of OPT's 2,050 are none. Rotary ones
+    do not. What is asked for is taken, or refused."""
+    asked = [words[0], str(CONFIGS / f"{config}.json"), "h100-sxm", "8", *words[1:]]
+    assert json.loads(printed(capsys, *asked, "--json"))["task"]["sequence"] == sequence
+    if config == "pythia-70m":
+        assert main([*asked, "--sequence", "8192"]) == 0
+        return
+    if words[0] == "estimate" and "--adapter" not in words:
+        told = " ".join(printed(capsys, *asked).split())
+        assert "sequence: its learned positions (--sequence)" in told
+    line = refusal(capsys, *asked, "--sequence", str(sequence + 1))
+    assert f"sequence {sequence + 1} is longer than the {sequence} learned positions" in line
+
+
 def test_the_sentence_of_a_size_has_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["search", "llama-7b", "h100-sxm", "--tokens", "1T", "--days", "30", "--price", "2"]
     few = ["--choose", "tp=1,2", "--fix", "cp=1"]
