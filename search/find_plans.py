@@ -141,10 +141,10 @@ def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] =
 
     `precisions` are the codes that are searched, the task's usual one where there are none.
     """
-    from plan3d.simulator.uncertainty.memory import most_share, sure_bytes
+    from plan3d.simulator.uncertainty.memory import free_bytes, sure_bytes
 
     if headroom is not None:
-        return task.cluster.accelerator.memory * min(1 - headroom, most_share(task))
+        return free_bytes(task, headroom)
     return sure_bytes(task, precisions or (usual_precision(task),))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..base.full_text import shortened
 from ..hardware.host import host_of
+from ..layers.held_memory import held_of
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
@@ -134,6 +135,8 @@ class Costs:
         """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
         out = self._gather(group.worst_memory() for group in self.groups)
         del out["rank"]
+        if held_of(self.task):
+            out["reserve"] = out["reserve"] + (self.memory_bytes - sum(out.values()))
         return out
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Index, Value, codes_in, distinct, repeats
+from ..layers.held_memory import at_least_held, held_of
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
 from ..plan.plan import Plan, as_plan, resolve
@@ -46,14 +47,14 @@ def simulate(
     split = _groups(table)
     if len(split) == 1:
         groups = [_group(task, table, split[0], layout_of)]
-        step, total = groups[0].step(), groups[0].memory_total()
+        step, total = groups[0].step(), at_least_held(task, groups[0].memory_total())
         return Costs(task, table, tuple(groups), step, total, single)
     groups = [_group(task, table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()
         total[group.rows] = group.memory_total()
-    return Costs(task, table, tuple(groups), step, total, single)
+    return Costs(task, table, tuple(groups), step, at_least_held(task, total), single)
 
 
 def evaluate(task: Task, plan: Plan | str) -> Costs:
@@ -88,5 +89,10 @@ def by_stage(costs: Costs) -> dict[str, Value]:
     parts = group.rank_bytes(int(group.zero[0]))
     out = {name: part[:, 0] for name, part in parts.items()}
     out["total"] = sum(out.values(), np.zeros(1))
+    if held_of(costs.task):
+        worst = int(out["total"].argmax())
+        more = detail.memory_total[0] - out["total"][worst]
+        for name in ("reserve", "total"):
+            out[name] = out[name] + more * (np.arange(out[name].size) == worst)
     out["seconds"] = (group.stages.forward + group.stages.backward)[:, 0]
     return out

@@ -18,6 +18,7 @@ from ..base.arrays import Value
 from ..base.errors import InputError
 from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
+from ..layers.held_memory import Held
 from ..task import Task
 from .constants import CONSTANTS, scaled
 from .memory import KnownPeaks, Spread
@@ -71,6 +72,9 @@ class Calibration:
                 numbers["ran_out"] = self.peaks.ran_out
             rounded = {key: round(float(value), 6) for key, value in numbers.items()}
             sections[PEAKS] = {"runs": self.peaks.runs, **rounded}
+            if self.peaks.held:
+                rows = [[run.predicted, run.peak, float(run.alone)] for run in self.peaks.held]
+                sections[PEAKS]["held"] = rows
         return toml_text.emit(sections)
 
 
@@ -141,11 +145,15 @@ def _peaks(name: str, tree: Any) -> KnownPeaks:
     try:
         off, stack, plan = _numbers([tree[key] for key in ("off", "stack", "plan")]).tolist()
         runs, ran_out = int(tree["runs"]), float(tree.get("ran_out", math.inf))
-    except (KeyError, TypeError, ValueError) as error:
+        rows = _numbers([[float(cell) for cell in row] for row in tree.get("held", ())])
+        held = tuple(Held(need, peak, alone > 0) for need, peak, alone in rows.tolist())
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{PEAKS}] is not whole ({error})") from None
-    if not (abs(off) < FARTHEST_PEAK and stack > 0 and plan > 0 and runs > 0 and ran_out > 0):
+    ok = all(0 < run.predicted < run.peak for run in held)
+    ok = ok and abs(off) < FARTHEST_PEAK and min(stack, plan, runs, ran_out) > 0
+    if not ok:
         raise problem(name, f"[{PEAKS}]: not what peaks of memory say")
-    return KnownPeaks(off, Spread(stack, plan), runs, ran_out)
+    return KnownPeaks(off, Spread(stack, plan), runs, ran_out, held)
 
 
 def _numbers(node: Any) -> Value:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OF_PEAKS, Software
+from ..layers.held_memory import LESS, Held, most_below
 from ..step.costs import Costs
 from ..task import Task
 from .forecast import scale_in, scale_of
@@ -34,8 +35,6 @@ NUMBERS = (
     *("context_bytes", "communicator_bytes", "allocator_slack", "logit_bytes"),
 )
 """Numbers of a stack that peaks of memory teach."""
-LESS = 0.999
-"""Of what was predicted of a run that ran out: what plans that fit need at most."""
 NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
@@ -66,6 +65,8 @@ class KnownPeaks:
     ran_out: float = math.inf
     """Share of a GPU, `off` included, that was predicted of the leanest run that ran out, of those
     that need more than every run that ran."""
+    held: tuple[Held, ...] = ()
+    """Runs that held far more than is predicted of them, `off` included."""
 
 
 def student(z: Value) -> Value:
@@ -147,14 +148,21 @@ def probability_fits(costs: Costs) -> Any:
 def sure_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
     (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
-    return min(share_for(SURE, spread_of(costs.task), scale), most_share(costs.task))
+    share = min(share_for(SURE, spread_of(costs.task), scale), most_share(costs.task))
+    return most_below(costs.task, share * costs.capacity) / costs.capacity
 
 
 def sure_bytes(task: Task, precisions: Sequence[int]) -> float:
     """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
     scale = float(scale_in(task, precisions).max())
     share = min(share_for(SURE, spread_of(task), scale), most_share(task))
-    return task.cluster.accelerator.memory * share
+    return most_below(task, task.cluster.accelerator.memory * share)
+
+
+def free_bytes(task: Task, headroom: float) -> float:
+    """Bytes of a GPU that leave a share of it free; less where what needs as much holds more."""
+    share = min(1 - headroom, most_share(task))
+    return most_below(task, task.cluster.accelerator.memory * share)
 
 
 def verdict(costs: Costs) -> Any:

@@ -93,6 +93,18 @@ def conditioned(peaks: Peaks, prior: Spread) -> KnownPeaks:
     return KnownPeaks(mean, Spread(left, prior.plan), peaks.low.size)
 
 
+def weights(peaks: Peaks, known: KnownPeaks) -> Value:
+    """How much each measured peak counts beside what is known: about 1, and little where it
+    contradicts that; 1 of bounds [row].
+
+    5 / (4 + z^2),    z = (y - b) / (plan s)
+    """
+    measured = peaks.low == peaks.high
+    off = np.where(measured, peaks.low, known.off) - known.off
+    out: Value = np.where(measured, 5 / (4 + (off / (known.spread.plan * peaks.scale)) ** 2), 1.0)
+    return out
+
+
 def fit(likelihoods: Sequence[Value]) -> Spread:
     """The two numbers that suit some sources, given their log_likelihood; START of none."""
     far = (np.log(STACK[:, None] / START.stack) / DOUBT) ** 2

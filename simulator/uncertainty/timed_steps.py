@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from ..base.arrays import Index, Value
 from ..base.errors import InputError
 from ..base.units import GIB
+from ..layers.held_memory import Held
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
@@ -24,14 +25,14 @@ from .calibration import FARTHEST_PEAK, Calibration
 from .forecast import scale_of
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
-from .memory_prior import Peaks, conditioned
+from .memory_prior import Peaks, conditioned, weights
 from .prior import Posterior, Prior, Rows, solve, unconditioned
 from .response import Simulated
 
 FARTHEST = 10.0
 """Measured over predicted, or the inverse, beyond which a step is of something else."""
 CONTRADICTS = 0.3
-"""Weight below which a step is named as contradicting the others."""
+"""Weight below which a step is named as contradicting the others, and a peak its prediction."""
 
 
 LARGEST_PEAK = 1.03
@@ -85,6 +86,8 @@ class Learned:
     """Share of a step that each constant is in the step of these where it is most [constant]."""
     peaks: tuple[TimedStep, ...] = ()
     """Runs whose peak is known, or that ran out of memory."""
+    peak_weights: Value = field(default_factory=lambda: np.zeros(0))
+    """How much each of these peaks counts: little where it contradicts what is predicted of it."""
 
     @cached_property
     def left_out(self) -> Value:
@@ -111,6 +114,12 @@ class Learned:
     def contradicting(self) -> list[int]:
         """Steps that the others contradict."""
         found: list[int] = np.flatnonzero(self.calibration.posterior.weights < CONTRADICTS).tolist()
+        return found
+
+    @property
+    def contradicting_peaks(self) -> list[int]:
+        """Runs of `peaks` whose peak contradicts what is predicted of it."""
+        found: list[int] = np.flatnonzero(self.peak_weights < CONTRADICTS).tolist()
         return found
 
     @property
@@ -156,6 +165,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
                 "peak; check its unit, plan, model and machine"
             )
     peaks = [run for run in runs if run.peak is not None or run.ran_out]
+    known = known_peaks(runs)
     posterior = solve(prior, rows) if steps else unconditioned(prior)
     after, slopes = rows.response.at(posterior.mean)
     found = Calibration(
@@ -164,7 +174,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         cluster=first.cluster.name,
         steps=len(steps),
         posterior=posterior,
-        peaks=known_peaks(runs),
+        peaks=known,
     )
     return Learned(
         calibration=found,
@@ -174,6 +184,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         prior=prior,
         weighs=np.abs(slopes).max(axis=0, initial=0.0),
         peaks=tuple(peaks),
+        peak_weights=weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
     )
 
 
@@ -196,11 +207,34 @@ def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks:
 
     InputError for a peak far from what the simulator says, and above what a GPU has.
     """
-    low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
     first = runs[0].task
     prior = prior_spread(first.software, first.adapters is not None)
-    known = conditioned(Peaks(low, high, scale), prior)
-    return replace(known, ran_out=_leanest_that_ran_out(runs) * math.exp(known.off))
+    known = conditioned(_peaks_of(runs), prior)
+    ran_out = _leanest_that_ran_out(runs) * math.exp(known.off)
+    return replace(known, ran_out=ran_out, held=_held(runs, known))
+
+
+def _peaks_of(runs: Sequence[TimedStep]) -> Peaks:
+    """What each run says of its peak."""
+    low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
+    return Peaks(low, high, scale)
+
+
+def _held(runs: Sequence[TimedStep], known: KnownPeaks) -> tuple[Held, ...]:
+    """Runs that held more than is predicted of them, by so much that it contradicts that."""
+    measured = [run for run in runs if run.peak is not None]
+    if not measured:
+        return ()
+    each = [evaluate(run.task, run.plan).one() for run in measured]
+    predicted = [costs.memory_bytes * math.exp(known.off) for costs in each]
+    peaks = [min(run.peak or 0.0, c.capacity) for run, c in zip(measured, each, strict=True)]
+    odd = weights(_peaks_of(measured), known) < CONTRADICTS
+    rows = list(zip(predicted, peaks, strict=True))
+    return tuple(
+        Held(need, peak, alone=any(other >= need and least < peak for other, least in rows))
+        for row, (need, peak) in enumerate(rows)
+        if odd[row] and peak > need
+    )
 
 
 def _leanest_that_ran_out(runs: Sequence[TimedStep]) -> float:

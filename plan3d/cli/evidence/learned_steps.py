@@ -54,6 +54,7 @@ def record(learned: Learned) -> dict[str, Any]:
         },
         "peaks": _peak_records(learned),
         "contradicting": [learned.steps[i].where for i in learned.contradicting],
+        "contradicting_peaks": [learned.peaks[i].where for i in learned.contradicting_peaks],
     }
 
 
@@ -153,7 +154,24 @@ def _notes(learned: Learned) -> list[str]:
     for i in learned.contradicting:
         weight = learned.calibration.posterior.weights[i]
         notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")
-    return notes
+    return [*notes, *_odd_peaks(learned)]
+
+
+def _odd_peaks(learned: Learned) -> list[str]:
+    """Peaks that contradict what is predicted of them, and what follows from those above it."""
+    assert learned.calibration.peaks
+    alone = {run.peak: run.alone for run in learned.calibration.peaks.held}
+    out = []
+    for i in learned.contradicting_peaks:
+        run = learned.peaks[i]
+        odd = f"the peak of {run.where} contradicts its prediction"
+        odd += f" and weighs {learned.peak_weights[i]:.2f}"
+        size = min(run.peak or 0.0, run.task.cluster.accelerator.memory)
+        if size in alone:
+            what = "that plan is not" if alone[size] else "no plan that needs as much is"
+            odd += f"; {what} predicted below {size / GIB:.1f} GiB"
+        out.append(odd)
+    return out
 
 
 def next_record(found: StepsToTime) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import memory
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
@@ -257,6 +258,144 @@ def test_what_needs_as_much_as_a_run_that_ran_out_does_not_fit(tmp_path):
     ran = TimedStep(TASK, more, seconds(TASK, "tp=4 micro_batch=2"), "run 2")
     contradicted = learn([TimedStep(TASK, lean, None, "run 1"), ran]).calibration
     assert probability_fits(evaluate(calibrated(TASK, contradicted), more)) > 0
+
+
+LEAN = "tp=4 pp=2 micro_batch=1"
+FAR = 3.0
+"""Times its prediction that a run held."""
+
+
+def held(text, size):
+    """A run of TASK whose fullest GPU held so many bytes."""
+    return TimedStep(TASK, plan(text), seconds(TASK, text), text, size)
+
+
+def needs(task, text):
+    return evaluate(task, plan(text)).memory_bytes
+
+
+def learned_and_read(tmp_path, runs):
+    """The task with what runs taught, at once and by way of a file."""
+    found = learn(runs).calibration
+    path = tmp_path / "mine.toml"
+    path.write_text(found.text)
+    return [calibrated(TASK, one) for one in (found, read_calibration(path))]
+
+
+def with_memory(task, size):
+    cluster = task.cluster
+    chip = replace(cluster.accelerator, memory=size)
+    return replace(task, cluster=replace(cluster, accelerator=chip))
+
+
+def test_a_peak_far_above_its_prediction_is_never_predicted_lower(tmp_path):
+    """It weighs nothing beside what is known of stacks: so the plan, and what needs as much, is
+    taken to hold what it held, and fits where that is, not where the prediction is."""
+    before = needs(TASK, LEAN)
+    peak = FAR * before
+    assert before / TASK.cluster.accelerator.memory < 0.35 < 0.6 < peak / 85e9 < 0.95
+    learned = learn([held(LEAN, peak)])
+    assert learned.contradicting_peaks == [0]
+    assert learned.peak_weights[0] < 0.05
+    for task in learned_and_read(tmp_path, [held(LEAN, peak)]):
+        assert needs(task, LEAN) == pytest.approx(peak, rel=1e-6)
+        assert needs(task, LEAN) >= peak * (1 - 1e-9)
+        assert needs(task, "tp=4 micro_batch=1") >= peak * (1 - 1e-9)
+        assert needs(task, "tp=8 pp=4") == pytest.approx(needs(TASK, "tp=8 pp=4"), rel=0.1)
+        costs = evaluate(task, plan(LEAN))
+        assert sum(costs.memory.values()) == pytest.approx(costs.memory_bytes)
+        assert max(by_stage(costs)["total"]) == pytest.approx(costs.memory_bytes)
+        small = evaluate(with_memory(task, 0.95 * peak), plan(LEAN))
+        assert not small.fits
+        assert probability_fits(small) < 0.5
+        table = evaluate(task, Plan(tp=[4, 8], pp=[2, 4]))
+        assert table.memory_total[0] == pytest.approx(peak, rel=1e-6)
+
+
+def test_searches_obey_what_runs_held(tmp_path):
+    """Plans that are predicted to need as much as the run do not fit in less than it held."""
+    peak = FAR * needs(TASK, LEAN)
+    for task in learned_and_read(tmp_path, [held(LEAN, peak)]):
+        small = with_memory(task, 0.9 * peak)
+        for more in ({}, {"headroom": 0.0}, {"headroom": 0.0, "backend": "branch-and-bound"}):
+            found = find_plans(small, top=3, **more)
+            assert found.costs is not None
+            assert max(found.costs.memory_total) < needs(TASK, LEAN) * 1.05
+        choose = {"tp": [4], "pp": [2], "virtual_stages": [1], "micro_batch": [1]}
+        found = find_plans(small, headroom=0.0, backend="dynamic-programming", choose=choose)
+        assert found.costs is None or found.best.memory_bytes < needs(TASK, LEAN) * 1.05
+        roomy = find_plans(task, headroom=0.0, choose=choose, top=3)
+        assert max(roomy.costs.memory_total) >= peak * (1 - 1e-9)
+
+
+def test_a_peak_that_a_larger_plan_contradicts_is_its_own_plans_alone(tmp_path):
+    more = "tp=4 micro_batch=1"
+    ordinary, peak = needs(TASK, more), FAR * needs(TASK, LEAN)
+    assert needs(TASK, LEAN) < ordinary < peak
+    for task in learned_and_read(tmp_path, [held(LEAN, peak), held(more, ordinary)]):
+        assert needs(task, LEAN) == pytest.approx(peak, rel=1e-6)
+        assert needs(task, more) == pytest.approx(ordinary, rel=0.1)
+        between = needs(task, "tp=4 pp=2 micro_batch=2")
+        assert needs(TASK, LEAN) < between < peak
+
+
+@pytest.mark.parametrize("times", [1.05, 1.2, 1.3, 1.4])
+def test_a_peak_that_is_not_named_moves_the_others_and_fits_in_no_less(times):
+    """What it contradicts is within what is known of stacks, which then hold more."""
+    peak = times * needs(TASK, LEAN)
+    learned = learn([held(LEAN, peak)])
+    assert learned.contradicting_peaks == []
+    assert not learned.calibration.peaks.held
+    task = calibrated(TASK, learned.calibration)
+    assert needs(task, NEW) > needs(TASK, NEW) * (1 + 0.3 * (times - 1))
+    assert probability_fits(evaluate(with_memory(task, 0.98 * peak), plan(LEAN))) < memory.SURE
+
+
+def test_a_peak_far_below_its_prediction_is_named_and_bounds_nothing():
+    low = learn([held(LEAN, 0.4 * needs(TASK, LEAN))])
+    assert low.contradicting_peaks == [0]
+    assert not low.calibration.peaks.held
+
+
+def test_a_peak_above_the_memory_of_its_board_fits_where_it_ran():
+    """Boards differ by a few per cent: what ran is not said to need more than there is."""
+    full = 2 * needs(TASK, LEAN)
+    small = with_memory(TASK, full)
+    run = TimedStep(small, plan(LEAN), seconds(small, LEAN), "run 1", 1.02 * full)
+    task = calibrated(small, learn([run]).calibration)
+    assert needs(task, LEAN) == full
+    assert evaluate(task, plan(LEAN)).fits
+
+
+def test_a_contradicting_peak_is_named_in_one_line(capsys, tmp_path):
+    took, out = seconds(TASK, LEAN), str(tmp_path / "mine.toml")
+    asked = ["--plan", LEAN, "--seconds", f"{took}", "--peak"]
+    code, printed = run(capsys, *asked, f"{FAR * needs(TASK, LEAN)}B", "--out", out)
+    assert code == 0
+    text = " ".join(printed.out.split())
+    gib = FAR * needs(TASK, LEAN) / 2**30
+    assert "- the peak of --plan 1 contradicts its prediction and weighs 0.0" in text
+    assert f"no plan that needs as much is predicted below {gib:.1f} GiB" in text
+    said = ["estimate", *COMMAND[2:], "--plan", LEAN, "--calibration", out, "--memory", "40GiB"]
+    assert main(said) == 0
+    assert f"does not fit: {gib - 40:.1f} GiB too much" in capsys.readouterr().out
+    code, printed = run(capsys, *asked, f"{needs(TASK, LEAN)}B")
+    assert "contradicts" not in printed.out
+    code, printed = run(capsys, *asked, f"{0.4 * needs(TASK, LEAN)}B")
+    assert "- the peak of --plan 1 contradicts its prediction and weighs 0.0" in printed.out
+    assert "predicted below" not in printed.out
+    code, printed = run(capsys, *asked, f"{FAR * needs(TASK, LEAN)}B", "--json")
+    assert json.loads(printed.out)["contradicting_peaks"] == ["--plan 1"]
+
+
+@pytest.mark.parametrize("rows", ["[[1.0, 2.0]]", "[[1.0, -2.0, 0.0]]", '[["a", 2.0, 0.0]]', "3"])
+def test_what_runs_held_must_be_whole(rows, tmp_path):
+    found = learn([held(LEAN, FAR * needs(TASK, LEAN))]).calibration
+    begin = found.text.index("held = ")
+    path = tmp_path / "mine.toml"
+    path.write_text(found.text[:begin] + f"held = {rows}\n")
+    with pytest.raises(InputError, match=r"\[peaks\]"):
+        read_calibration(path)
 
 
 def test_runs_that_ran_are_an_upper_bound():
