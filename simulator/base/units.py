@@ -117,9 +117,9 @@ def parse_seconds(text: str, what: str = "time") -> float:
     return _parse(text, _TIME, what, "5us")
 
 
-def parse_count(text: str, what: str = "count") -> float:
+def parse_count(text: str, what: str = "count", example: str = "300B") -> float:
     """A plain count, with k, M, B or T for 10^3, 10^6, 10^9 or 10^12: '300B' tokens."""
-    return _parse(text, _COUNT, what, "300B")
+    return _parse(text, _COUNT, what, example)
 
 
 def parse_fraction(text: str, what: str = "fraction") -> float:

@@ -11,7 +11,7 @@ from .adapter_options import ADAPTER_OPTIONS
 from .framework_options import FRAMEWORK_OPTIONS
 from .goodput_options import GOODPUT_OPTIONS
 from .launch_options import LAUNCH_OPTIONS
-from .parser import Option, positive, seconds, training_tokens, whole, words
+from .parser import Option, dollars, positive, seconds, training_tokens, whole, words
 from .sweep_options import SWEEP_OPTIONS
 from .system_options import SYSTEM_OPTIONS
 from .task_options import (
@@ -237,9 +237,9 @@ OPTIONS = (
     Option(
         flag="--budget-usd",
         value="X",
-        read=positive,
+        read=dollars,
         verbs=SEARCH,
-        help="instead of --gpus: the fewest GPUs that train --tokens for X USD at --price",
+        help="instead of --gpus: the fewest GPUs that train --tokens for X USD, 1.3M, at --price",
     ),
     *GOODPUT_OPTIONS,
     Option(

@@ -100,12 +100,20 @@ def seconds(text: str, what: str) -> float:
 
 def training_tokens(text: str, what: str) -> float | str:
     """'300B', or 'chinchilla' for 20 tokens a parameter."""
-    if text.lower() == "chinchilla":
-        return "chinchilla"
-    tokens = units.parse_count(text, what)
-    if tokens <= 0:
+    return "chinchilla" if text.lower() == "chinchilla" else counted(text, what, "300B")
+
+
+def dollars(text: str, what: str) -> float:
+    """'1.3M'."""
+    return counted(text, what, "1.3M")
+
+
+def counted(text: str, what: str, example: str) -> float:
+    """A count above zero, with k, M, B or T."""
+    number = units.parse_count(text, what, example)
+    if number <= 0:
         raise InputError(f"{what} {text!r} must be above 0")
-    return possible(tokens, text, what)
+    return possible(number, text, what)
 
 
 def text(given: str, what: str) -> str:

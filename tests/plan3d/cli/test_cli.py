@@ -268,6 +268,17 @@ def test_the_inverse_question_finds_the_gpus(capsys: pytest.CaptureFixture[str])
     assert len(nothing["infeasible"]) == 1
 
 
+def test_a_budget_has_the_suffixes_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEW]
+    asked += ["--tokens", "26B", "--price", "2", "--budget-usd"]
+    plain, short = (answer(capsys, *asked, text) for text in ("10000", "0.01M"))
+    assert short["plans"] == plain["plans"]
+    assert short["plans"][0]["cost_usd"] <= 10_000
+    for text in ("0k", "much", "1.3Q", "nan", "1e40"):
+        assert text in refusal(capsys, *asked, text)
+    assert "for example 1.3M" in refusal(capsys, *asked, "much")
+
+
 def test_what_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*SEARCH, "--memory", "3 GiB", "--fix", "pp=1"]
     assert main(asked) == 3
