@@ -37,7 +37,8 @@ LINES, COLUMNS = 28, 80
 CATALOGUES = ("clusters", "systems")
 """Verbs that list what is known, and answer no question."""
 SENTENCES = {
-    "search": r"s a step \(.* at 80 %\)|(days|hours).* at 80 % \(expected|: no plan fits",
+    "search": r"s a step \(.* at 80 %\)|(days|hours).* at 80 % \(expected|: no plan fits|"
+    r"s a step on \d+ x \S+ and \d+ x ",
     "estimate": r"s a step \(.* at 80 %\), [\d.]+ % MFU|days.* at 80 % \(expected",
     "explain": r"s a step|^measured .* predicted",
     "sweep": r"tokens/s, the most of \d+ points",
