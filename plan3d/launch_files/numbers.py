@@ -4,7 +4,8 @@ Fields of the plan have their own names. Beside them:
 
     layers hidden vocabulary tied norm_bias learned_positions mtp_layers positions
     heads kv_heads head_dim value_dim kv_rank q_rank rope_dim qkv_bias out_bias qk_norm
-    ffn gated experts top_k expert_ffn shared_ffn groups group_limit sparse     the model
+    ffn gated experts top_k expert_ffn shared_ffn groups group_limit sparse
+    windows                                                                     the model
     sequence global_batch micro_batches chunks replicas dropout                 the run
 """
 
@@ -40,7 +41,7 @@ def numbers_of(task: Task, plan: Plan) -> Numbers:
 
 
 def model_numbers(model: Model) -> dict[str, Any]:
-    """The sizes of a model whose layers differ only in being dense or sparse."""
+    """The sizes of a model whose layers differ only in being dense or sparse, and in windows."""
     s = shape_of(model)
     a, dense, experts = s.attention, s.mlp, s.experts
     out = {
@@ -56,6 +57,7 @@ def model_numbers(model: Model) -> dict[str, Any]:
         "gated": dense.gated if dense else experts is not None and experts.gated,
         "experts": experts.count if experts else 0,
         "sparse": s.sparse,
+        "windows": s.windows,
     }
     names = ("heads", "kv_heads", "head_dim", "value_dim", "kv_rank", "q_rank", "rope_dim")
     out |= {name: getattr(a, name) for name in (*names, "qkv_bias", "out_bias")}
@@ -97,7 +99,7 @@ def model_of(n: Numbers, name: str, source: str) -> Model:
         source=source,
     )
     mlp = Mlp(ffn=n.ffn, gated=n.gated, bias=n.out_bias)
-    parts = Shape(attention, mlp, _experts(n) if n.experts else None, n.sparse)
+    parts = Shape(attention, mlp, _experts(n) if n.experts else None, n.sparse, n.windows)
     return model_of_shape(name, parts, Block(attention=attention), rest)
 
 

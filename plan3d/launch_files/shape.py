@@ -13,6 +13,8 @@ LATENT = "latent attention (MLA)"
 INDEXER = "a sparse-attention indexer"
 SINKS = "attention sinks"
 WINDOWS = "attention windows"
+WIDTHS = "attention windows of several widths"
+CHUNKS = "attention in chunks"
 HEAD_NORM = "norms of queries and keys per head"
 FULL_NORM = "norms of queries and keys over their full width"
 HEAD_WIDTH = "heads that are not hidden / heads wide"
@@ -40,18 +42,21 @@ TIED = "a tied LM head"
 UNTIED = "an LM head of its own"
 MTP = "multi-token prediction"
 LISTED = "a network that is a list of layers"
-UNEQUAL = "layers that differ in more than their MLP"
+UNEQUAL = "layers that differ in more than MLP and window"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The parts of a model whose layers differ only in being dense or sparse."""
+    """The parts of a model whose layers differ only in being dense or sparse, and in windows."""
 
     attention: Attention
+    """Without a window."""
     mlp: Mlp | None
     experts: Experts | None
     sparse: tuple[bool, ...]
     """Which layers are mixtures of experts."""
+    windows: tuple[int, ...]
+    """Keys that a query of each layer sees: the last n, or 0 for all of them."""
 
 
 def blocks(model: Model) -> list[Block]:
@@ -63,21 +68,30 @@ def shape_of(model: Model) -> Shape:
     """The parts of a model; of its first layers where they differ (feature UNEQUAL)."""
     layers = blocks(model)
     return Shape(
-        attention=layers[0].attention,
+        attention=_whole(layers[0].attention),
         mlp=next((layer.mlp for layer in layers if layer.mlp), None),
         experts=next((layer.experts for layer in layers if layer.experts), None),
         sparse=tuple(layer.experts is not None for layer in layers),
+        windows=tuple(layer.attention.window for layer in layers),
     )
+
+
+def _whole(attention: Attention) -> Attention:
+    """The attention without a window."""
+    return replace(attention, window=0, chunked=False)
 
 
 def model_of_shape(name: str, shape: Shape, block: Block, rest: Model) -> Model:
     """The model of a shape: `block` and `rest` give what is neither attention nor MLP."""
-    dense = replace(block, attention=shape.attention, mlp=shape.mlp, experts=None)
-    sparse = replace(block, attention=shape.attention, mlp=None, experts=shape.experts)
-    distinct = list(dict.fromkeys(shape.sparse))
-    kinds = tuple(sparse if is_sparse else dense for is_sparse in distinct)
-    order = tuple(distinct.index(is_sparse) for is_sparse in shape.sparse)
-    return replace(rest, name=name, kinds=kinds, order=order)
+    dense = replace(block, mlp=shape.mlp, experts=None)
+    sparse = replace(block, mlp=None, experts=shape.experts)
+    layers = list(zip(shape.sparse, shape.windows, strict=True))
+    distinct = list(dict.fromkeys(layers))
+    kinds = tuple(
+        replace(sparse if is_sparse else dense, attention=replace(shape.attention, window=window))
+        for is_sparse, window in distinct
+    )
+    return replace(rest, name=name, kinds=kinds, order=tuple(map(distinct.index, layers)))
 
 
 def same_shape(one: Model, other: Model) -> bool:
@@ -127,7 +141,10 @@ def _layers(model: Model) -> Iterator[str]:
             yield MORE_NORMS
         if layer.parallel:
             yield PARALLEL
-    if len({layer.attention for layer in layers}) > 1 or len(set(layers)) > 2:
+    if len({layer.attention.window for layer in layers} - {0}) > 1:
+        yield WIDTHS
+    whole = {replace(layer, attention=_whole(layer.attention)) for layer in layers}
+    if len({layer.attention for layer in whole}) > 1 or len(whole) > 2:
         yield UNEQUAL
     if len({layer.experts is None for layer in layers}) > 1:
         yield DENSE_LAYERS
@@ -145,7 +162,7 @@ def _attention(a: Attention, hidden: int) -> Iterator[str]:
     if a.sinks:
         yield SINKS
     if a.window:
-        yield WINDOWS
+        yield CHUNKS if a.chunked else WINDOWS
     if a.query_key_norm:
         yield HEAD_NORM if a.query_key_norm == "head" else FULL_NORM
 

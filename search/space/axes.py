@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.plan.codes import Dispatch, Recompute, gossips
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute, gossips
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.expert_rules import overlaps_experts, queues_for_experts
+from plan3d.simulator.rules.framework_rules import launches_model
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
@@ -101,6 +102,13 @@ def _where_exchanged(task: Task) -> tuple[int, ...]:
     return (AUTO if _experts(task) and task.software.expert_exchange else 0,)
 
 
+def _exchanges_of_keys(task: Task) -> tuple[int, ...]:
+    """A ring; every way for attention windows of a model that the framework launches, as those of
+    Transformer Engine have no ring."""
+    windows = any(kind.attention.window for kind in task.model.kinds)
+    return tuple(ContextComm) if windows and launches_model(task) else (ContextComm.P2P,)
+
+
 def _chunks(layers: int) -> tuple[int, ...]:
     return tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)}))
 
@@ -114,6 +122,7 @@ OF_TASK: dict[str, Callable[[Task], tuple[int, ...]]] = {
         task, LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     ),
     "virtual_stages": lambda task: _chunks(task.model.layers),
+    "cp_comm": _exchanges_of_keys,
     "overlap_ep": _where_exchanged,
     "expert_dispatch": _where_exchanged,
 }

@@ -16,6 +16,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.fields import CHOICES
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.rules.framework_rules import launches_model
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
@@ -51,7 +52,7 @@ def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
     framework = task.framework
     if framework is None or framework.required:
         return task
-    if not all(rule.ok(Plan(), task) for rule in framework.rules if not rule.fields):
+    if not launches_model(task):
         return replace(task, framework=None)
     axes, asked = Space.of(task, choose).axes, choose.keys()
     axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}

@@ -45,6 +45,7 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
         "microbatch_group_size_per_vp_stage": int(n)
     },
     "moe_layer_freq": lambda text: {"moe_layer_freq": eval(text)},
+    "window_attn_skip_freq": lambda text: {"window_attn_skip_freq": eval(text)},
     "no_overlap_p2p_communication": lambda _: {"overlap_p2p_comm": False},
     "no_gradient_accumulation_fusion": lambda _: {"gradient_accumulation_fusion": False},
     "cp_comm_type": lambda text: {"cp_comm_type": text},

@@ -24,6 +24,7 @@ torch.cuda.get_device_properties = lambda device=0: H100
 
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer.utils import is_layer_window_attention
 
 
 def chunks(config: Any) -> list[int]:
@@ -37,6 +38,14 @@ def chunks(config: Any) -> list[int]:
             parallel_state.set_pipeline_model_parallel_world_size(pp)
             out.append(get_num_layers_to_build(config, stage if v > 1 else None, rank))
     return out
+
+
+def windows(config: Any) -> list[int]:
+    """Keys that a query of each layer sees under the causal mask, its own among them; 0 for all."""
+    size, frequency = config.window_size, config.window_attn_skip_freq
+    layers = range(1, config.num_layers + 1 + (config.mtp_num_layers or 0))
+    found = [is_layer_window_attention(size, frequency, layer) for layer in layers]
+    return [size[0] + 1 if has else 0 for has in found]
 
 
 def facts(config: Any, ddp: Any, gpus: int, batch: int, micro_batch: int) -> dict[str, Any]:
@@ -66,4 +75,5 @@ def facts(config: Any, ddp: Any, gpus: int, batch: int, micro_batch: int) -> dic
         "overlap_p2p": bool(config.overlap_p2p_comm),
         "overlap_grad_reduce": ddp.overlap_grad_reduce,
         "overlap_param_gather": ddp.overlap_param_gather,
+        "windows": windows(config),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from plan3d.launch_files.exporter import refusals
 from plan3d.launch_files.frameworks import for_framework
 from plan3d.launch_files.registry import EXPORTERS
+from plan3d.launch_files.shape import blocks
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.search.find_plans import find_plans
 from plan3d.search.whatif.climb import climbed
@@ -26,6 +28,8 @@ from plan3d.simulator.workload.model import Model
 
 Case = tuple[Task, Plan]
 
+WINDOWED = {"every 4th whole": (1, 1, 1, 0), "upper half": (0,) * 16 + (1,) * 16}
+"""Which layers of a model have a window, as often as they repeat."""
 MEGATRON = (
     ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2"),
     ("llama-3.1-8b", 32, "tp=2 pp=4 virtual_stages=2 overlap_p2p=0 micro_batch_group=8"),
@@ -42,6 +46,9 @@ MEGATRON = (
     ("mixtral-8x7b", 32, "pp=2 virtual_stages=2 ep=8 overlap_ep=1"),
     ("deepseek-v3", 128, "pp=8 ep=16 recompute=selective"),
     ("deepseek-v3", 128, "pp=8 virtual_stages=2 ep=16 precision=fp8"),
+    ("mistral-7b", 16, "tp=2 pp=2"),
+    ("mistral-7b", 16, "tp=2 cp=2 cp_comm=all-gather"),
+    *((f"llama-3.1-8b, windows {form}", 16, "tp=2 pp=2") for form in WINDOWED),
 )
 
 NAMED = {
@@ -120,8 +127,18 @@ def first_plans(framework: str, version: str) -> list[Case]:
 
 def task_of(model: str, gpus: int) -> Task:
     name, _, flavor = model.partition(" ")
-    layers = flavor_model(name, flavor) or Model.preset(name)
+    layers = flavor_model(name, flavor) or Model.preset(name.rstrip(","))
+    form = flavor.removeprefix("windows ")
+    layers = windowed(layers, WINDOWED[form]) if form in WINDOWED else layers
     return Task(layers, Cluster.profile("h100-sxm", gpus=gpus), sequence=2048, global_batch=1536)
+
+
+def windowed(model: Model, pattern: tuple[int, ...]) -> Model:
+    """A model of one kind of layer with a window of 1,024 keys in some of its layers."""
+    (block,) = model.kinds
+    window = replace(block, attention=replace(block.attention, window=1024))
+    order = (pattern * model.layers)[: model.layers]
+    return replace(model, kinds=(block, window), order=order)
 
 
 def named_plans(framework: str, version: str) -> list[Case]:
@@ -178,5 +195,12 @@ def expected(task: Task, plan: Plan) -> dict[str, Any]:
         "sequence_parallel": bool(row.sequence_parallel),
         "overlap_p2p": bool(row.overlap_p2p),
         "overlap_param_gather": bool(row.overlap_param_gather),
+        "windows": _windows(task.model),
         "chunks of rank 0": [chunks[0], chunks[-1]] if folded else list(chunks[:: int(row.pp)]),
     }
+
+
+def _windows(model: Model) -> list[int]:
+    """The windows of the layers, and of multi-token prediction."""
+    found = [layer.attention.window for layer in blocks(model)]
+    return [*found, *found[-1:] * model.mtp_layers]

@@ -130,6 +130,12 @@ MODEL: Table = (
 )
 """The model."""
 
+WINDOWS: Table = (
+    rare("--window-size", "window_size", "", kind=TEXT),
+    rare("--window-attn-skip-freq", "window_freq", "", kind=TEXT, when=lambda n: n.window_size),
+)
+"""Attention windows, which Megatron-DeepSpeed has not."""
+
 AXES: Table = (
     Row("--tensor-model-parallel-size", "tp", usual=1),
     Row("--pipeline-model-parallel-size", "pp", usual=1),

@@ -13,14 +13,18 @@ from ..numbers import numbers_of
 from ..processes import PROCESSES, not_full, torchrun
 from ..shell.fragment import lines, needed, script, with_kept
 from ..tables import Table, places, stated
-from .flags import AXES, MODEL, SHARDING, TRAINING
+from .flags import AXES, MODEL, SHARDING, TRAINING, WINDOWS
 from .rules import rules
 from .spelling import spelled
 
 VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
-ARRAYS = {"MODEL_ARGS": MODEL, "PARALLEL_ARGS": (*AXES, *SHARDING), "TRAINING_ARGS": TRAINING}
-TABLE: Table = (*MODEL, *AXES, *SHARDING, *TRAINING)
+ARRAYS = {
+    "MODEL_ARGS": (*MODEL, *WINDOWS),
+    "PARALLEL_ARGS": (*AXES, *SHARDING),
+    "TRAINING_ARGS": TRAINING,
+}
+TABLE: Table = tuple(row for rows in ARRAYS.values() for row in rows)
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
 ROTATION = "--rotary-base (10000 unless set), --use-rope-scaling"

@@ -1,6 +1,8 @@
 """What Megatron-LM's spelling means for a plan.
 
-Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/core 0.16.
+Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/core 0.16
+(transformer/utils.py, multi_token_prediction.py); of windows also Transformer Engine 2.9,
+attention/dot_product_attention/utils.py (check_set_window_size).
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
 from ..launch_file import Launch, stated_layers
-from ..shell.flags import Flags
+from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .spelling import EXCHANGES, percent_of
 
 GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
 LONGEST_PATTERN = 10_000
-"""Layers of the longest --moe-layer-freq list."""
+"""Layers of the longest list of --moe-layer-freq or --window-attn-skip-freq."""
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
@@ -62,6 +64,7 @@ def _model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
         why = f"{n.heads} does not divide hidden size {n.hidden}"
         raise flags.wrong("--num-attention-heads", why)
     n.sparse = _sparse(flags, n) if n.experts else (False,) * n.layers
+    n.windows = (0,) * n.layers
 
 
 def _vocabulary(flags: Flags, stated: int, given: int | None) -> int:
@@ -91,14 +94,19 @@ def _sparse(flags: Flags, n: Numbers) -> tuple[bool, ...]:
     text = n.layer_freq
     if is_whole(text) and int(text) > 0:
         return tuple(i % int(text) == 0 for i in range(n.layers))
-    try:
-        pattern = _value(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        pattern = []
+    pattern = _listed(text)
     if len(pattern) != n.layers or not set(pattern) <= {0, 1}:
         need = f"must be a whole number or a list of {n.layers} zeros and ones: ([0]*3+[1]*29)"
         raise flags.wrong("--moe-layer-freq", f"{text} {need}")
     return tuple(bool(kind) for kind in pattern)
+
+
+def _listed(text: str) -> list[int]:
+    """The numbers of a list expression; none where it is none."""
+    try:
+        return _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _value(node: ast.expr) -> list[int]:
@@ -219,6 +227,50 @@ def _most_layers(n: Numbers, launch: Launch) -> int:
     stated = launch.plan.get("layers_per_stage", ())
     ends = (n.first_stage_layers, n.last_stage_layers)
     return int(max([*stated, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
+
+
+def meant_windows(flags: Flags, n: Numbers) -> None:
+    """The window of every layer: LEFT keys before a query and its own, in the layers of a pattern.
+
+    Raises InputError where the layer of multi-token prediction, which comes after the last, has
+    another.
+    """
+    name, window = "--window-size", _window(flags, n.window_size) if n.window_size else 0
+    if not window:
+        return
+    if n.window_freq:
+        name = "--window-attn-skip-freq"
+    windowed = _windowed(flags, n)
+    n.windows = tuple(window * has for has in windowed[: n.layers])
+    if set(windowed[n.layers :]) - {windowed[n.layers - 1]}:
+        why = "gives multi-token prediction another window than the last layer, not modelled"
+        raise flags.wrong(name, why)
+
+
+def _window(flags: Flags, text: str) -> int:
+    """Keys that a query sees under the causal mask, its own among them; 0 for all."""
+    try:
+        left, right = (int(part) for part in text.strip("()").split(","))
+    except ValueError:
+        left, right = -1, 1
+    if (left == -1 and right not in (-1, 0)) or not -1 <= left < LARGEST:
+        raise flags.wrong("--window-size", f"{text} must be LEFT,0 with LEFT at least 0, or -1,0")
+    return left + 1
+
+
+def _windowed(flags: Flags, n: Numbers) -> list[bool]:
+    """Which layers have the window, that of multi-token prediction too: all, all but every Nth, or
+    those of a list expression."""
+    text, every = n.window_freq, n.layers + n.mtp_layers
+    if not text:
+        return [True] * every
+    if is_whole(text) and int(text) > 0:
+        return [layer % int(text) != 0 for layer in range(1, every + 1)]
+    pattern = _listed(text)
+    if len(pattern) < every or not set(pattern) <= {0, 1}:
+        need = f"must be a whole number or a list of {every} zeros and ones: ([1]*5+[0])*4"
+        raise flags.wrong("--window-attn-skip-freq", f"{text} {need}")
+    return [bool(kind) for kind in pattern[:every]]
 
 
 def meant_sharding(flags: Flags, n: Numbers) -> None:

@@ -13,7 +13,7 @@ from ..shell.script import Script
 from ..tables import Numbers, read_implied
 from ..tables import read as read_table
 from .launch import TABLE
-from .meaning import meant, meant_offload, meant_sharding
+from .meaning import meant, meant_offload, meant_sharding, meant_windows
 
 MATTERS = (
     "--cpu-offloading-weights",
@@ -22,7 +22,6 @@ MATTERS = (
     "--use-precision-aware-optimizer",
     "--grad-reduce-in-bf16",
     "--hierarchical-context-parallel-sizes",
-    "--window-size",
     "--moe-shared-expert-overlap",
     "--defer-embedding-wgrad-compute",
     "--use-tp-pp-dp-mapping",
@@ -41,6 +40,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     launch, n = Launch(file, "megatron", launcher_gpus=launcher_gpus(found)), Numbers()
     read_table(TABLE, flags, n)
     meant(flags, n, launch, given.vocabulary)
+    meant_windows(flags, n)
     meant_sharding(flags, n)
     meant_offload(flags, n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")

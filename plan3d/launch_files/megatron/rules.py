@@ -1,7 +1,8 @@
 """What Megatron-LM refuses: rules that it shares with what is built on it.
 
 Source: Megatron-LM, megatron/training/arguments.py (validate_args), megatron/core 0.16
-(transformer_config.py, transformer_block.py, optimizer/distrib_optimizer.py), Megatron-FSDP guide.
+(transformer_config.py, transformer_block.py, optimizer/distrib_optimizer.py), Megatron-FSDP guide;
+Transformer Engine 2.9, attention/dot_product_attention/context_parallel.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import launched_by
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
@@ -24,6 +25,7 @@ from .spelling import FP8_RECIPES, offloaded_layers, percent_of, recomputed_modu
 
 EXPRESSES = (
     shape.LATENT,
+    shape.WINDOWS,
     shape.HEAD_NORM,
     shape.HEAD_WIDTH,
     shape.GROUPED,
@@ -89,6 +91,19 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 f"recompute=selective: {title} does not run {' and '.join(sorted(NOT_DELAYED))} "
                 "again with delayed scaling; nearest: precision=fp8, or recompute=full"
+            ),
+        ),
+        Rule(
+            f"{prefix}-window-context",
+            ("cp", "cp_comm"),
+            lambda p, t: (
+                (p.cp == 1)
+                | (p.cp_comm != ContextComm.P2P)
+                | (shape.WINDOWS not in shape.features(t.model))
+            ),
+            lambda p, t: (
+                f"{said(p, 'cp_comm')}: Transformer Engine splits sequences of attention windows "
+                "by gathering or Ulysses, not in rings; nearest: cp_comm=all-gather"
             ),
         ),
         *_sharding_rules(prefix),

@@ -42,6 +42,12 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.groups_of_queries, n.learned = n.kv_heads, n.learned_positions > 0
     n.rotary = False
     n.layer_freq = "1" if all(n.sparse) else layer_pattern(n.sparse)
+    n.window = max(n.windows)
+    n.windowed = [window > 0 for window in (*n.windows, *n.windows[-1:] * n.mtp_layers)]
+    n.full_every = full_every(n.windowed)
+    n.mixes_windows = n.window > 0 and not all(n.windowed)
+    n.window_size = f"{n.window - 1},0" if n.window else ""
+    n.window_freq = str(n.full_every or layer_pattern(n.windowed)) if n.mixes_windows else ""
     n.exchanges = (EXCHANGES[n.cp_comm],)
     n.layout = layout_text(n) if _needs_layout(n) else ""
     n.chunks_a_rank = 1 if n.layout else n.virtual_stages
@@ -105,15 +111,23 @@ def percent_of(offloaded: Any, layers: int) -> Any:
     return 100 * offloaded // layers
 
 
-def layer_pattern(sparse: Sequence[bool]) -> str:
-    """'([0]*3+[1]*58)': 1 for a layer of experts; a pattern that repeats is multiplied."""
-    n = len(sparse)
+def full_every(windowed: Sequence[bool]) -> int:
+    """N where just every Nth layer has no window; 0 where no N says it."""
+    n = windowed.index(False) + 1 if False in windowed else 0
+    same = n > 1 and all(has == (i % n != 0) for i, has in enumerate(windowed, 1))
+    return n if same else 0
+
+
+def layer_pattern(marked: Sequence[bool]) -> str:
+    """'([0]*3+[1]*58)': 1 for a layer of experts, or with a window; a pattern that repeats is
+    multiplied."""
+    n = len(marked)
     period = next(
         p
         for p in range(1, n + 1)
-        if n % p == 0 and all(sparse[i] == sparse[i % p] for i in range(n))
+        if n % p == 0 and all(marked[i] == marked[i % p] for i in range(n))
     )
-    runs = [(int(kind), len(list(run))) for kind, run in groupby(sparse[:period])]
+    runs = [(int(kind), len(list(run))) for kind, run in groupby(marked[:period])]
     inner = "+".join(f"[{kind}]*{length}" for kind, length in runs)
     return f"({inner})" if period == n else f"({inner})*{n // period}"
 

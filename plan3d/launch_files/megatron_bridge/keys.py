@@ -82,6 +82,8 @@ MODEL: Table = under(
         Row("v_head_dim", "value_dim"),
     ),
     Row("qk_layernorm", "qk_norm", SWITCH),
+    Row("window_size", "window_pair", TEXT),
+    Row("window_attn_skip_freq", "window_layers", TEXT),
     Row("mtp_num_layers", "mtp_layers", usual=0, omit=True),
     *only(
         _sparse,
@@ -180,6 +182,8 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n = megatron.spelled(n, task)
     n.groups_chosen = n.group_limit if n.experts and n.groups > 1 else 0
     n.layer_list = 1 if all(n.sparse) else [int(kind) for kind in n.sparse]
+    n.window_pair = [n.window - 1, 0] if n.window else None
+    n.window_layers = (n.full_every or [*map(int, n.windowed)]) if n.mixes_windows else None
     n.exchange = n.exchanges[0] if n.cp > 1 else ""
     ends = n.pp > 1 and not n.layout
     n.first_layers, n.last_layers = n.first_stage_layers * ends, n.last_stage_layers * ends

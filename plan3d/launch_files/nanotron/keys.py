@@ -145,4 +145,4 @@ def meant(config: Document, n: Numbers, launch: Launch) -> None:
     n.gated, n.out_bias, n.norm_bias = True, False, False
     n.head_dim = n.value_dim = n.hidden // n.heads
     n.kv_rank = n.q_rank = n.rope_dim = n.experts = n.learned_positions = n.mtp_layers = 0
-    n.qk_norm, n.sparse = False, (False,) * n.layers
+    n.qk_norm, n.sparse, n.windows = False, (False,) * n.layers, (0,) * n.layers

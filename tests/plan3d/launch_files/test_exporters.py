@@ -415,6 +415,7 @@ REFUSED = [
         "tp=2 ep=8 precision=fp16",
         {"model": "mixtral-8x7b"},
     ),
+    ("megatron-window-context", "megatron", "", "cp=2", {"model": "mistral-7b"}),
     ("megatron-bridge-recipe", "megatron-bridge", "", "precision=fp32", {}),
     ("torchtitan-model", "torchtitan", "", "zero=3", {"model": "gpt3-1.3b"}),
     ("torchtitan-model", "torchtitan", "", "zero=3 ep=8", {"model": "deepseek-v3"}),
@@ -801,6 +802,73 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
     one = Task(model, task().cluster, sequence=512, global_batch=64)
     script = EXPORTERS["megatron"].form().write(one, resolve(Plan(), GPUS).take(0), ())
     assert same_shape(READERS["megatron"](script, "run.sh", Given()).model, model)
+
+
+def windowed(widths, mtp_layers=0, **attention):
+    """Llama 3.1 8B whose layers have these windows, repeated."""
+    model = Model.preset("llama-3.1-8b")
+    (block,), kinds = model.kinds, list(dict.fromkeys(widths))
+    layers = tuple(
+        replace(block, attention=replace(block.attention, window=width, **attention))
+        for width in kinds
+    )
+    order = tuple(kinds.index(width) for width in widths) * (model.layers // len(widths))
+    model = replace(model, name="windowed", kinds=layers, order=order, mtp_layers=mtp_layers)
+    return replace(task(), model=model)
+
+
+@pytest.mark.parametrize(
+    ("widths", "mtp_layers", "frequency", "of_bridge"),
+    [
+        ((1024,), 0, None, "null"),
+        ((1024, 0), 0, "2", "2"),
+        ((1024, 1024, 1024, 0), 0, "4", "4"),
+        ((0, 1024), 0, "([0]*1+[1]*1)*16", f"[{','.join(['0', '1'] * 16)}]"),
+        ((0,) * 16 + (1024,) * 16, 0, "([0]*16+[1]*16)", f"[{','.join('0' * 16 + '1' * 16)}]"),
+        ((1024,) * 31 + (0,), 0, "32", "32"),
+        ((1024,), 1, None, "null"),
+        ((1024,) * 16 + (0,) * 16, 1, "([1]*16+[0]*17)", f"[{','.join('1' * 16 + '0' * 17)}]"),
+        ((1024, 0), 1, f"({'[1]*1+[0]*1+' * 15}[1]*1+[0]*2)", f"[{'1,0,' * 16}0]"),
+    ],
+)
+def test_megatron_is_told_which_layers_have_a_window(widths, mtp_layers, frequency, of_bridge):
+    """It counts the keys before a query; multi-token prediction is the layer after the last."""
+    asked, plan = windowed(widths, mtp_layers), Plan(tp=2, pp=2)
+    script = written(asked, plan, EXPORTERS["megatron"].form())
+    flags = array_words(script)
+    assert flags["--window-size"] == ["1023,0"]
+    assert flags.get("--window-attn-skip-freq") == (frequency and [frequency])
+    launch = READERS["megatron"](script, "run.sh", Given())
+    assert same_shape(launch.model, asked.model)
+    assert launch.kept == []
+    bridge = [shlex.split(line)[0] for line in written(
+        asked, plan, EXPORTERS["megatron-bridge"].form()
+    ).splitlines() if line.startswith("  ")]  # fmt: skip
+    assert "model.window_size=[1023,0]" in bridge
+    assert f"model.window_attn_skip_freq={of_bridge}" in bridge
+
+
+@pytest.mark.parametrize(
+    ("widths", "chunked", "lacking"),
+    [
+        ((1024, 4096), False, "cannot express attention windows of several widths of windowed"),
+        ((1024, 0, 512, 0), False, "cannot express attention windows of several widths"),
+        ((1024,), True, "cannot express attention in chunks of windowed"),
+    ],
+)
+def test_windows_that_megatron_has_no_flags_for_are_refused_by_name(widths, chunked, lacking):
+    for name in ("megatron", "megatron-bridge"):
+        with pytest.raises(InputError, match=lacking):
+            written(windowed(widths, chunked=chunked), Plan(tp=2), EXPORTERS[name].form())
+
+
+def test_sequences_of_windows_are_gathered_or_exchanged():
+    form = EXPORTERS["megatron"].form()
+    with pytest.raises(InputError, match=r"cp_comm=p2p: .* nearest: cp_comm=all-gather"):
+        written(windowed((1024,)), Plan(cp=2), form)
+    for way in ("all-gather", "a2a"):
+        assert "--window-size 1023,0" in written(windowed((1024,)), Plan(cp=2, cp_comm=way), form)
+    assert written(task(), Plan(cp=2), form)
 
 
 def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():

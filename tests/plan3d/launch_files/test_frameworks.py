@@ -22,6 +22,7 @@ from plan3d.search.whatif.single_field_changes import edited
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
+from plan3d.simulator.plan.codes import ContextComm
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.rules.validity import legal, violated
 from plan3d.simulator.step.evaluate import evaluate
@@ -135,6 +136,14 @@ def test_a_stack_may_overlap_tensor_parallelism_across_domains():
     able = replace(software_profile("megatron-core"), tp_overlap_across_domains=True)
     assert not violated(resolve(plan, 16), task("llama-7b", software=able))
     assert not violated(resolve(plan, 16), task("llama-7b", "gb200"))
+
+
+def test_sequences_of_windows_are_split_as_their_framework_can():
+    asked = replace(task("mistral-7b"), sequence=32768)
+    ways = find_plans(with_usual(asked), choose={"cp": [4]}, top=200).costs.plans.cp_comm
+    assert set(ways) == {ContextComm.ALL_GATHER, ContextComm.A2A}
+    gemma = replace(task("gemma-2-9b"), sequence=32768)
+    assert set(Space.of(with_usual(gemma)).axes["cp_comm"]) == {ContextComm.P2P}
 
 
 # What is asked for by name

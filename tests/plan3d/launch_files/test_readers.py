@@ -17,7 +17,7 @@ from plan3d.launch_files.launch_file import (
     settled,
 )
 from plan3d.launch_files.registry import READERS, looks_like, reader
-from plan3d.launch_files.shape import same_shape
+from plan3d.launch_files.shape import blocks, same_shape
 from plan3d.launch_files.shell.conditions import Branches, holds
 from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
@@ -122,6 +122,26 @@ def test_a_batch_that_is_not_stated_is_one_micro_batch_a_rank():
 
 
 @pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ("--window-size 127,0", (128,) * 96),
+        ("--window-size '(127, 0)' --window-attn-skip-freq 3", (128, 128, 0) * 32),
+        ("--window-size 127,64 --window-attn-skip-freq 1", (0,) * 96),
+        ("--window-size 127,0 --window-attn-skip-freq '([1]*2+[0,1])*24'", (128, 128, 0, 128) * 24),
+        ("--window-size -1,0 --window-attn-skip-freq 2", (0,) * 96),
+        ("--window-size 0,0 --window-attn-skip-freq [1]*99", (1,) * 96),
+        ("--window-attn-skip-freq 2", (0,) * 96),
+    ],
+)
+def test_windows_are_those_that_megatron_core_gives_the_layers(more, windows):
+    """LEFT keys before a query and its own; every Nth layer is whole, or those of zeros."""
+    text = script(('MORE="--fp16"', f"MORE=(--fp16 {more})"), ("$ARGS $MORE", '$ARGS "${MORE[@]}"'))
+    launch = READERS["megatron"](text, "run.sh", Given())
+    assert tuple(layer.attention.window for layer in blocks(launch.model)) == windows
+    assert not any(part.matters and "window" in part.text for part in launch.kept)
+
+
+@pytest.mark.parametrize(
     ("more", "message"),
     [
         ("--bf16", "line 9: --fp16 contradicts --bf16 in line 9: give one of them"),
@@ -149,6 +169,17 @@ def test_a_batch_that_is_not_stated_is_one_micro_batch_a_rank():
         ("--position-embedding-type relative", "relative is not modelled"),
         ("--normalization BatchNorm", "BatchNorm must be one of LayerNorm, RMSNorm"),
         ("--num-experts 8 --moe-layer-freq [1]*7", "must be a whole number or a list of 96"),
+        ("--window-size 128", "line 9: --window-size 128 must be LEFT,0 with LEFT at least 0"),
+        ("--window-size -2,0", "-2,0 must be LEFT,0 with LEFT at least 0, or -1,0"),
+        ("--window-size -1,5", "-1,5 must be LEFT,0"),
+        ("--window-size 1e400,0", "must be LEFT,0"),
+        ("--window-size 128,0 --window-attn-skip-freq 0", "0 must be a whole number or a list of"),
+        ("--window-size 128,0 --window-attn-skip-freq [1]*7", "a list of 96 zeros and ones"),
+        ("--window-size 128,0 --window-attn-skip-freq [1]*96 --mtp-num-layers 1", "a list of 97"),
+        (
+            "--window-size 128,0 --window-attn-skip-freq 2 --mtp-num-layers 1",
+            "line 9: --window-attn-skip-freq gives multi-token prediction another window than the",
+        ),
         ("--num-experts 8 --moe-router-topk 9", "9 must be a whole number from 1 to 8"),
         ("--num-layers-per-virtual-pipeline-stage 5", "5 x 16 stages does not divide 96 layers"),
         ("--ffn-hidden-size 4k", "4k must be a whole number"),

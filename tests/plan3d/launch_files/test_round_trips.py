@@ -34,7 +34,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 MODELS = {
-    "megatron": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3"),
+    "megatron": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b"),
     "torchtitan": ("llama-3.1-8b", "llama-7b", "deepseek_v3 671B"),
     "deepspeed": ("gpt3-1.3b", "llama-3.1-8b", "mixtral-8x7b"),
     "nanotron": ("llama-3.1-8b", "llama-7b"),
