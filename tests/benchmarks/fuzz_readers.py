@@ -306,10 +306,10 @@ TRACE = (
 )
 LOG_LINES = {
     "megatron": " iteration {i:8d}/ 100 | elapsed time per iteration (ms): {v:.1f} | global batch "
-    "size:   128 | lm loss: 2.0E+00 |\n[Rank 1] (after {i} iterations) memory (MB) | allocated: "
+    "size:    64 | lm loss: 2.0E+00 |\n[Rank 1] (after {i} iterations) memory (MB) | allocated: "
     "100.0 | max allocated: 1000.0 | reserved: 300.0 | max reserved: 2000.0\n",
     "torchtitan": "[titan] - INFO - Training starts at step 1, with local batch size 1, global "
-    "batch size 8, sequence length 8192\n\x1b[31mstep: {i:2d}  \x1b[32mloss:  7.6  memory: "
+    "batch size 64, sequence length 2048\n\x1b[31mstep: {i:2d}  \x1b[32mloss:  7.6  memory: "
     "66.50GiB(37.51%)  \x1b[34mtps: {v:,.0f}  \x1b[36mtflops: 314.71\n",
     "deepspeed": "[INFO] [timer.py:258:stop] epoch=0/micro_step={i}, RunningAvgSamplesPerSec=16.1, "
     "CurrSamplesPerSec={v}, MemAllocated=0.02GB, MaxMemAllocated=9.5GB\n",
