@@ -202,7 +202,7 @@ def form_rules(form: Form) -> tuple[Rule, ...]:
 
 
 def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
-    """The rule that a model has no feature besides those that a framework has."""
+    """The rule that a model has no feature besides those that are written for a framework."""
     table = frozenset(known)
 
     def lacking(task: Task) -> list[str]:
@@ -212,7 +212,9 @@ def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
         name,
         (),
         lambda p, t: not lacking(t),
-        lambda p, t: f"{framework} cannot express {' or '.join(lacking(t))} of {t.model.name}",
+        lambda p, t: (
+            f"plan3d does not write {' or '.join(lacking(t))} of {t.model.name} for {framework}"
+        ),
     )
 
 

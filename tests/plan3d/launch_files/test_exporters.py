@@ -851,9 +851,9 @@ def test_megatron_is_told_which_layers_have_a_window(widths, mtp_layers, frequen
 @pytest.mark.parametrize(
     ("widths", "chunked", "lacking"),
     [
-        ((1024, 4096), False, "cannot express attention windows of several widths of windowed"),
-        ((1024, 0, 512, 0), False, "cannot express attention windows of several widths"),
-        ((1024,), True, "cannot express attention in chunks of windowed"),
+        ((1024, 4096), False, "does not write attention windows of several widths of windowed"),
+        ((1024, 0, 512, 0), False, "does not write attention windows of several widths"),
+        ((1024,), True, "does not write attention in chunks of windowed"),
     ],
 )
 def test_windows_that_megatron_has_no_flags_for_are_refused_by_name(widths, chunked, lacking):
