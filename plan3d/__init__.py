@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from plan3d.search.whatif.sweep import Sweep
     from plan3d.simulator.analysis import closed_forms
     from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
-    from plan3d.simulator.hardware.cluster import Accelerator, Cluster, profile_names
+    from plan3d.simulator.hardware.accelerator import Accelerator
+    from plan3d.simulator.hardware.cluster import Cluster
+    from plan3d.simulator.hardware.profile_file import profile_names
     from plan3d.simulator.hardware.software_stack import Software, software_profile
     from plan3d.simulator.plan.goal import Goal
     from plan3d.simulator.plan.gossip_graphs import Graph
@@ -47,7 +49,7 @@ if not os.path.isdir(os.path.join(_FOLDER, "simulator")):
     __path__.append(os.path.dirname(_FOLDER))
 
 _HOME = {
-    "Accelerator": "simulator.hardware.cluster",
+    "Accelerator": "simulator.hardware.accelerator",
     "Adapters": "simulator.workload.adapters",
     "Cluster": "simulator.hardware.cluster",
     "Costs": "simulator.step.costs",
@@ -76,7 +78,7 @@ _HOME = {
     "nearest_run": "simulator.runs.nearest_run",
     "preset_names": "simulator.workload.presets",
     "probability_fits": "simulator.uncertainty.memory",
-    "profile_names": "simulator.hardware.cluster",
+    "profile_names": "simulator.hardware.profile_file",
     "read_calibration": "simulator.uncertainty.calibration",
     "smallest_cluster": "launch_files.frameworks",
     "software_profile": "simulator.hardware.software_stack",

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..hardware.cluster import Accelerator, CollectiveTime, FastDomain
+from ..hardware.accelerator import Accelerator
+from ..hardware.cluster import CollectiveTime, FastDomain
 from ..hardware.host import host_of
 from ..step.costs import Costs
 from ..step.evaluate import simulate

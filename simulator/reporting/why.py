@@ -15,8 +15,9 @@ from ..analysis.time_breakdown import KERNELS, losses
 from ..analysis.time_breakdown import LABELS as LOSSES
 from ..analysis.traffic import sentences
 from ..base.units import format_bytes, format_flops
-from ..hardware.cluster import USER, Cluster
+from ..hardware.cluster import Cluster
 from ..hardware.host import copy_rate
+from ..hardware.profile_changes import USER
 from ..hardware.profile_file import TableFile
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement

@@ -24,7 +24,8 @@ from plan3d.simulator.calibration.fit.robust import unseen_seconds
 from plan3d.simulator.calibration.fit.subjects_collective import fast_subjects
 from plan3d.simulator.calibration.readers.measurements import Measurements
 from plan3d.simulator.hardware import gemm_tables
-from plan3d.simulator.hardware.cluster import Accelerator, Cluster
+from plan3d.simulator.hardware.accelerator import Accelerator
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import collectives, kernel_times

@@ -20,7 +20,8 @@ import numpy as np
 
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.cluster import Cluster, profile_names
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs

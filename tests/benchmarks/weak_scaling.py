@@ -15,7 +15,7 @@ import numpy as np
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.hardware.cluster import profile_names
+from plan3d.simulator.hardware.profile_file import profile_names
 
 MOST, STEP = 4096, 8
 SEQUENCES_PER_GPU = 4

@@ -26,8 +26,9 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.hardware.cluster import POWER_EXPONENT, Cluster
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision.optimizers import orthogonalisation_flops
+from plan3d.simulator.hardware.profile_changes import POWER_EXPONENT
 
 INPUTS = 1024 * (1024 + 1024 + 1024 + 4096)
 GRADIENTS = 1024 * (3072 + 1024 + 4096 + 1024)

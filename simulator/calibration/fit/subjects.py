@@ -12,7 +12,7 @@ import numpy as np
 
 from ...base.arrays import Value
 from ...base.errors import CalibrationError
-from ...hardware.cluster import Accelerator
+from ...hardware.accelerator import Accelerator
 from ...hardware.precision.number_formats import FORMATS
 from ..readers.measurements import Measurements
 from . import priors

@@ -12,7 +12,8 @@ from plan3d.simulator.base.errors import CalibrationError, InputError
 from plan3d.simulator.calibration.fit.build import build
 from plan3d.simulator.calibration.fit.fit import Calibration, fit
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
-from plan3d.simulator.hardware.cluster import AttentionTime, Cluster, CollectiveTime, GemmTime
+from plan3d.simulator.hardware.accelerator import AttentionTime, GemmTime
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.operators import collectives, kernel_times
 from plan3d.simulator.operators.work import Gemm

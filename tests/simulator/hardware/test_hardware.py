@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime, profile_names
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
 from plan3d.simulator.hardware.profile_aliases import ALIASES, SEVERAL
-from plan3d.simulator.hardware.profile_file import PACKAGE, read_profile
+from plan3d.simulator.hardware.profile_file import PACKAGE, profile_names, read_profile
 from plan3d.simulator.hardware.profile_schema import OPTIONAL_NUMBERS, QUANTITIES
 
 EXPECTED = {

@@ -11,8 +11,10 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.fit.fit import Calibration
 from plan3d.simulator.calibration.fit.profile_text import Changes, base_tree, emit, profile_text
-from plan3d.simulator.hardware.cluster import Accelerator, Cluster, Provenance, profile_names
-from plan3d.simulator.hardware.profile_file import read_profile
+from plan3d.simulator.hardware.accelerator import Accelerator
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.profile_file import profile_names, read_profile
+from plan3d.simulator.hardware.provenance import Provenance
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task

@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
-from plan3d.simulator.hardware.cluster import Cluster, profile_names
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
+from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.analysis.sensitivity import HOST_KNOBS, held, sensitivities
 from plan3d.simulator.analysis.time_breakdown import losses
-from plan3d.simulator.hardware.cluster import Cluster, profile_names
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.host import COPIED, copy_rate, update_rate
+from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record

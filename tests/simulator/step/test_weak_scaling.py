@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
-from plan3d.simulator.hardware.cluster import profile_names
+from plan3d.simulator.hardware.profile_file import profile_names
 
 ROOT = Path(__file__).parents[3]
 MOST = 0.06

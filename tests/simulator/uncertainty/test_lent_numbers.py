@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plan3d.simulator.hardware.cluster import Cluster, profile_names
-from plan3d.simulator.hardware.profile_file import read_profile
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.profile_file import profile_names, read_profile
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
