@@ -89,8 +89,8 @@ def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_plac
     counts = np.vstack([least[:-1], known])
     alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
     alike[0] = cut.pp
-    before, paths = np.zeros_like(counts), 0 * stage_placement.layout(cut).paths
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, whole_model(cut), paths)
+    before = np.zeros_like(counts)
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, whole_model(cut))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
 from ..operators.adapter_work import with_adapters
+from ..operators.model_flops import multiply_adds
 from ..operators.strategy import GridStrategy, Strategy
 from ..operators.work import Work, add
 from ..plan.codes import Recompute
@@ -26,6 +27,10 @@ from ..workload.model import Model, Network
 
 _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 """Plain integers, which numpy compares with a column faster than members of an enumeration."""
+
+
+SLOWER = 2.0
+"""About what a block of experts takes over what its products say: it exchanges and sorts tokens."""
 
 
 class LayerKind(NamedTuple):
@@ -57,6 +62,23 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
             LayerKind("lone mtp", last),
         ]
     return tuple(kinds)
+
+
+def lengths(task: Task) -> tuple[float, ...]:
+    """About how long layers of each kind take beside each other: their products of a token, of
+    experts SLOWER as long, over those of the first block; () of a network of listed layers."""
+    model = task.model
+    if isinstance(model, Network):
+        return ()
+    head = model.vocabulary * model.hidden
+    extra = 2 * model.hidden**2 + head
+    each = []
+    for kind in layer_kinds(model):
+        own = multiply_adds(model, kind.block, task.sequence, True) if kind.block else 0.0
+        own *= SLOWER if kind.block and kind.block.experts else 1.0
+        own += extra if "mtp" in kind.name else head if "head" in kind.name else 0.0
+        each.append(own)
+    return tuple(round(own / each[0], 3) for own in each)
 
 
 class Local(NamedTuple):

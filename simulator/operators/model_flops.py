@@ -28,7 +28,7 @@ def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
         return 3.0 * model.forward_flops
     head = model.vocabulary * model.hidden
     extra = 2 * model.hidden**2 + head
-    last = _matrices(model, model.kinds[model.order[-1]], sequence, causal)
+    last = multiply_adds(model, model.kinds[model.order[-1]], sequence, causal)
     body = block_flops_per_token(model, sequence, causal)
     return body + 6.0 * (head + model.mtp_layers * (last + extra))
 
@@ -55,11 +55,16 @@ def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
     """The part of model_flops_per_token that the layers make, head and MTP left out."""
     if isinstance(model, Network):
         return 3.0 * model.forward_flops
-    return 6.0 * sum(_matrices(model, model.kinds[kind], sequence, causal) for kind in model.order)
+    return 6.0 * sum(
+        multiply_adds(model, model.kinds[kind], sequence, causal) for kind in model.order
+    )
 
 
-def _matrices(model: Model, block: Block, sequence: int, causal: bool) -> float:
-    """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores."""
+def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> float:
+    """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores.
+
+    Source: Narayanan et al. 2021, equation 2, for any attention and experts.
+    """
     counts = block.parameters(model.hidden, model.norm_width)
     del counts["norms"]
     if block.experts:

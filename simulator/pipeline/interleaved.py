@@ -1,7 +1,7 @@
 """Interleaved 1F1B: v chunks a rank, placed in turn; groups of micro-batches run through a chunk.
 
 Idle seconds are a chunk of every other rank, (p-1)(f + i + w) / v: Narayanan et al. 2021, section
-2.2.2. Where chunks differ, the critical paths of `uneven_chunks`.
+2.2.2. Where chunks differ, the longest paths of `uneven_chunks`.
 """
 
 from __future__ import annotations

@@ -134,12 +134,13 @@ needs_stages = Fact(lambda s: s.needs_stages)
 idles_as_usual = Fact(lambda s: s.idle is None)
 """Whether idle seconds are a chunk of each other rank."""
 uneven_paths = Fact(lambda s: s.uneven_paths)
-"""Whether uneven chunks take as long as their critical paths."""
+"""Whether uneven chunks take as long as their longest paths."""
 idle_grows = Fact(lambda s: s.idle_grows, usual=True)
 """Whether longer passes never shorten idle seconds."""
 fuller_inside = Fact(lambda s: s.fuller_inside)
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
-_forward_first = Fact(lambda s: s.forward_first)
+forward_first = Fact(lambda s: s.forward_first)
+"""Whether every forward pass comes before the first backward pass."""
 
 
 @lru_cache(maxsize=8)
@@ -221,7 +222,7 @@ def passes_of_chunks(schedule: Column, sizes: Sizes[Value]) -> Value:
 def losses_in_flight(schedule: Column, m: Value) -> Value:
     """Micro-batches whose logits wait for the backward pass: all when every forward pass comes
     first, else one."""
-    return np.where(_forward_first(schedule), m, 1.0)
+    return np.where(forward_first(schedule), m, 1.0)
 
 
 def idle_seconds(

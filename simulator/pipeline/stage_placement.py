@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from .schedule import Placement
-from .uneven_chunks import Path, critical_paths
+from .uneven_chunks import GROUPS, GUESSES, longest_paths
+
+MOST_CUTS = 4096
+"""Placements that are remembered."""
 
 
 def chunk_ranks(pp: int, chunks: int, place: int) -> NDArray[np.int64]:
@@ -37,6 +40,16 @@ class Cut(NamedTuple):
     place: int = Placement.LOOPED
     mtp_stage: int = 0
     """Stage of multi-token prediction, from 1; 0 the last."""
+    group: int = 0
+    """Micro-batches that run through a chunk before the next; 0 where all of them do."""
+    lengths: tuple[float, ...] = ()
+    """How long layers of each kind take beside each other; alike where it is empty."""
+
+    @property
+    def looped(self) -> bool:
+        """Whether ranks hold several chunks in turn, of a model that has ends."""
+        loops = self.place == Placement.LOOPED and 1 < self.pp < len(self.chunks)
+        return loops and "embedding" in self.kinds
 
     def ranks(self) -> NDArray[np.int64]:
         """The rank of each chunk."""
@@ -62,8 +75,6 @@ class StageLayout(NamedTuple):
     """Layers of each kind on all earlier ranks [class, kind]."""
     total: Value
     """Layers of each kind on all ranks [kind]."""
-    paths: Value
-    """Layers on the critical paths of looped chunks [uneven_chunks.Path, 2 kinds]."""
 
 
 def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -75,7 +86,7 @@ def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(each + (i in extra) for i in range(chunks))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_CUTS)
 def chunk_layers(
     layers: int,
     pp: int,
@@ -149,7 +160,7 @@ def _place_ends(counts: Value, cut: Cut) -> None:
         counts[cut.mtp_stage - 1, kinds.index(own)] = 1
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_CUTS)
 def rank_counts(cut: Cut) -> Value:
     """Layers of each kind [rank, kind]; of two copies of the model, their mean."""
     counts = np.zeros((cut.pp, len(cut.kinds)))
@@ -167,7 +178,7 @@ def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
     return "shared mtp" if together else "mtp"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_CUTS)
 def layout(cut: Cut) -> StageLayout:
     """The distinct ranks of a placement."""
     counts = rank_counts(cut)
@@ -179,9 +190,7 @@ def layout(cut: Cut) -> StageLayout:
     before, total = _before(counts, cut.place)[ranks], counts.sum(axis=0)
     deferring = _deferring(cut)
     last = np.array([max(members, key=deferring.__getitem__) for members in alike.values()], float)
-    return StageLayout(
-        counts[ranks], np.array(ranks, float), last, sizes, before, total, _paths(cut)
-    )
+    return StageLayout(counts[ranks], np.array(ranks, float), last, sizes, before, total)
 
 
 def _deferring(cut: Cut) -> list[int]:
@@ -197,17 +206,31 @@ def every_rank(cut: Cut) -> StageLayout:
     counts = rank_counts(cut)
     ranks, before = np.arange(cut.pp, dtype=float), _before(counts, cut.place)
     alike, total = np.ones(cut.pp), counts.sum(axis=0)
-    return StageLayout(counts, ranks, ranks, alike, before, total, _paths(cut))
+    return StageLayout(counts, ranks, ranks, alike, before, total)
 
 
-def _paths(cut: Cut) -> Value:
-    """Layers along the critical paths of looped chunks; zeros where there are none."""
-    pp, kinds = cut.pp, len(cut.kinds)
-    looped = cut.place == Placement.LOOPED and 1 < pp < len(cut.chunks)
-    if not looped or "embedding" not in cut.kinds:
-        return np.zeros((len(Path), 2 * kinds))
-    counts = chunk_counts(cut)
-    return critical_paths(np.reshape(cut.chunks, (-1, pp)), counts.reshape(-1, pp, kinds))
+_LONGEST: dict[Cut, Value] = {}
+"""Longest paths that have been found."""
+
+
+def longest(cuts: Sequence[Cut]) -> Value:
+    """Layers on the longest paths of looped chunks [cut, path, 2 kinds] (uneven_chunks), of cuts
+    with the same kinds; zeros where chunks do not loop."""
+    new = [cut for cut in dict.fromkeys(cuts) if cut.looped and cut not in _LONGEST]
+    if len(_LONGEST) + len(new) > MOST_CUTS:
+        _LONGEST.clear()
+        new = [cut for cut in dict.fromkeys(cuts) if cut.looped]
+    alike: dict[tuple[Any, ...], list[Cut]] = {}
+    for cut in new:
+        key = (cut.kinds, cut.pp, len(cut.chunks), cut.group, cut.lengths)
+        alike.setdefault(key, []).append(cut)
+    for (kinds, pp, _, group, lengths), its in alike.items():
+        counts = np.array([chunk_counts(cut).reshape(-1, pp, len(kinds)) for cut in its])
+        ends = np.array([not name.startswith("block") for name in kinds])
+        found = longest_paths(counts, np.array(lengths or (1.0,) * len(kinds)), ends, group)
+        _LONGEST.update(zip(its, found, strict=True))
+    none = np.zeros(((len(GROUPS) + 1) * len(GUESSES), 2 * len(cuts[0].kinds)))
+    return np.array([_LONGEST[cut] if cut.looped else none for cut in cuts])
 
 
 def _before(counts: Value, place: int) -> Value:

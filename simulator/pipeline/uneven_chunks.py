@@ -1,138 +1,115 @@
-"""Critical paths of interleaved stages whose chunks differ, as layers.
+"""What a step of looped chunks takes whose sizes differ: sums of layers on its longest paths.
 
-A rank works through one chunk for p micro-batches, a *turn*, then through the next. Between
-neighbours there is room for about two micro-batches, so a rank that is slow in one turn holds up
-a rank that is slow in another: both last as long as the slower of the two in every turn.
-Legend: p ranks, v turns, m micro-batches, R the last rank, which holds the head, d ranks between
-another and R; a path is a number of layers of each kind.
-Source: the longest paths of event simulations of balanced layouts; of the many there are, these
-decide (docs/decisions.md has what is missed).
+Whatever layers take, no step is shorter than any path through its passes, and a path is so many
+layers of each kind that run forward and so many that run backward. The longest paths are found
+exactly for a few numbers of micro-batches and a few guesses of what layers take
+(`looped_makespan`), once for a placement; they are costed for every plan.
+Legend: p ranks, v turns (chunks of a rank), m micro-batches in groups of g, k = m / g groups.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numpy as np
 
 from ..base.arrays import Column, Value
+from .looped_makespan import makespan
+
+GROUPS = (1, 2, 5)
+"""Groups of micro-batches whose longest paths are found. Between them seconds lie on straight
+lines, beyond the last on the one that its cycle gives."""
+GUESSES = ((0.75, 2.03), (1.35, 3.02))
+"""Seconds of embedding and head over what their products say, and of backward over forward passes:
+without and with recompute."""
+MOST_CHUNKS = 128
+"""Chunks of a model beyond which no path is looked for: it takes a millisecond for each ten."""
+CHANGE = 1e-6
+"""Change of a kind's length that shows how many of its layers are on the longest path."""
 
 
-class Path(IntEnum):
-    """Layers of the paths: [kind] that run forward, then [kind] that run backward.
+def longest_paths(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
+    """Layers on the longest paths [cut, path, 2 kinds], forward and backward, of chunks with
+    `counts` [cut, turn, rank, kind]: those of every guess after each of GROUPS, then those of a
+    further group.
 
-    T = m LAST + FILL                  R works all the time once it has begun
-    T = m BEFORE + TURN                R and a rank before it wait for each other
-    T = m max(AFTER, HEAD) + LATE      R and a rank after it do: the first ones, a turn later
+    `lengths` [kind] say how long layers take beside each other, `ends` [kind] which kinds are no
+    blocks; `group` is g, or 0 where all forward passes come first: then p stands for it.
     """
-
-    LAST = 0
-    """Of rank R."""
-    FILL = 1
-    """Of the first chunks of all other ranks, and by which larger chunks make R wait."""
-    TURN = 2
-    """Of the largest turn on all ranks."""
-    LATE = 3
-    """What fills the pipeline at the pace of a rank after R; some negative, for R is late then."""
-    BEFORE = 4
-    AFTER = 5
-    """Where the turn that meets the head is larger, it counts and not the head."""
-    HEAD = 6
-    """The same with the head."""
-
-
-def critical_paths(layers: Column | Value, counts: Value) -> Value:
-    """Paths [Path, 2 kinds] of chunks with `layers` [turn, rank] and `counts` [turn, rank, kind].
-
-    A pace is zero when no rank has a larger chunk than R in any turn but the last. Layers that take
-    unequal time may count as more or less than one.
-    """
-    v, p = layers.shape
-    first = counts[0, :-1].sum(axis=0) + _waiting(layers, counts)
-    largest = counts[layers.sum(axis=1).argmax()].sum(axis=0)
-    turns, back = np.arange(v), np.array([*range(v - 2, -1, -1), v - 1])
-    last, after = _Blocks(turns, back), _Blocks(np.roll(turns, -1), turns[::-1])
-    ahead, behind = np.arange(p - 1, 0, -1), np.arange(1, p)
-    out = {
-        Path.LAST: np.tile(counts[:, -1].sum(axis=0), 2),
-        Path.FILL: np.tile(first, 2),
-        Path.TURN: np.tile(largest, 2),
-        Path.LATE: _late(layers, counts),
-        Path.BEFORE: _pace(layers, counts, last, last, ahead, head=True),
-        Path.AFTER: _pace(layers, counts, last, after, behind, head=False),
-        Path.HEAD: _pace(layers, counts, last, after, behind, head=True),
-    }
-    return np.stack([out[path] for path in Path])
-
-
-class _Blocks:
-    """Turns of the forward and the backward passes that a rank alternates between [block]."""
-
-    def __init__(self, forward: Column, backward: Column) -> None:
-        self.forward, self.backward = forward, backward
-
-    def length(self, layers: Column | Value) -> Value:
-        """Layers of every rank [block, rank], a backward pass as two forward ones."""
-        return np.asarray(layers[self.forward] + 2 * layers[self.backward], float)
-
-
-def _waiting(layers: Column | Value, counts: Value) -> Value:
-    """Layers [kind] for which R waits while the pipeline fills and drains: p less the d that
-    ranks between them take up, of the largest chunk in excess of R's, in all turns but the last."""
-    p = layers.shape[1]
-    passes = np.arange(1, p + 1)
-    out = np.zeros(counts.shape[2])
-    for turn, excess in enumerate(np.maximum(layers[:-1] - layers[:-1, -1:], 0)):
-        rank = int((passes * excess).argmax())
-        out += passes[rank] * (counts[turn, rank] - counts[turn, -1]) * (excess[rank] > 0)
+    sizes = (counts * np.where(ends, 0.0, lengths)).sum(axis=3)
+    uneven = ~np.isclose(sizes, sizes[:, :1, :1]).all(axis=(1, 2))
+    out = _of_equal_chunks(counts, sizes, ends, group or counts.shape[2])
+    if uneven.any() and sizes[0].size <= MOST_CHUNKS:
+        there = np.flatnonzero(counts.any(axis=(0, 1, 2)))
+        found = np.zeros((uneven.sum(), len(GROUPS), len(GUESSES), 2, lengths.size))
+        found[..., there] = _layers(counts[uneven][..., there], lengths[there], ends[there], group)
+        out[uneven] = _with_cycle(found, axis=1).reshape(-1, *out.shape[1:])
     return out
 
 
-def _late(layers: Column | Value, counts: Value) -> Value:
-    """Path.LATE: with s and b layers of the smallest and largest chunk without an end,
-    s - (p - 3)(b - s) forward and (p - 1) s + 2 b backward, as found in event simulations."""
-    p = layers.shape[1]
-    inner, size = counts.reshape(layers.size, -1), layers.ravel()
-    small, big = inner[1:-1][size[1:-1].argmin()], inner[1:-1][size[1:-1].argmax()]
-    return np.concatenate([small - (p - 3) * (big - small), (p - 1) * small + 2 * big])
+def _of_equal_chunks(counts: Value, sizes: Value, ends: Value, group: int) -> Value:
+    """The last rank, which holds the head, works all the time once the first chunks of the others
+    have let it begin. Where chunks of a turn differ, as long as if it had the largest."""
+    largest = np.take_along_axis(counts, sizes.argmax(axis=2)[..., None, None], axis=2)[:, :, 0]
+    last = np.where(ends, counts[:, :, -1], largest).sum(axis=1)
+    fill = counts[:, 0, :-1].sum(axis=1)
+    each = [k * group * last + fill for k in GROUPS] + [group * last]
+    return np.tile(np.stack(each, axis=1), 2).repeat(len(GUESSES), axis=1)
 
 
-def _pace(
-    layers: Column | Value,
-    counts: Value,
-    last: _Blocks,
-    other: _Blocks,
-    distance: Column,
-    head: bool,
-) -> Value:
-    """Forward and backward layers [2 kinds] of R and the rank that holds it up most.
-
-    Every block takes as long as the longer of the two; d times two of the larger chunks but one
-    of the smaller are saved in a round of all turns.
-    """
-    p = layers.shape[1]
-    own, others = last.length(layers)[:, -1:], other.length(layers)[:, :-1]
-    longer = others > own
-    if head:
-        longer[-1] = False
-    largest, smallest = layers[:, :-1].max(axis=0), layers[:, -1].min()
-    room = 3 * distance * (2 * largest - smallest) / p
-    held = np.where(longer, others - own, 0).sum(axis=0) - room
-    rank = int(np.where(longer.any(axis=0), held, -np.inf).argmax())
-    if not longer[:, rank].any():
-        return np.zeros(2 * counts.shape[2])
-    mine = longer[:, rank, None]
-    big, small = layers[:, rank].argmax(), layers[:, -1].argmin()
-    saved = distance[rank] / p * (2 * counts[big, rank] - counts[small, -1])
-    forward = np.where(mine, counts[other.forward, rank], counts[last.forward, -1]).sum(axis=0)
-    backward = np.where(mine, counts[other.backward, rank], counts[last.backward, -1]).sum(axis=0)
-    return np.concatenate([forward - saved, backward - saved])
+def _layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
+    """Layers on the longest paths [cut, group, guess, direction, kind], which are how fast a
+    makespan grows with the length of a kind."""
+    cuts, kinds = counts.shape[0], lengths.size
+    # No sum of lengths is another's: one path is the longest.
+    own = lengths * (1 + 1e-3 * np.sqrt(1.0 + np.arange(kinds)))
+    bases = [
+        [np.where(ends, over, 1.0) * own * np.array([[1.0], [ratio]])] for over, ratio in GUESSES
+    ]
+    changes = np.vstack([np.zeros(2 * kinds), CHANGE * np.eye(2 * kinds)])
+    asked = (np.reshape(bases, (-1, 1, 2 * kinds)) + changes).reshape(-1, 2, kinds)
+    forward, backward = (
+        np.einsum("ctrk,ak->trca", counts, asked[:, way]).reshape(*counts.shape[1:3], -1)
+        for way in (0, 1)
+    )
+    shape = (len(GROUPS), cuts, len(GUESSES), 1 + 2 * kinds)
+    found = makespans(forward, backward, group).reshape(shape).swapaxes(0, 1)
+    grown = (found[..., 1:] - found[..., :1]) / CHANGE
+    return np.rint(grown).reshape(cuts, len(GROUPS), len(GUESSES), 2, kinds)
 
 
-def seconds(paths: Value, m: Value) -> Value:
-    """Seconds of m micro-batches, from those of the paths [Path, skeleton]."""
-    alone = m * paths[Path.LAST] + paths[Path.FILL]
-    before = m * paths[Path.BEFORE] + paths[Path.TURN]
-    after = m * np.maximum(paths[Path.AFTER], paths[Path.HEAD]) + paths[Path.LATE]
-    out: Value = np.maximum(alone, np.maximum(before, after))
+def makespans(forward: Value, backward: Value, group: int) -> Value:
+    """Seconds of a step after each of GROUPS [group, column], of chunks that take `forward` and
+    `backward` seconds a micro-batch [turn, rank, column]."""
+    turns, ranks, columns = forward.shape
+    if not group:
+        sizes = [k * ranks for k in GROUPS]
+        each = [makespan(forward, backward, np.full(columns, m), m, m * turns) for m in sizes]
+        return np.array(each)
+    m = np.repeat(np.array(GROUPS) * group, columns)
+    forward, backward = (np.tile(one, len(GROUPS)) for one in (forward, backward))
+    return makespan(forward, backward, m, group, (turns - 1) * group).reshape(-1, columns)
+
+
+def _with_cycle(each: Value, axis: int = 0) -> Value:
+    """With what a further group takes behind each of GROUPS, along an axis."""
+    before, after = np.take(each, [-2], axis), np.take(each, [-1], axis)
+    cycle = np.maximum(after - before, 0.0) / (GROUPS[-1] - GROUPS[-2])
+    return np.concatenate([each, cycle], axis)
+
+
+def of_seconds(forward: Value, backward: Value, group: int) -> Value:
+    """What `seconds` reads [path, column], of chunks whose seconds are known."""
+    return _with_cycle(makespans(forward, backward, group))
+
+
+def seconds(paths: Value, groups: Value) -> Value:
+    """Seconds of k = `groups` groups [row], from those of the paths [path, row]."""
+    known = paths.reshape(len(GROUPS) + 1, -1, groups.size)
+    after = known[:-1].max(axis=1)
+    at: Column = np.clip(np.searchsorted(GROUPS, groups), 1, len(GROUPS) - 1)
+    low, high = np.take(GROUPS, at - 1), np.take(GROUPS, at)
+    share = np.clip((groups - low) / (high - low), 0.0, 1.0)
+    rows = np.arange(groups.size)
+    between = after[at - 1, rows] * (1 - share) + after[at, rows] * share
+    beyond = np.maximum(groups - GROUPS[-1], 0.0)
+    out: Value = np.where(beyond > 0, (known[-2] + beyond * known[-1]).max(axis=0), between)
     return out

@@ -1,8 +1,7 @@
-"""Critical paths of interleaved chunks whose layers may have strategies of their own.
+"""Steps of looped chunks whose layers may have strategies of their own.
 
-The paths are those of `uneven_chunks`, whose lengths are layers: a layer counts as many as it takes
-longer than one under the strategy of the plan's first run.
-Legend: arrays are [run, plan] or [chunk, plan], padded.
+Their seconds are those of `uneven_chunks`, found for each plan anew: what a chunk takes is known.
+Legend: arrays are [run, plan] or [turn, rank, plan], padded.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, some
-from ..layers.cost_columns import Cost, LayerCosts
-from ..pipeline.uneven_chunks import Path, critical_paths
+from ..base.arrays import Column, Value, distinct, some
+from ..layers.cost_columns import Cost
+from ..pipeline.uneven_chunks import GROUPS, of_seconds
 from ..plan.layer_runs import ABSENT
 from ..plan.plan import Plan
 from ..workload.model import Model, Network
+from .stage_layouts import looped_groups
 
 
 class Runs(Protocol):
@@ -26,36 +26,30 @@ class Runs(Protocol):
     """[run, plan]; ABSENT where it pads."""
     costs: Value
     """[Cost, run, plan]."""
-    layers: LayerCosts
-    which: Index
-    """The strategy of each run in `layers` [run, plan]."""
 
 
 def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
-    """Seconds along the critical paths of looped chunks [Path, plan]; None without any."""
-    virtual = (plans.virtual_stages > 1) & (plans.pp > 1)
-    if not some(virtual) or isinstance(model, Network):
+    """Seconds along the longest paths of looped chunks [path, plan]; None without any."""
+    looped = (plans.virtual_stages > 1) & (plans.pp > 1)
+    if not some(looped) or isinstance(model, Network):
         return None
-    assert plans.segments
-    lengths = plans.segments.layers.T * _weights(model, runs)
-    forward, both = runs.costs[Cost.FORWARD], runs.costs[Cost.TOTAL]
-    values = np.stack([lengths, forward, both - forward])
-    out = np.zeros((len(Path), plans.rows))
-    for plan in np.flatnonzero(virtual).tolist():
-        there, pp = runs.chunk[:, plan] != ABSENT, int(plans.pp[plan])
-        own, chunks = runs.chunk[there, plan], int(plans.virtual_stages[plan]) * pp
-        length, *passes = (
-            np.bincount(own, part, chunks).reshape(-1, pp) for part in values[:, there, plan]
-        )
-        paths = critical_paths(length, np.stack(passes, axis=-1))
-        # Forward seconds of what runs forward, backward seconds of what runs backward.
-        out[:, plan] = paths[:, 0] + paths[:, 3]
+    out = np.zeros((len(GROUPS) + 1, plans.rows))
+    sizes = [plans.pp, plans.virtual_stages, looped_groups(plans)]
+    first, which = distinct(sizes)
+    for shape, row in enumerate(first.tolist()):
+        pp, turns, group = (int(size[row]) for size in sizes)
+        mine = np.flatnonzero((which == shape) & looped)
+        if mine.size:
+            chunks = _chunk_seconds(runs, mine, turns * pp).reshape(2, turns, pp, mine.size)
+            out[:, mine] = of_seconds(*chunks, group)
     return out
 
 
-def _weights(model: Model, runs: Runs) -> Value:
-    """Seconds of a mean layer of the model under each run's strategy, over those of the first."""
-    kinds = np.bincount(model.order, minlength=runs.layers.table.shape[1])
-    mean = (runs.layers.table[:, :, Cost.TOTAL] @ kinds)[runs.which]
-    out: Value = mean / mean[0]
+def _chunk_seconds(runs: Runs, plans: Column, chunks: int) -> Value:
+    """Seconds of the forward and the backward passes of each chunk [2, chunk, plan]."""
+    forward, both = runs.costs[Cost.FORWARD][:, plans], runs.costs[Cost.TOTAL][:, plans]
+    chunk, at = runs.chunk[:, plans], np.broadcast_to(np.arange(plans.size), forward.shape)
+    there, out = chunk != ABSENT, np.zeros((2, chunks, plans.size))
+    for direction, passes in enumerate((forward, both - forward)):
+        np.add.at(out[direction], (chunk[there], at[there]), passes[there])
     return out

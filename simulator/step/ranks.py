@@ -120,7 +120,7 @@ class Ranks:
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
     paths: Value | None
-    """Seconds along the critical paths of looped chunks [Path, skeleton]; None without any."""
+    """Seconds along the longest paths of looped chunks [path, skeleton]; None without any."""
     working: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     running: Value | None
@@ -229,7 +229,7 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
 
 
 def _paths(place: Placements, passes: Value) -> Value | None:
-    """Seconds along the critical paths of looped chunks [Path, skeleton]."""
+    """Seconds of the longest paths of looped chunks [path, skeleton]."""
     if not some(place.paths):
         return None
     forward, both = passes[..., 0], passes[..., 1]

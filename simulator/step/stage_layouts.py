@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..base.arrays import Value, distinct
-from ..layers.layer_kinds import layer_kinds
+from ..base.arrays import Column, Value, distinct
+from ..layers.layer_kinds import layer_kinds, lengths
 from ..pipeline import stage_placement
-from ..pipeline.schedules import placement
+from ..pipeline.schedules import forward_first, placement
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
@@ -24,18 +24,20 @@ class Placements:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         columns = [
             *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
-            *(plans.mtp_stage, placement(plans.schedule)),
+            *(plans.mtp_stage, placement(plans.schedule), looped_groups(plans)),
         ]
         rows, self.which = distinct(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
         cut = [
             _chunks(task, plans.layers_per_stage, pp, v, first, last, place)
-            for pp, v, first, last, _, place in shapes
+            for pp, v, first, last, _, place, _ in shapes
         ]
-        layouts = [
-            layout_of(stage_placement.Cut(task.model.order, kinds, pp, chunks, place, mtp_stage))
-            for chunks, (pp, *_, mtp_stage, place) in zip(cut, shapes, strict=True)
+        order, own = task.model.order, lengths(task)
+        cuts = [
+            stage_placement.Cut(order, kinds, pp, chunks, place, mtp_stage, group, own)
+            for chunks, (pp, *_, mtp_stage, place, group) in zip(cut, shapes, strict=True)
         ]
+        layouts = [layout_of(cut) for cut in cuts]
         self.cuts: Value | None = None
         if isinstance(task.model, Network):
             self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
@@ -43,7 +45,7 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.paths = np.array([layout.paths for layout in layouts])
+        self.paths = stage_placement.longest(cuts)
         self.rank = np.zeros((classes, len(layouts)))
         self.last_rank = np.zeros(self.rank.shape)
         self.ranks_alike = np.zeros(self.rank.shape)
@@ -56,6 +58,13 @@ class Placements:
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total
         self.present = self.counts.transpose(2, 1, 0) > 0
+
+
+def looped_groups(plans: Plan) -> Column:
+    """Micro-batches that a rank of several chunks runs through one before the next [row]; 0 where
+    all of them do, and with one chunk."""
+    groups = np.maximum(plans.micro_batch_group, plans.pp)
+    return np.asarray(groups * (plans.virtual_stages > 1) * ~forward_first(plans.schedule))
 
 
 def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:

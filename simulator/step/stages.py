@@ -269,7 +269,10 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     mean: Value = (total - slowest) / plans.virtual_stages
     if paths is None:
         return mean
-    longest = np.maximum(uneven_chunks.seconds(paths, m) - m * slowest, mean)
+    groups = m / np.where(
+        schedules.forward_first(plans.schedule), plans.pp, micro_batch_groups(plans)
+    )
+    longest = np.maximum(uneven_chunks.seconds(paths, groups) - m * slowest, mean)
     return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
 
 

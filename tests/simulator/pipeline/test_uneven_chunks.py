@@ -1,81 +1,110 @@
-"""The critical paths of uneven chunks give what the event simulation finds."""
+"""Longest paths of uneven chunks give what the event simulation finds."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.looped_makespan import makespan
 from plan3d.simulator.pipeline.schedules import SCHEDULES
-from plan3d.simulator.pipeline.stage_placement import Cut, balanced_layers, chunk_counts, layout
-from plan3d.simulator.pipeline.uneven_chunks import Path, seconds
+from plan3d.simulator.pipeline.stage_placement import (
+    Cut,
+    balanced_layers,
+    chunk_counts,
+    chunk_layers,
+    longest,
+)
+from plan3d.simulator.pipeline.uneven_chunks import GROUPS, of_seconds, seconds
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 KINDS = ("block 0", "embedding", "head")
-FORWARD = np.array([1.0, 0.1, 0.0])
-"""Seconds of each kind; a backward pass takes twice as long."""
+LENGTHS = (1.0, 0.0, 1.0)
+"""A head is said to take as long as a block."""
 
 
-def both_ways(p, v, chunks, head, m):
-    """Seconds of a step by the paths (as stages does), by the mean chunk, and by events."""
-    cut = Cut((0,) * sum(chunks), KINDS, p, chunks)
-    each = FORWARD + np.array([0, 0, head])
-    placed = layout(cut)
-    ranks = 3 * placed.counts @ each
-    mean = m * ranks.max() + 3 * (placed.total @ each) / v - ranks.max() / v
-    passes = np.concatenate([each, 2 * each])
-    paths = seconds((placed.paths @ passes)[:, None], np.array([float(m)]))[0]
-    times = chunk_counts(cut) @ each
-    stages = StageTimes(forward=times, input_gradient=times, weight_gradient=times)
-    events = simulate(graph(SCHEDULES["interleaved"], p, v, m), stages)
-    return max(paths, mean), mean, float(events.step_seconds)
+def events(schedule, p, v, m, forward, backward, group=0):
+    """Seconds of a step of chunks in model order, event by event."""
+    half = np.asarray(backward) / 2
+    times = StageTimes(forward=np.asarray(forward), input_gradient=half, weight_gradient=half)
+    return float(simulate(graph(SCHEDULES[schedule], p, v, m, group), times).step_seconds)
 
 
-def test_balanced_layers_take_as_long_as_the_events():
-    """One path of many decides: 1 % on average, more where chunks are of one layer or two."""
-    found = np.array(
-        [
-            both_ways(p, v, balanced_layers(p * v + more, p * v), head, groups * p)
-            for p in (3, 4, 8, 16)
-            for v in (2, 3, 5)
-            for more in range(0, 3 * p * v, max(p * v // 3, 1))
-            for head in (0.5, 2.0)
-            for groups in (1, 5)
-        ]
-    )
-    paths, mean = (np.abs(found[:, i] / found[:, 2] - 1) for i in (0, 1))
-    assert paths.mean() < 0.01
-    assert paths.mean() < mean.mean() / 2
-    assert paths.max() < 0.15
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_waves_are_the_event_simulation(data):
+    """Any seconds of any chunk, any group: the same step to the last digit, whole seconds."""
+    p, v = data.draw(st.integers(2, 6)), data.draw(st.integers(2, 4))
+    group = data.draw(st.integers(p, p + 4))
+    m = group * data.draw(st.integers(1, 3))
+    some = st.lists(st.integers(0, 9), min_size=p * v, max_size=p * v)
+    forward, backward = (np.array(data.draw(some), float) for _ in range(2))
+    turns = [one.reshape(v, p, 1) for one in (forward, backward)]
+    found = makespan(*turns, np.array([m]), group, (v - 1) * group)
+    assert found[0] == events("interleaved", p, v, m, forward, backward, group)
+    together = makespan(*turns, np.array([m]), m, m * v)
+    assert together[0] == events("breadth-first", p, v, m, forward, backward)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4, 16])
-@pytest.mark.parametrize("head", [0.7, 1.2])
+def both_ways(schedule, p, v, chunks, each, k):
+    """Seconds of k groups by the longest paths, and by events; `each` [2, kind] are those of the
+    layers, forward and backward."""
+    group = 0 if schedule == "breadth-first" else p
+    cut = Cut((0,) * sum(chunks), KINDS, p, chunks, group=group, lengths=LENGTHS)
+    found = seconds((longest((cut,))[0] @ each.ravel())[:, None], np.array([float(k)]))[0]
+    return found, events(schedule, p, v, k * p, *(chunk_counts(cut) @ one for one in each))
+
+
+def cases():
+    """Balanced layers, and end stages of other sizes."""
+    for layers, p in ((61, 4), (61, 16), (94, 8), (48, 16), (24, 4)):
+        for v in (2, 3):
+            yield p, v, balanced_layers(layers, p * v)
+            usual = layers // p
+            for size in {max(usual // 2, 1), usual + 1}:
+                for ends in ((size, 0), (0, size)):
+                    yield p, v, chunk_layers(layers, p, v, *ends, ())
+
+
+@pytest.mark.parametrize(("schedule", "worst"), [("interleaved", 0.025), ("breadth-first", 0.04)])
+def test_longest_paths_are_the_step(schedule, worst):
+    """Heads of 0.6 to 1.6 of what is said of them, backward passes of 1.8 to 3.1 forward ones: a
+    thousandth on the mean; a path is never longer than the step but between groups."""
+    random, errors = np.random.default_rng(0), []
+    for p, v, chunks in cases():
+        for k in (*GROUPS, 3, 8):
+            forward = np.array([1.0, 0.03, random.uniform(0.6, 1.6)])
+            each = np.stack([forward, random.uniform(1.8, 3.1) * forward])
+            found, exact = both_ways(schedule, p, v, chunks, each, k)
+            errors.append(found / exact - 1)
+            assert k not in GROUPS or found <= exact * (1 + 1e-9)
+    assert np.abs(errors).max() < worst
+    assert np.abs(errors).mean() < 1e-3
+
+
+def test_seconds_that_are_known_need_no_guess():
+    """Chunks whose seconds are known: exact after each of GROUPS."""
+    p, v = 4, 2
+    forward, backward = np.random.default_rng(1).uniform(1, 3, (2, v * p))
+    paths = of_seconds(forward.reshape(v, p, 1), backward.reshape(v, p, 1), p)
+    for k in GROUPS:
+        exact = events("interleaved", p, v, k * p, forward, backward)
+        assert seconds(paths, np.array([float(k)])) == pytest.approx(exact, rel=1e-12)
+
+
 @pytest.mark.parametrize(
-    ("p", "v", "layers"), [(16, 7, 126), (16, 3, 61), (12, 3, 94), (8, 5, 126)]
-)
-def test_paths_are_nearer_than_the_mean_chunk(p, v, layers, head, groups):
-    paths, mean, events = both_ways(p, v, balanced_layers(layers, p * v), head, groups * p)
-    assert paths == pytest.approx(events, rel=0.03)
-    assert abs(paths - events) <= abs(mean - events) + 1e-9
-
-
-def test_even_chunks_have_one_path():
-    p, v = 4, 3
-    paths = layout(Cut((0,) * 24, KINDS, p, (2,) * 12)).paths
-    assert not paths[Path.BEFORE :].any()
-    assert paths[Path.LAST].tolist() == 2 * [6, 0, 1]
-    assert paths[Path.FILL].tolist() == 2 * [6, 1, 0]
-    one, mean, events = both_ways(p, v, (2,) * 12, 1.0, 8)
-    assert one == pytest.approx(events, rel=0.01)
-    assert mean == pytest.approx(events, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    "text", ["pp=16 virtual_stages=7", "pp=16 virtual_stages=3", "pp=8 virtual_stages=5"]
+    "text",
+    [
+        "pp=16 virtual_stages=7",
+        "pp=16 virtual_stages=3",
+        "pp=8 virtual_stages=5",
+        "pp=8 virtual_stages=2 first_stage_layers=9",
+    ],
 )
 @pytest.mark.parametrize("groups", [1, 8])
 def test_llama_405b_in_uneven_chunks(text, groups):
@@ -84,4 +113,16 @@ def test_llama_405b_in_uneven_chunks(text, groups):
     batch = groups * plan.pp * (2048 // (8 * plan.pp))
     task = Task(Model.preset("llama-3.1-405b"), cluster, sequence=8192, global_batch=batch)
     x = timeline_of(task, plan)
-    assert x.step_seconds == pytest.approx(x.closed_form, rel=0.03)
+    assert x.closed_form == pytest.approx(x.step_seconds, rel=0.02)
+
+
+def test_a_plan_of_uneven_chunks_is_not_said_to_be_faster_than_it_is():
+    """13 of 24 layers on the first of two ranks, in eight chunks: it was 8.6 % too fast."""
+    task = Task(
+        Model.preset("gpt3-1.3b"),
+        Cluster.profile("a100-80gb-sxm", gpus=32),
+        sequence=2048,
+        global_batch=512,
+    )
+    x = timeline_of(task, Plan.parse("pp=2 virtual_stages=8 first_stage_layers=13"))
+    assert x.closed_form > 0.98 * x.step_seconds
