@@ -61,17 +61,16 @@ def _layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
     cuts, kinds = counts.shape[0], lengths.size
     # No sum of lengths is another's: one path is the longest.
     own = lengths * (1 + 1e-3 * np.sqrt(1.0 + np.arange(kinds)))
-    bases = [
-        [np.where(ends, over, 1.0) * own * np.array([[1.0], [ratio]])] for over, ratio in GUESSES
-    ]
+    forward = [np.where(ends, over, 1.0) * own for over, _ in GUESSES]
+    guessed = [[one, ratio * one] for one, (_, ratio) in zip(forward, GUESSES, strict=True)]
     changes = np.vstack([np.zeros(2 * kinds), CHANGE * np.eye(2 * kinds)])
-    asked = (np.reshape(bases, (-1, 1, 2 * kinds)) + changes).reshape(-1, 2, kinds)
-    forward, backward = (
+    asked = (np.reshape(guessed, (-1, 1, 2 * kinds)) + changes).reshape(-1, 2, kinds)
+    on, back = (
         np.einsum("ctrk,ak->trca", counts, asked[:, way]).reshape(*counts.shape[1:3], -1)
         for way in (0, 1)
     )
     shape = (len(GROUPS), cuts, len(GUESSES), 1 + 2 * kinds)
-    found = makespans(forward, backward, group).reshape(shape).swapaxes(0, 1)
+    found = makespans(on, back, group).reshape(shape).swapaxes(0, 1)
     grown = (found[..., 1:] - found[..., :1]) / CHANGE
     return np.rint(grown).reshape(cuts, len(GROUPS), len(GUESSES), 2, kinds)
 

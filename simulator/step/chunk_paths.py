@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..base.arrays import Column, Value, distinct, some
+from ..base.arrays import Column, Index, Value, distinct, some
 from ..layers.cost_columns import Cost
 from ..pipeline.uneven_chunks import GROUPS, of_seconds
 from ..plan.layer_runs import ABSENT
@@ -40,16 +40,18 @@ def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
         pp, turns, group = (int(size[row]) for size in sizes)
         mine = np.flatnonzero((which == shape) & looped)
         if mine.size:
-            chunks = _chunk_seconds(runs, mine, turns * pp).reshape(2, turns, pp, mine.size)
-            out[:, mine] = of_seconds(*chunks, group)
+            forward, backward = _chunk_seconds(runs, mine, (turns, pp))
+            out[:, mine] = of_seconds(forward, backward, group)
     return out
 
 
-def _chunk_seconds(runs: Runs, plans: Column, chunks: int) -> Value:
-    """Seconds of the forward and the backward passes of each chunk [2, chunk, plan]."""
+def _chunk_seconds(runs: Runs, plans: Index, shape: tuple[int, int]) -> tuple[Value, Value]:
+    """Seconds of the forward and the backward passes of each chunk [turn, rank, plan], of
+    (turns, ranks)."""
     forward, both = runs.costs[Cost.FORWARD][:, plans], runs.costs[Cost.TOTAL][:, plans]
     chunk, at = runs.chunk[:, plans], np.broadcast_to(np.arange(plans.size), forward.shape)
-    there, out = chunk != ABSENT, np.zeros((2, chunks, plans.size))
+    there, out = chunk != ABSENT, np.zeros((2, shape[0] * shape[1], plans.size))
     for direction, passes in enumerate((forward, both - forward)):
         np.add.at(out[direction], (chunk[there], at[there]), passes[there])
-    return out
+    on, back = out.reshape(2, *shape, plans.size)
+    return on, back
