@@ -3,7 +3,8 @@
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
 alike to NEAR are therefore one answer, and the simplest of them is given: least context
 parallelism, tensor parallelism inside a fast domain, fewest virtual stages, gradients reduced
-beside the backward pass and not sharded, least memory.
+beside the backward pass and not sharded, least memory. So are families: of those whose plan is
+within NEAR of the fastest of all, the one that splits the model in the fewest ways comes first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plan3d.simulator.base.arrays import Index, Mask, Value
+from plan3d.simulator.plan.families import splits
 from plan3d.simulator.plan.fields import EXPANSION
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs, joined
@@ -80,12 +82,12 @@ class SimplestPlans:
             self.found = [self._merged()]
 
     def result(self) -> tuple[Costs, Families] | None:
-        """The simplest plan of each group, the fastest first; None when nothing was offered."""
+        """The simplest plan of each group, in order; None when nothing was offered."""
         if not self.found:
             return None
         costs = self._merged()
         first = np.array([rows[0] for rows in self._by_group(costs)])
-        first = first[np.argsort(costs.step[first], kind="stable")]
+        first = first[simplest_family_first(costs.take(first), float(self.fastest.min()))]
         of = self.groups(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
         count = np.bincount(every[self._near(every, steps)], minlength=self.count)
@@ -114,6 +116,14 @@ class SimplestPlans:
         simplest = simplest_first(costs)
         order = simplest[np.argsort(of[simplest], kind="stable")]
         return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+
+
+def simplest_family_first(costs: Costs, fastest: float) -> Index:
+    """All rows, the fastest first, but for those within NEAR of the `fastest` seconds: of these the
+    plans that split the model in fewest ways."""
+    near = costs.step <= (1 + NEAR) * fastest
+    out: Index = np.lexsort((costs.step, np.where(near, splits(costs.plans), 0), ~near))
+    return out
 
 
 def simplest_first(costs: Costs) -> Index:

@@ -24,6 +24,7 @@ from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
 from ..find_plans import TOP, find_plans
+from ..result.families import simplest_family_first
 from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
 from ..result.tolerances import TOLERANCE
@@ -76,8 +77,8 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
         if longest < tops[row].costs.step[0] * (1 - WORTH):
             tops[row] = other
     every = joined([one.costs for one in tops])
-    order = np.argsort(every.step, kind="stable")[:top]
     fastest = np.minimum(families.fastest, every.step)
+    order = simplest_family_first(every, float(fastest.min()))[:top]
     return replace(
         result,
         costs=every.take(order),
@@ -124,9 +125,9 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
     if default.interrupted:
         return found.ended_by_interrupt()
     best = np.inf if found.costs is None else float(found.costs.step[0])
-    if default.costs is None or default.costs.step[0] >= best:
+    if default.costs is None or default.costs.step.min() >= best:
         return found
-    plans = list(written_out(default.costs, 1))
+    plans = list(written_out(default.costs.take([int(default.costs.step.argmin())]), 1))
     plans = [plan for plan in plans if legal(plan, found.task).all()]
     if not plans:
         words = f"the default search's best plan, {default.plans[0]}: its stages are not in turn"

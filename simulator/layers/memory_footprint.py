@@ -162,7 +162,8 @@ def loss_bytes(local: Local) -> tuple[Value, Value]:
 
 def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) -> Value:
     """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
-    e m (k + n), hidden states split as norms are. Ends keep what they keep.
+    e m (k + n), scaled where operands are, hidden states split as norms are. Ends keep what they
+    keep.
 
     Source: Qi et al. 2024, section 2 (32 s b h of a GPT layer's 34 s b h + 5 a s^2 b).
     """
@@ -176,7 +177,7 @@ def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) 
         return size if isinstance(size, np.ndarray) or size != hidden else size / split
 
     values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
-    return np.asarray(local.recipe.activation * sum(values, np.zeros(kept.shape)))
+    return np.asarray(quantisation.kept_operand(local) * sum(values, np.zeros(kept.shape)))
 
 
 def gathered_inputs(kind: LayerKind, local: Local) -> Value | float:

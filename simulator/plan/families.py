@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Index
+from ..base.arrays import Column, Index
 from .plan import Plan
 
 SPLITS = {"TP": "tp", "PP": "pp", "EP": "ep"}
@@ -25,6 +25,12 @@ def families(plans: Plan) -> Index:
     for bit, degree in enumerate(SPLITS.values()):
         out |= (np.asarray(getattr(plans, degree)) > 1).astype(np.intp) << bit
     return out
+
+
+def splits(plans: Plan) -> Column:
+    """In how many ways each plan splits the model [row]."""
+    own = families(plans)
+    return np.sum([own >> bit & 1 for bit in range(len(SPLITS) + 1)], axis=0, dtype=np.int64)
 
 
 def spelled(family: int) -> str:

@@ -34,8 +34,12 @@ _DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
 # of gathers December 2023 (5e993318).
 _BEFORE_OVERLAPS = {**_NONE, "overlap_p2p": 0}
 _MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_BEFORE_OVERLAPS)
-_MEGATRON_2023 = StackRule(software="megatron-core", overlap=_BEFORE_OVERLAPS)
+# Sends are split over tensor ranks up to 31 January 2023 (39b83c79), in Paddle
+# (enable_partial_send_recv) and in InternEvo (scatter_gather of its pipeline scheduler).
+_SPLIT_SENDS = {"scatter_gather": True}
+_MEGATRON_2023 = StackRule(software="megatron-core", overlap=_BEFORE_OVERLAPS, changes=_SPLIT_SENDS)
 _CORE = StackRule(software="megatron-core")
+_SPLIT = StackRule(software="megatron-core", changes=_SPLIT_SENDS)
 _NEMO = StackRule(software="megatron-core", overlap=_ALL)
 # Megatron-Bridge, scripts/performance/utils/overrides.py: the loss is Transformer Engine's, whose
 # gradient takes the place of 16-bit logits (pytorch/triton/cross_entropy.py before July 2026).
@@ -77,6 +81,7 @@ _INTERNEVO = StackRule(
         "bucket_parameters_per_rank": 0.0,
         "broadcast_tensors": 9,
         "all_reduces_shards": True,
+        **_SPLIT_SENDS,
     },
 )
 _ZERO_BUBBLE = StackRule(
@@ -95,7 +100,8 @@ STACKS: dict[str, StackRule] = {
     "nemo": _NEMO,
     "megatron-bridge": _BRIDGE,
     "automodel": _AUTOMODEL,
-    **dict.fromkeys(("megatron-core", "flagscale", "megascale", "paddle"), _CORE),
+    **dict.fromkeys(("megatron-core", "flagscale"), _CORE),
+    **dict.fromkeys(("megascale", "paddle"), _SPLIT),
     "internevo": _INTERNEVO,
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,

@@ -213,6 +213,13 @@ def test_weight_gradients_need_inputs_and_output_gradients(text, expected):
     assert found == expected * SBH
 
 
+def test_weight_gradients_in_fp8_read_scaled_operands():
+    """A byte instead of two of each element: the scaled input and the scaled output gradient."""
+    seen, one = local(task(4), "tp=1 precision=fp8-delayed"), kind(MODEL, "block 0")
+    found = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    assert found == 32 / 2 * SBH
+
+
 def test_weight_gradients_of_experts_need_every_copy():
     """Inputs and outputs of q, k, v (h, 3 h), attention's output (h, h) and the router (h, 8); gate
     and up (h, 8 h) and down (4 h, h) of two copies a token."""

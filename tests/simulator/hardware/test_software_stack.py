@@ -43,7 +43,7 @@ CHANGES = {
     "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
     "broadcast_tensors": (9, {}, replace(DENSE, zero=1, overlap_param_gather=0)),
     "all_reduces_shards": (True, {}, replace(DENSE, zero=1, overlap_grad_reduce=0)),
-    "scatter_gather": (False, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
+    "scatter_gather": (True, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "kept_score_bytes": (20.0, {"flash_attention": False}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
