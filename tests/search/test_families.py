@@ -10,9 +10,10 @@ from plan3d.search.find_plans import find_plans
 from plan3d.search.result.families import NEAR
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
+from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.families import COUNT, families, spelled
+from plan3d.simulator.plan.families import COUNT, families, spelled, splits
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -42,6 +43,7 @@ def test_families_by_hand():
     table = concat([resolve(plan, 16).table() for plan in plans])
     named = [spelled(of) for of in families(table)]
     assert named == ["DP", "TP", "TP+PP", "ZeRO-3", "TP+ZeRO-3", "PP"]
+    assert splits(table).tolist() == [0, 1, 2, 1, 2, 1]
     assert spelled(COUNT - 1) == "TP+PP+EP+ZeRO-3"
 
 
@@ -59,7 +61,10 @@ def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
         least = min(simplicity(whole.plans.take(i), whole.memory_total[i]) for i in near)
         assert simplicity(plan, listed.costs.memory_total[row]) == pytest.approx(least)
         assert listed.families.plans[row] == near.size
-    assert (np.diff(listed.costs.step) >= 0).all()
+    of, near = splits(listed.costs.plans), listed.costs.step <= whole.step.min() * (1 + NEAR)
+    assert near[0]
+    assert (np.diff(of[near]) >= 0).all()
+    assert (np.diff(listed.costs.step[~near]) >= 0).all()
 
 
 class SmallChunks(Space):
@@ -104,3 +109,15 @@ def test_a_near_tie_is_settled_by_what_is_simpler():
     fastest, simplest = find_plans(gpt3), find_plans(gpt3, families=True)
     assert simplest.plans[0].cp == 1
     assert simplest.best.step_seconds <= fastest.best.step_seconds * (1 + NEAR)
+
+
+def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least():
+    """A pipeline of two stages of 26 and 22 layers in three chunks saves a thousandth beside
+    experts alone: nobody would launch it. What is more than a hundredth faster stays first."""
+    cluster = Cluster.profile("h100-sxm", gpus=64)
+    question = Task(Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512)
+    listed = climbed(find_plans(question, families=True), (), COUNT)
+    first, steps = listed.plans[0], listed.costs.step
+    assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
+    assert steps[0] <= steps.min() * (1 + NEAR)
+    assert (np.diff(steps[steps > steps.min() * (1 + NEAR)]) >= 0).all()
