@@ -6,6 +6,8 @@ experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 
 from ..base.arrays import Value, some
@@ -147,14 +149,28 @@ def expert_exchange(experts: Experts, local: Local) -> Value:
 
 
 def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> Value:
-    """Nodes, or ranks of which a node has `each`, that hold the experts of a token, on average:
-    K' (1 - (1 - 1/K')^k).
+    """Nodes, or ranks of which a node has `each`, that hold the experts of a token, on average.
 
-    Even routing of k = top_k choices over K' nodes, those that the token's groups of experts may
-    lie on (DeepSeek-V3 report, section 2.1.2: at most 4 of 8).
+        K' (1 - (1 - 1/K')^k),  K' = K l / g       of K places with a part of a group or one
+        K (1 - sum_j P(j) (1 - j/l)^k)             with several, j of which the token uses
+
+    Even routing of k = top_k choices over l of g groups of experts, drawn alike, so that P is
+    hypergeometric (DeepSeek-V3 report, section 2.1.2: 4 of 8).
     """
-    within: Value = np.maximum(nodes * (experts.group_limit / experts.groups), 1.0)
-    return feed_forward.reached(experts.top_k, within * each)
+    places, groups = np.asarray(nodes * each, float), experts.groups
+    within = np.maximum(places * (experts.group_limit / groups), 1.0)
+    parts = feed_forward.reached(experts.top_k, within)
+    missed = [_missed(experts, held) for held in range(groups + 1)]
+    several = places * (1 - np.interp(groups / places, np.arange(groups + 1), missed))
+    return np.where(places < groups, several, parts)
+
+
+def _missed(experts: Experts, held: int) -> float:
+    """Probability that no choice of a token falls on a place with `held` groups of experts."""
+    groups, limit = experts.groups, experts.group_limit
+    ways = (comb(held, j) * comb(groups - held, limit - j) for j in range(limit + 1))
+    none = ((1 - j / limit) ** experts.top_k for j in range(limit + 1))
+    return sum(w * n for w, n in zip(ways, none, strict=True)) / comb(groups, limit)
 
 
 def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:

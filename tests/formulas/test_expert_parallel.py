@@ -106,12 +106,21 @@ def test_ranks_of_a_split_expert_lie_between_those_of_an_exchange():
         (2, 1, 1, 4, 1.75),
         # Eight choices of the four nodes that a token may use, of eight.
         (8, 8, 4, 8, 4 * (1 - 0.75**8)),
+        (8, 8, 4, 16, 8 * (1 - (7 / 8) ** 8)),
         # No fewer than one node.
         (8, 8, 4, 1, 1),
+        # A node holds two of four groups, both, one or none of the two that a token uses, with
+        # 1/6, 4/6 and 1/6; with one of them, it misses both choices once in four.
+        (2, 4, 2, 2, 2 * (1 - 1 / 6 - 4 / 6 / 4)),
+        # Four of eight groups: 1, 16, 36, 16 and 1 of 70 ways to hold none to four of the four.
+        (8, 8, 4, 2, 2 * (1 - (1 + 16 * 0.75**8 + 36 * 0.5**8 + 16 * 0.25**8) / 70)),
+        # Two of eight: 15, 40 and 15 of 70 ways to hold none, one and two.
+        (8, 8, 4, 4, 4 * (1 - (15 + 40 * 0.75**8 + 15 * 0.5**8) / 70)),
     ],
 )
 def test_nodes_that_hold_the_experts_of_a_token(top_k, groups, limit, nodes, reached):
-    """K' (1 - (1 - 1/K')^k): choices fall on nodes alike (section 2.1.2)."""
+    """K' (1 - (1 - 1/K')^k): choices fall on nodes alike (section 2.1.2); a node that holds several
+    groups is used if any of them is."""
     experts = replace(EXPERTS, top_k=top_k, groups=groups, group_limit=limit)
     assert nodes_reached(experts, np.array(float(nodes))) == pytest.approx(reached)
 
