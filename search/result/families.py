@@ -2,9 +2,10 @@
 
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
 alike to NEAR are therefore one answer, and the simplest of them is given: least context
-parallelism, tensor parallelism inside a fast domain, fewest virtual stages, gradients reduced
-beside the backward pass and not sharded, least memory. So are families: of those whose plan is
-within NEAR of the fastest of all, the one that splits the model in the fewest ways comes first.
+parallelism, tensor parallelism inside a fast domain, chunks of as many layers each, fewest virtual
+stages, gradients reduced beside the backward pass and not sharded, least memory. So are families:
+of those whose plan is within NEAR of the fastest of all, the one that splits the model in the
+fewest ways comes first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Index, Mask, Value
+from plan3d.simulator.base.arrays import Column, Index, Mask, Value
 from plan3d.simulator.plan.families import splits
 from plan3d.simulator.plan.fields import EXPANSION
 from plan3d.simulator.plan.plan import Plan
@@ -26,9 +27,15 @@ tables' fit leaves between neighbouring shapes."""
 OBJECTIVES = ("step-time", "cost")
 """Objectives that are alike where steps are."""
 
+def _chunks(plans: Plan) -> Column:
+    """Chunks of the model of each plan [row]."""
+    return np.asarray(plans.pp * plans.virtual_stages)
+
+
 SIMPLER: tuple[Callable[[Costs], Value], ...] = (
     lambda costs: np.asarray(costs.plans.cp),
     lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast.gpus),
+    lambda costs: np.asarray(costs.task.model.layers % _chunks(costs.plans) > 0),
     lambda costs: np.asarray(costs.plans.virtual_stages),
     lambda costs: 1 - np.asarray(costs.plans.overlap_grad_reduce),
     lambda costs: np.asarray(costs.plans.zero > 1),

@@ -12,7 +12,11 @@ from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute, gossip
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.expert_rules import overlaps_experts, queues_for_experts
+from plan3d.simulator.rules.expert_rules import (
+    has_expert_kernels,
+    overlaps_experts,
+    queues_for_experts,
+)
 from plan3d.simulator.rules.framework_rules import launches_model
 from plan3d.simulator.task import Task
 
@@ -49,15 +53,17 @@ DERIVED = {
     ),
     "overlap_p2p": Derived(("virtual_stages",), lambda p, task: np.asarray(p.virtual_stages) > 1),
     "expert_dispatch": Derived(
-        ("ep", "etp"),
+        ("ep",),
         lambda p, task: np.where(
-            p.ep * p.etp > task.cluster.fast.gpus, Dispatch.HIERARCHICAL, Dispatch.ALLTOALL
+            (np.asarray(p.ep) > 1) & has_expert_kernels(task.cluster),
+            Dispatch.HIERARCHICAL,
+            Dispatch.ALLTOALL,
         ),
     ),
     "overlap_ep": Derived(
         (
             *("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
-            *("cp", "overlap_tp"),
+            *("cp", "tp", "zero"),
         ),
         lambda p, task: (
             (np.asarray(p.ep) > 1)

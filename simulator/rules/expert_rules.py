@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hardware.cluster import Cluster
 from ..pipeline.schedules import pairs
 from ..task import Task
 from .rule import Rule, divides, nearest_divisors
@@ -21,11 +22,18 @@ def _expert_widths(task: Task) -> tuple[int, ...]:
 
 
 def queues_for_experts(p: Any, task: Task) -> Any:
-    """Whether exchanges of experts can hide beside what else hides: on GPUs before Blackwell hidden
-    tensor and context parallelism want one hardware queue and exchanges many. Megatron-LM runs
-    both and advises against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes
-    it."""
-    return (p.cp == 1) & (p.overlap_tp == 0) | ("mxfp8" in task.cluster.accelerator.peak)
+    """Whether exchanges of experts can hide beside tensor and context parallelism: on GPUs before
+    Blackwell these want one hardware queue and exchanges many. Megatron-LM runs both and advises
+    against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes it."""
+    return (p.cp == 1) & (p.tp == 1) | ("mxfp8" in task.cluster.accelerator.peak)
+
+
+def has_expert_kernels(cluster: Cluster) -> bool:
+    """Whether there are kernels that send a token once to a node or rank with several of its
+    experts: on NVLink, of Hopper and later (DeepEP, README, requirements; built for Ampere it has
+    none across nodes)."""
+    fast = cluster.fast
+    return fast.name.startswith("NVLink") and fast.peer_memory and "fp8" in cluster.accelerator.peak
 
 
 def overlaps_experts(pp: Any, virtual_stages: Any, schedule: Any) -> Any:

@@ -14,8 +14,9 @@ import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import launched_by
-from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.rules.expert_rules import has_expert_kernels
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
@@ -106,6 +107,16 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
                 "by gathering or Ulysses, not in rings; nearest: cp_comm=all-gather"
             ),
         ),
+        Rule(
+            f"{prefix}-latent-overlap",
+            ("overlap_tp",),
+            lambda p, t: (p.overlap_tp == 0) | (shape.LATENT not in shape.features(t.model)),
+            lambda p, t: (
+                "overlap_tp: Megatron-Core turns it off for all layers where attention is latent "
+                "(extensions/transformer_engine.py, buffers of tp_comm_overlap); nearest: "
+                "overlap_tp=0"
+            ),
+        ),
         *_sharding_rules(prefix),
         *_expert_rules(prefix),
         *_offload_rules(prefix),
@@ -148,18 +159,30 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
         ),
         Rule(
             f"{prefix}-expert-overlap",
-            ("overlap_ep", "recompute", "precision", "pp"),
+            ("overlap_ep", "recompute", "precision", "pp", "zero"),
             lambda p, t: (
                 (p.overlap_ep == 0)
                 | (
                     (p.recompute != Recompute.FULL)
                     & (p.precision != Precision.FP32)
                     & ((p.pp > 1) | (t.model.mtp_layers == 0))
+                    & (p.zero < 2)
                 )
             ),
             lambda p, t: (
-                "overlap_ep excludes full recompute, fp32, and multi-token prediction without "
-                "stages; nearest: overlap_ep=0"
+                "overlap_ep excludes full recompute, fp32, multi-token prediction without stages "
+                "and Megatron-FSDP, whose hooks its schedule does not call "
+                "(NVIDIA/Megatron-LM#3797); nearest: overlap_ep=0, or zero=1"
+            ),
+        ),
+        Rule(
+            f"{prefix}-expert-kernels",
+            ("expert_dispatch",),
+            lambda p, t: (p.expert_dispatch == Dispatch.ALLTOALL) | has_expert_kernels(t.cluster),
+            lambda p, t: (
+                f"{said(p, 'expert_dispatch')}: DeepEP and HybridEP, which it is, need NVLink and "
+                f"Hopper or later, not {t.cluster.accelerator.name}; nearest: "
+                "expert_dispatch=alltoall"
             ),
         ),
     )
