@@ -27,6 +27,7 @@ tables' fit leaves between neighbouring shapes."""
 OBJECTIVES = ("step-time", "cost")
 """Objectives that are alike where steps are."""
 
+
 def _chunks(plans: Plan) -> Column:
     """Chunks of the model of each plan [row]."""
     return np.asarray(plans.pp * plans.virtual_stages)

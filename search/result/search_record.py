@@ -82,9 +82,10 @@ def _first_seen(plans: Plan) -> NDArray[np.intp]:
     return np.array(list(seen.values()), np.intp)
 
 
-def _depths(plans: Plan) -> Index:
-    """The stages of each plan [row]."""
-    return np.asarray(plans.pp)
+def _depths_of_families(plans: Plan) -> Index:
+    """A number for the family and the stages of each plan [row]."""
+    out: Index = families(plans) + COUNT * np.asarray(plans.pp)
+    return out
 
 
 @dataclass
@@ -118,7 +119,7 @@ class SearchRecord:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
         self.families, self.frontier = SimplestPlans(families, COUNT), Frontier()
-        self.uneven = SimplestPlans(_depths, task.model.layers + 1)
+        self.uneven = SimplestPlans(_depths_of_families, COUNT * (task.model.layers + 1))
         self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
         self.edge_seconds = np.inf
@@ -143,7 +144,7 @@ class SearchRecord:
         self.counts.feasible += int(np.count_nonzero(feasible))
         if self.options.families:
             self.families.add(costs, feasible)
-            self.uneven.add(costs, feasible & (self.task.model.layers % _depths(plans) > 0))
+            self.uneven.add(costs, feasible & (self.task.model.layers % np.asarray(plans.pp) > 0))
         else:
             self.best.add(costs, scores)
         if self.options.frontier:

@@ -1,15 +1,15 @@
 """Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
 
-A space has one value of most fields, or it would be too large. From the best plans on, the single
-change that saves most is made again and again, until none saves WORTH of a step. Where layers do
-not divide into stages, the best plan of another depth may be far behind until its end stages have
-other sizes, so such plans are tried too. A search of stages of their own takes over what that finds
+A space has one value of most fields, or it would be too large. From the best plan of each family on,
+the single change that saves most is made again and again, until none saves WORTH of a step. Where
+layers do not divide into stages, the best plan of another depth may be far behind until its end
+stages have other sizes, so such plans are tried too. A search of stages of their own takes over what that finds
 for uniform plans, so that it is not behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,17 +39,17 @@ SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
 _KEPT = ("objective", "choose", "system", "headroom")
 """What a default search beside another is asked as well."""
-STARTS = 3
-"""Plans from which changes are tried, of those within TIE of the first."""
+STARTS = 2
+"""Plans of uneven stages that are climbed of each family."""
 ENDS = ("first_stage_layers", "last_stage_layers")
 REACH = 0.5
-"""Share of the first plan's step that a plan of uneven stages may be behind it, so that other end
-stages are tried: what a layer is to a stage of few."""
+"""Share of the fastest step that a plan may be behind it and is climbed: what a layer is to a stage
+of few."""
 
 
 def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
-    """The `top` of listed families, the best climbed in the fields that their space keeps fixed and
-    neither the user has `chosen` nor the system of the search says. Changes keep to the memory
+    """The `top` of listed families, those within REACH climbed in the fields that their space keeps
+    fixed and neither the user has `chosen` nor the system of the search says. Changes keep to the memory
     limit, and to what the framework of the plan launches. What other end stages bring forward takes
     the place of its family's plan where its simulated pipeline is faster too. A list of plans is
     left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
@@ -61,20 +61,20 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
     axes = Space.of(result.task).axes
     names = {name for name, values in axes.items() if len(values) == 1}
     names = names.difference(chosen, own, FIXED, ON_HOST)
-    near = int(np.count_nonzero(costs.step <= costs.step[0] * (1 + TIE)))
-    rows = range(min(near, STARTS))
     try:
-        tops = [_top(costs.take(slice(row, row + 1)), names, result.limit) for row in rows]
-        others = _of_uneven_stages(result, names, min(float(one.costs.step[0]) for one in tops))
+        far = float(costs.step.min()) * (1 + REACH)
+        tops = [
+            _top(costs.take([row]), names if costs.step[row] <= far else (), result.limit)
+            for row in range(len(costs))
+        ]
+        others = _of_uneven_stages(result, names, tops, far)
     except KeyboardInterrupt:
         return result.ended_by_interrupt()
-    kept = [costs.take(slice(row, row + 1)) for row in range(len(tops), costs.step.size)]
-    tops += [_Top(plan, (), 0) for plan in kept]
     tried = sum(one.tried for one in (*tops, *others))
     for other in others:
-        row = [_family(one) for one in tops].index(_family(other))
-        longest = max(other.costs.step[0], rescore(other.costs)[0])
-        if longest < tops[row].costs.step[0] * (1 - WORTH):
+        row = [one.family for one in tops].index(other.family)
+        enough = tops[row].seconds * (1 - WORTH)
+        if other.seconds < enough and rescore(other.costs)[0] < enough:
             tops[row] = other
     every = joined([one.costs for one in tops])
     fastest = np.minimum(families.fastest, every.step)
@@ -88,27 +88,26 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
     )
 
 
-def _family(top: _Top) -> int:
-    return int(families_of(top.costs.plans)[0])
-
-
-def _of_uneven_stages(result: SearchResult, names: Collection[str], fastest: float) -> list[_Top]:
-    """Where climbing ends from plans of uneven stages that come within TIE of the `fastest` seconds
-    with other end stages."""
+def _of_uneven_stages(
+    result: SearchResult, names: Collection[str], tops: Sequence[_Top], far: float
+) -> list[_Top]:
+    """Where climbing ends from plans of uneven stages that take up to `far` seconds, of each family
+    those that come within TIE of its plan with other end stages."""
     ends = set(ENDS).intersection(names)
     if result.uneven is None or not ends:
         return []
-    plans = result.uneven
-    near = (plans.step <= fastest * (1 + REACH)) & (plans.memory_total <= result.limit)
-    starts = [plans.take(slice(row, row + 1)) for row in np.flatnonzero(near).tolist()]
-    first = [_top(start, ends, result.limit) for start in starts]
-    first = [one for one in first if one.gains and one.costs.step[0] <= fastest * (1 + TIE)]
-    first = sorted(first, key=lambda one: float(one.costs.step[0]))[:STARTS]
-    then = [_top(one.costs, names, result.limit) for one in first]
-    return [
-        _Top(after.costs, before.gains + after.gains, before.tried + after.tried)
-        for before, after in zip(first, then, strict=True)
-    ]
+    plans, out = result.uneven, []
+    near = (plans.memory_total <= result.limit) & (plans.step <= far)
+    of = families_of(plans.plans)
+    for best in tops:
+        starts = [plans.take([row]) for row in np.flatnonzero(near & (of == best.family)).tolist()]
+        first = [_top(start, ends, result.limit) for start in starts]
+        first = [one for one in first if one.gains and one.seconds <= best.seconds * (1 + TIE)]
+        for before in sorted(first, key=lambda one: one.seconds)[:STARTS]:
+            after = _top(before.costs, names, result.limit)
+            tried = before.tried + after.tried
+            out.append(_Top(after.costs, before.gains + after.gains, tried))
+    return out
 
 
 def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:
@@ -120,8 +119,8 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
     kept = {name: options[name] for name in _KEPT if name in options}
     if options.get("time_limit") is not None:
         kept["time_limit"] = SHARE * options["time_limit"]
-    listed = find_plans(task, families=True, top=STARTS, **kept)
-    default = climbed(listed, options.get("choose") or {}, STARTS)
+    listed = find_plans(task, families=True, **kept)
+    default = climbed(listed, options.get("choose") or {}, TOP)
     if default.interrupted:
         return found.ended_by_interrupt()
     best = np.inf if found.costs is None else float(found.costs.step[0])
@@ -155,19 +154,28 @@ class _Top(NamedTuple):
     gains: tuple[Gain, ...]
     tried: int
 
+    @property
+    def seconds(self) -> float:
+        return float(self.costs.step[0])
+
+    @property
+    def family(self) -> int:
+        return int(families_of(self.costs.plans)[0])
+
 
 def _top(costs: Costs, names: Collection[str], limit: float) -> _Top:
     """Where climbing from one plan ends."""
     gains: list[Gain] = []
     tried = 0
-    while True:
+    while names:
         edits = single_edits(costs, names)
         tried += len(edits)
         row = _fastest(edits, costs, limit)
         if row is None or edits.costs is None:
-            return _Top(costs, tuple(gains), tried)
+            break
         gains.append(_gain(edits, row, costs))
         costs = edits.costs.take(slice(row, row + 1))
+    return _Top(costs, tuple(gains), tried)
 
 
 def _fastest(edits: Edits, before: Costs, limit: float) -> int | None:

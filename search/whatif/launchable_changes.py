@@ -35,7 +35,7 @@ def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> li
     Where the framework of the task launches the plan, but not the changed one, an open switch takes
     its other value if that is all that the framework wants.
     """
-    plans = [resolve(replace(start, **change), task.gpus) for change in changes]
+    plans = resolved(start, changes, task.gpus)
     own = resolve(start, task.gpus)
     if task.framework is None or start.segments or not plans or not launched(own.table(), task)[0]:
         return plans
@@ -44,6 +44,19 @@ def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> li
         _with_one(start, change, plan, [name for name in names if name not in change], task)
         for change, plan, names in zip(changes, plans, wanted, strict=True)
     ]
+
+
+def resolved(start: Plan, changes: Sequence[Mapping[str, Any]], gpus: int) -> list[Plan]:
+    """The resolved plan of each change of a plan; of numbers all of them in one table."""
+    numbers = all(name in AXES and type(v) is int for one in changes for name, v in one.items())
+    if start.segments or not numbers or len(changes) < 2:
+        return [resolve(replace(start, **change), gpus) for change in changes]
+    columns = {name: np.full(len(changes), getattr(start, name), np.int64) for name in AXES}
+    for row, change in enumerate(changes):
+        for name, value in change.items():
+            columns[name][row] = value
+    table = replace(start, **columns)
+    return list(resolve(table, gpus))
 
 
 def _switches(plans: Plan, start: Plan, task: Task) -> list[list[str]]:

@@ -38,7 +38,7 @@ from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
 from ..space.axes import default_axes, divisors
-from .launchable_changes import changed, keeps_launched
+from .launchable_changes import changed, keeps_launched, resolved
 
 FOLLOWING = those(lambda field: field.default == AUTO and not field.plain and field.name != "dp")
 """Fields that resolve() chooses where a plan leaves them open, besides dp."""
@@ -84,9 +84,8 @@ def loose(plan: Plan, gpus: int) -> Plan:
     row = plan.take(0)
     stated = Plan.parse(str(row))
     open_fields: dict[str, Any] = {"dp": AUTO}
-    for name in FOLLOWING:
-        again: dict[str, Any] = {name: AUTO}
-        usual = resolve(replace(_bare(row), **again), gpus)
+    again = resolved(_bare(row), [{name: AUTO} for name in FOLLOWING], gpus)
+    for name, usual in zip(FOLLOWING, again, strict=True):
         kept = getattr(row, name)
         open_fields[name] = AUTO if getattr(usual, name) == kept else kept
     return replace(stated, **open_fields)
