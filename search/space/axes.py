@@ -17,7 +17,6 @@ from plan3d.simulator.rules.expert_rules import (
     overlaps_experts,
     queues_for_experts,
 )
-from plan3d.simulator.rules.framework_rules import launches_model
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
@@ -109,10 +108,10 @@ def _where_exchanged(task: Task) -> tuple[int, ...]:
 
 
 def _exchanges_of_keys(task: Task) -> tuple[int, ...]:
-    """A ring; every way for attention windows of a model that the framework launches, as those of
-    Transformer Engine have no ring."""
+    """A ring; every way for attention windows where a framework launches, as those of Transformer
+    Engine have no ring."""
     windows = any(kind.attention.window for kind in task.model.kinds)
-    return tuple(ContextComm) if windows and launches_model(task) else (ContextComm.P2P,)
+    return tuple(ContextComm) if windows and task.framework else (ContextComm.P2P,)
 
 
 def _chunks(layers: int) -> tuple[int, ...]:

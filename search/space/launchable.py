@@ -16,7 +16,6 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.fields import CHOICES
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.framework_rules import launches_model
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
@@ -47,19 +46,18 @@ def uniform_only(task: Task, what: str) -> Task:
 
 
 def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
-    """The task whose usual framework lacks the rules that some value of `choose` cannot meet;
-    without the framework where that has no such model."""
+    """The task whose usual framework lacks the rules that some value of `choose` cannot meet, and
+    those about the model: what it does not launch of plans it does not for a model either that
+    plan3d does not write."""
     framework = task.framework
     if framework is None or framework.required:
         return task
-    if not launches_model(task):
-        return replace(task, framework=None)
     axes, asked = Space.of(task, choose).axes, choose.keys()
     axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}
     kept = tuple(
         rule
         for rule in framework.rules
-        if all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
+        if rule.fields and all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
     )
     return replace(task, framework=replace(framework, rules=kept))
 

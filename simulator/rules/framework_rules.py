@@ -26,13 +26,6 @@ def required(task: Task) -> tuple[Rule, ...]:
     return task.framework.rules if task.framework and task.framework.required else ()
 
 
-def launches_model(task: Task) -> bool:
-    """Whether the task has a framework, and that has such a model."""
-    return task.framework is not None and all(
-        rule.ok(Plan(), task) for rule in task.framework.rules if not rule.fields
-    )
-
-
 def launched(plans: Plan, task: Task) -> Mask:
     """Which rows of a table the framework of the task launches; all of them where it has none."""
     keep = np.ones(plans.rows, bool)
