@@ -123,3 +123,5 @@ def fill(launch: Launch, n: Numbers) -> None:
             setattr(launch, name, getattr(n, name))
     if hasattr(n, "dropout"):
         launch.software["dropout"] = n.dropout
+    if getattr(n, "experts", 0) and hasattr(n, "permute_fusion"):
+        launch.software["fused_permutation"] = n.permute_fusion

@@ -57,7 +57,8 @@ def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
     kept = tuple(
         rule
         for rule in framework.rules
-        if rule.fields and all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
+        if rule.fields
+        and all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
     )
     return replace(task, framework=replace(framework, rules=kept))
 

@@ -33,6 +33,8 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 """--data-parallel-sharding-strategy of Megatron-FSDP by ZeRO stage."""
 DISPATCHERS = {"alltoall": Dispatch.ALLTOALL, "flex": Dispatch.HIERARCHICAL, "allgather": None}
 """--moe-token-dispatcher-type; the backend of flex is DeepEP by default."""
+HYBRID_EP = "hybridep"
+"""--moe-flex-dispatcher-backend of NVLink over several nodes, which DeepEP does not know."""
 RECOMPUTE = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE, "none": Recompute.NONE}
 OPTIMIZERS = {"adam": Optimizer.ADAM, "adamw": Optimizer.ADAM, "sgd": Optimizer.SGD}
 NORMS = {"LayerNorm": True, "RMSNorm": False}
@@ -157,6 +159,8 @@ AXES: Table = (
         Row("--expert-model-parallel-size", "ep", usual=1),
         Row("--expert-tensor-parallel-size", "etp", usual=lambda n: n.tp if n.experts else 1),
         Row("--moe-token-dispatcher-type", "expert_dispatch", choice(DISPATCHERS), 0),
+        Implied("--moe-flex-dispatcher-backend", HYBRID_EP, spelling.crosses_nodes),
+        flag("--moe-permute-fusion", "permute_fusion"),
         Implied("--moe-grouped-gemm", True, spelling.groups_gemms),
     ),
     flag("--sequence-parallel", "sequence_parallel"),

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.task import Task
 
 from .. import shape
@@ -68,6 +68,9 @@ def spelled(n: Numbers, task: Task) -> Numbers:
     n.offloads_modules = bool(n.offload_modules)
     layers = 0 if n.offloads_modules else offloaded_layers(n.offload_activations, n.layers)
     n.offloaded_layers = int(layers)
+    n.permute_fusion = bool(n.experts) and task.software.fused_permutation
+    across = task.cluster.fast.gpus > task.cluster.gpus_per_node
+    n.hybrid_exchange = n.expert_dispatch == Dispatch.HIERARCHICAL and across
     return n
 
 
@@ -79,6 +82,12 @@ def usual_width(n: Numbers) -> int:
 def usual_channels(n: Numbers) -> int:
     """Width of a head unless a script says otherwise; 0 where there is none."""
     return 0 if n.hidden % n.heads else int(n.hidden // n.heads)
+
+
+def crosses_nodes(n: Numbers) -> bool:
+    """Whether experts are exchanged on NVLink over several nodes, as far as the machine is
+    known."""
+    return bool(getattr(n, "hybrid_exchange", False))
 
 
 def groups_gemms(n: Numbers) -> bool:

@@ -12,7 +12,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..megatron import spelling as megatron
-from ..megatron.flags import DISPATCHERS, NORMS, OPTIMIZERS, POSITIONS, STRATEGIES
+from ..megatron.flags import DISPATCHERS, HYBRID_EP, NORMS, OPTIMIZERS, POSITIONS, STRATEGIES
 from ..tables import (
     SWITCH,
     TEXT,
@@ -120,6 +120,8 @@ PARALLEL: Table = under(
         Row("expert_model_parallel_size", "ep"),
         Row("expert_tensor_parallel_size", "etp"),
         Row("moe_token_dispatcher_type", "expert_dispatch", choice(DISPATCHERS)),
+        Implied("moe_flex_dispatcher_backend", HYBRID_EP, megatron.crosses_nodes),
+        Row("moe_permute_fusion", "permute_fusion", SWITCH),
         Row("overlap_moe_expert_parallel_comm", "overlap_ep", SWITCH),
     ),
     Row("recompute_granularity", "recompute", GRANULARITY),

@@ -409,6 +409,21 @@ REFUSED = [
         {"model": "mixtral-8x7b"},
     ),
     (
+        "megatron-expert-overlap",
+        "megatron",
+        "",
+        "ep=8 overlap_ep=1 zero=2",
+        {"model": "mixtral-8x7b"},
+    ),
+    (
+        "megatron-expert-kernels",
+        "megatron",
+        "",
+        "ep=8 expert_dispatch=hierarchical",
+        {"model": "mixtral-8x7b", "cluster": "a100-80gb-sxm"},
+    ),
+    ("megatron-latent-overlap", "megatron", "", "tp=2 overlap_tp=1", {"model": "deepseek-v3"}),
+    (
         "megatron-experts-bf16",
         "megatron",
         "",
@@ -623,6 +638,28 @@ def test_files_name_what_they_leave_out_of_a_model(framework, model, said):
     (line,) = [line for line in out.splitlines() if line.startswith("# Left out")] or [""]
     assert all(setting in line for setting in said)
     assert bool(said) == bool(line)
+
+
+@pytest.mark.parametrize(("cluster", "backend"), [("h100-sxm", ""), ("gb200", "hybridep")])
+def test_nvlink_over_several_nodes_exchanges_tokens_by_hybridep(cluster, backend):
+    """DeepEP, the default of `flex`, refuses racks (Megatron-Core 0.16, fused_a2a.py)."""
+    plan = "ep=8 expert_dispatch=hierarchical"
+    flags = text("megatron", plan, model="mixtral-8x7b", cluster=cluster)
+    keys = text("megatron-bridge", plan, model="mixtral-8x7b", cluster=cluster)
+    assert ("--moe-flex-dispatcher-backend hybridep" in flags) == bool(backend)
+    assert ("moe_flex_dispatcher_backend=hybridep" in keys) == bool(backend)
+    assert "flex-dispatcher" not in text("megatron", "ep=8", model="mixtral-8x7b", cluster=cluster)
+
+
+def test_tokens_are_permuted_as_they_were_predicted():
+    """The stack fuses it; Megatron-Core does not unless told, and a script that does not say so is
+    read as one that does not."""
+    written = text("megatron", "ep=8", model="mixtral-8x7b")
+    assert "--moe-permute-fusion" in written
+    assert "permute" not in text("megatron", "tp=2")
+    (line,) = [line for line in written.splitlines() if "--moe-permute-fusion" in line]
+    launch = READERS["megatron"](written.replace(line, ""), "run.sh", Given())
+    assert launch.software["fused_permutation"] is False
 
 
 def test_overlapped_experts_get_more_connections():

@@ -143,7 +143,8 @@ def test_sequences_of_windows_are_split_as_their_framework_can():
     ways = find_plans(with_usual(asked), choose={"cp": [4]}, top=200).costs.plans.cp_comm
     assert set(ways) == {ContextComm.ALL_GATHER, ContextComm.A2A}
     gemma = replace(task("gemma-2-9b"), sequence=32768)
-    assert set(Space.of(with_usual(gemma)).axes["cp_comm"]) == {ContextComm.P2P}
+    # A model that plan3d does not write runs in the same framework.
+    assert set(Space.of(with_usual(gemma)).axes["cp_comm"]) == set(ContextComm)
 
 
 # What is asked for by name
