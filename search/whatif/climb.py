@@ -1,10 +1,10 @@
 """Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
 
-A space has one value of most fields, or it would be too large. From the best plan of each family on,
-the single change that saves most is made again and again, until none saves WORTH of a step. Where
-layers do not divide into stages, the best plan of another depth may be far behind until its end
-stages have other sizes, so such plans are tried too. A search of stages of their own takes over what that finds
-for uniform plans, so that it is not behind.
+A space has one value of most fields, or it would be too large. From the best plan of each family
+on, the single change that saves most is made again and again, until none saves WORTH of a step.
+Where layers do not divide into stages, the best plan of another depth may be far behind until its
+end stages have other sizes, so such plans are tried too. A search of stages of their own takes over
+what that finds for uniform plans, so that it is not behind.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ of few."""
 
 def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
     """The `top` of listed families, those within REACH climbed in the fields that their space keeps
-    fixed and neither the user has `chosen` nor the system of the search says. Changes keep to the memory
-    limit, and to what the framework of the plan launches. What other end stages bring forward takes
-    the place of its family's plan where its simulated pipeline is faster too. A list of plans is
-    left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
+    fixed and neither the user has `chosen` nor the system of the search says. Changes keep to the
+    memory limit, and to what the framework of the plan launches. What other end stages bring
+    forward takes the place of its family's plan where its simulated pipeline is faster too. A list
+    of plans is left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
     """
     costs, families = result.costs, result.families
     if costs is None or families is None or result.interrupted:
