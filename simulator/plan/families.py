@@ -30,7 +30,8 @@ def families(plans: Plan) -> Index:
 def splits(plans: Plan) -> Column:
     """In how many ways each plan splits the model [row]."""
     own = families(plans)
-    return np.sum([own >> bit & 1 for bit in range(len(SPLITS) + 1)], axis=0, dtype=np.int64)
+    out: Column = np.sum([own >> bit & 1 for bit in range(len(SPLITS) + 1)], axis=0)
+    return out
 
 
 def spelled(family: int) -> str:
