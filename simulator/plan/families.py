@@ -29,9 +29,8 @@ def families(plans: Plan) -> Index:
 
 def splits(plans: Plan) -> Column:
     """In how many ways each plan splits the model [row]."""
-    own = families(plans)
-    out: Column = np.sum([own >> bit & 1 for bit in range(len(SPLITS) + 1)], axis=0)
-    return out
+    bits = families(plans)[:, None] >> np.arange(len(SPLITS) + 1) & 1
+    return np.asarray(bits.sum(axis=1))
 
 
 def spelled(family: int) -> str:
