@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plan3d.simulator.plan.families import COUNT
 from plan3d.simulator.plan.families import families as families_of
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
@@ -24,6 +25,7 @@ from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
 from ..find_plans import TOP, find_plans
+from ..result.at_risk import ranked_at_risk
 from ..result.families import simplest_family_first
 from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
@@ -137,6 +139,24 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
     changes = replace(found.counts, changes=default.counts.changes)
     out = replace(found, costs=costs, climbed=default.climbed, counts=changes)
     return out if found.bound is None else _proven(out, found.bound)
+
+
+def with_climbed(
+    found: SearchResult, task: Task, options: Mapping[str, Any], top: int
+) -> SearchResult:
+    """The `top` plans of a ranking at risk, the climbed ones of the default search of the task
+    among them; `options` are those of find_plans that led to it."""
+    if found.costs is None or found.risk is None or found.interrupted:
+        return found
+    kept = {name: options[name] for name in _KEPT if name in options}
+    default = climbed(find_plans(task, families=True, **kept), options.get("choose") or {}, COUNT)
+    if default.interrupted or default.costs is None:
+        return found.ended_by_interrupt() if default.interrupted else found
+    every = joined([default.costs, found.costs])
+    other = [str(plan) for plan in every.plans]
+    once = [row for row, plan in enumerate(other) if plan not in other[:row]]
+    changes = replace(found.counts, changes=default.counts.changes)
+    return ranked_at_risk(replace(found, costs=every.take(once), counts=changes), found.risk, top)
 
 
 def _proven(found: SearchResult, bound: float) -> SearchResult:

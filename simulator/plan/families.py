@@ -30,7 +30,8 @@ def families(plans: Plan) -> Index:
 def splits(plans: Plan) -> Column:
     """In how many ways each plan splits the model [row]."""
     bits = families(plans)[:, None] >> np.arange(len(SPLITS) + 1) & 1
-    return np.asarray(bits.sum(axis=1))
+    out: Column = bits.sum(axis=1)
+    return out
 
 
 def spelled(family: int) -> str:

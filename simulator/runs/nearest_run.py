@@ -22,9 +22,12 @@ from ..workload.model import Network
 from .run_classes import generation, precision_class
 
 FILE = "measured_runs.csv"
-WEIGHTS = {"generation": 3.0, "kind": 2.0, "precision": 1.0, "accelerator": 0.5, "software": 0.75}
+WEIGHTS = {"generation": 3.0, "kind": 2.0, "software": 1.25, "precision": 1.0, "accelerator": 0.5}
 """Distance of two runs that differ in what has no size, by judgement: a share of peak says most of
-the generation of GPUs that it was reached on."""
+the generation of GPUs that it was reached on, and much of the stack."""
+ANOTHER_MODEL, AS_LARGE = 0.5, 0.1
+"""Distance of two models, besides that of their sizes, and the relative difference of parameters up
+to which they count as one."""
 PER_OCTAVE = {
     "parameters": 0.5,
     "active_parameters": 0.5,
@@ -36,6 +39,8 @@ PER_OCTAVE = {
 FARTHEST = 4.0
 """Distance beyond which no run is near: sixteen times the model, or another generation of GPUs and
 twice the model."""
+CLOSE = 0.5
+"""Distance up to which a run answers nearly the same question."""
 SAME_SIZE = 0.05
 """Relative difference of parameters that is not worth a word."""
 SAID = {"parameters": "parameters", "gpus": "GPUs", "global_batch": "batch"}
@@ -163,9 +168,16 @@ def measured_runs() -> tuple[MeasuredRun, ...]:
 def distance(run: MeasuredRun, asked: Mapping[str, Any]) -> float:
     """How far a run is from the features of a question; 0 for the same."""
     apart = sum(w for name, w in WEIGHTS.items() if getattr(run, name) != asked[name])
+    apart += 0.0 if _as_large(run, asked) else ANOTHER_MODEL
     return apart + sum(
         w * abs(log2(getattr(run, name) / asked[name])) for name, w in PER_OCTAVE.items()
     )
+
+
+def _as_large(run: MeasuredRun, asked: Mapping[str, Any]) -> bool:
+    """Whether both models have as many parameters, and as many active ones."""
+    sizes = ("parameters", "active_parameters")
+    return all(abs(getattr(run, name) / asked[name] - 1) < AS_LARGE for name in sizes)
 
 
 def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:

@@ -109,11 +109,13 @@ def _improved(
     choose: dict[str, Any],
 ) -> SearchResult:
     """The answer with its best plans climbed, or not behind the default search."""
-    from plan3d.search.find_plans import UNEQUAL
-    from plan3d.search.whatif.climb import climbed, never_behind
+    from plan3d.search.find_plans import UNEQUAL, lists_families
+    from plan3d.search.whatif.climb import climbed, never_behind, with_climbed
 
     if args.backend in UNEQUAL and not task_arguments.asks_for_gpus(args):
         return never_behind(found, task, options)
+    if args.risk is not None and lists_families(args.backend or "exhaustive", found.objective):
+        return with_climbed(found, found.task, options, args.top or TOP)
     return climbed(found, choose, args.top or TOP) if options["families"] else found
 
 

@@ -295,3 +295,15 @@ def test_a_tower_that_is_left_out_is_said_on_the_first_screen(
     said = "vision_config of the model is left out"
     for details in ([], ["-v"]):
         assert said in " ".join(printed(capsys, *asked, *details).split())
+
+
+def test_a_near_run_outside_of_the_forecast_is_said_to_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["llama-3-8b", "h100-sxm", "8", "--sequence", "8192", "--global-batch", "8"]
+    plan = ["--software", "torchtitan", "--plan", "zero=3 recompute=selective"]
+    shown = printed(capsys, "estimate", *words, *plan)
+    assert re.search(
+        r"36\.0 % MFU, torchao 2025\n +which is not in the \d+ to \d+ % forecast", shown
+    )
+    assert "forecast" not in printed(capsys, "search", *LLAMA, "--global-batch", "64")

@@ -10,10 +10,12 @@ import pytest
 from plan3d.cli.main import main
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.at_risk import SHORT_LIST
+from plan3d.search.whatif.climb import climbed, with_climbed
 from plan3d.search.whatif.cluster_size import smallest_cluster
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
+from plan3d.simulator.step.costs import joined
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.workload.model import Model
@@ -89,3 +91,18 @@ def test_the_command_says_what_ranked(capsys):
     assert answer["risk"] == 0.9
     assert seconds == sorted(seconds)
     assert seconds[0] > answer["plans"][0]["step_seconds"]
+
+
+def test_climbed_plans_are_ranked_at_risk_too():
+    """What a search keeps fixed (the layers of the end stages) is changed before plans are ranked:
+    the first is no worse at its quantile than the default answer, which the list holds."""
+    cluster = Cluster.profile("b200", gpus=64)
+    moe = Task(Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=256)
+    found = find_plans(moe, risk=0.9)
+    ranked = with_climbed(found, moe, {"risk": 0.9}, 5)
+    default = climbed(find_plans(moe, families=True), (), 5)
+    assert len(ranked.plans) == 5
+    assert len({str(plan) for plan in ranked.plans}) == 5
+    quantiles = Forecast.of(moe, joined([ranked.costs, default.costs]).plans).quantile(0.9)
+    assert quantiles[0] <= quantiles.min() * (1 + 1e-12)
+    assert found.counts.changes < ranked.counts.changes == default.counts.changes

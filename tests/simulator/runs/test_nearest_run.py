@@ -61,8 +61,9 @@ def test_the_run_of_the_same_task_is_nearest() -> None:
 
 
 def test_a_distance_by_hand() -> None:
-    """Another accelerator of the generation 0.5, another stack 0.75, fp8 1; 4 times the GPUs and
-    half the sequence 3 x 0.25; twice the parameters and the active ones 2 x 0.5."""
+    """Another accelerator of the generation 0.5, another stack 1.25, fp8 1; 4 times the GPUs and
+    half the sequence 3 x 0.25; another model 0.5, twice the parameters and half the active ones
+    2 x 0.5."""
     asked = features(task(), "bf16")
     run = replace(
         measured_runs()[0],
@@ -77,10 +78,18 @@ def test_a_distance_by_hand() -> None:
             "active_parameters": GPT.parameters // 2,
         },
     )
-    assert distance(run, asked) == pytest.approx(0.5 + 0.75 + 1 + 0.5 + 0.25 + 0.5 + 0.5, rel=1e-6)
+    assert distance(run, asked) == pytest.approx(0.5 + 1.25 + 1 + 0.5 + 0.25 + 0.5 + 1, rel=1e-6)
     assert distance(replace(run, **asked), asked) == 0
     far = replace(run, **{**asked, "generation": "Hopper", "kind": "moe"})
     assert distance(far, asked) == 3 + 2 > FARTHEST
+
+
+def test_the_same_model_is_nearer_than_one_of_its_size() -> None:
+    """Mixtral was timed on a quarter of these GPUs, a part of Grok at twice the length."""
+    mixtral = Model.preset("mixtral-8x7b")
+    found = nearest_run(task(mixtral, "h100-sxm", 256, sequence=4096, global_batch=1024))
+    assert found is not None
+    assert found.run.model == "mixtral 8x7b"
 
 
 def test_nothing_is_said_where_nothing_is_near() -> None:
