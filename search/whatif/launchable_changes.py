@@ -51,6 +51,7 @@ def resolved(start: Plan, changes: Sequence[Mapping[str, Any]], gpus: int) -> li
     numbers = all(name in AXES and type(v) is int for one in changes for name, v in one.items())
     if start.segments or not numbers or len(changes) < 2:
         return [resolve(replace(start, **change), gpus) for change in changes]
+    columns: dict[str, Any]
     columns = {name: np.full(len(changes), getattr(start, name), np.int64) for name in AXES}
     for row, change in enumerate(changes):
         for name, value in change.items():

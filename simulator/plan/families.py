@@ -30,8 +30,7 @@ def families(plans: Plan) -> Index:
 def splits(plans: Plan) -> Column:
     """In how many ways each plan splits the model [row]."""
     bits = families(plans)[:, None] >> np.arange(len(SPLITS) + 1) & 1
-    out: Column = bits.sum(axis=1)
-    return out
+    return np.asarray(bits.sum(axis=1), np.int64)
 
 
 def spelled(family: int) -> str:
