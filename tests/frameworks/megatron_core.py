@@ -51,6 +51,8 @@ FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "cp_comm_type": lambda text: {"cp_comm_type": text},
 }
 """Fields of flags that are spelled otherwise."""
+LISTS = {"recompute_modules", "offload_modules"}
+"""Flags of several words, of which there may be one."""
 OWN = {
     "global_batch_size",
     "micro_batch_size",
@@ -77,6 +79,7 @@ def read(text: str, gpus: int) -> dict[str, Any]:
         values |= (
             FIELDS[name](words[0] if words else "") if name in FIELDS else {name: plain(words)}
         )
+    values |= {name: flags[name] for name in LISTS & flags.keys()}
     if values["overlap_p2p_comm"] is None:
         layout = str(values.get("pipeline_model_parallel_layout", ""))
         chunks = values.get("virtual_pipeline_model_parallel_size", 1)
