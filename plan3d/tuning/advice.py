@@ -107,7 +107,7 @@ def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
     """The same slopes with nothing known: measured steps then count once, with their errors."""
     prior, mode = learned.prior, learned.calibration.posterior.mean
     back = forecast.log_seconds + forecast.slopes @ (prior.mean - mode)
-    return replace(forecast, log_seconds=back, posterior=unconditioned(prior))
+    return replace(forecast, log_seconds=back, posterior=unconditioned(prior), timed={})
 
 
 def _key(plan: Plan) -> str:

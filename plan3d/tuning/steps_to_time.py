@@ -34,7 +34,8 @@ def steps_to_time(task: Task, count: int) -> StepsToTime | None:
     if found.costs is None:
         return None
     forecast = Forecast.of(found.task, found.costs.plans)
-    rows = forecast.choice.telling(count, range(forecast.plans.rows))
+    new = np.flatnonzero(np.isnan(forecast.timed_seconds)).tolist()
+    rows = forecast.choice.telling(count, new)
     return StepsToTime(
         plans=forecast.plans.take(np.array(rows)),
         seconds=np.exp(forecast.log_seconds[rows]),

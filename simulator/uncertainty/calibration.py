@@ -32,6 +32,24 @@ FARTHEST_PEAK = 1.5
 """Logarithm of a peak over its prediction beyond which it is of something else."""
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A plan that was timed."""
+
+    question: str
+    """What it is a step of, besides the stack and the machine."""
+    plan: str
+    seconds: float
+
+
+def question_of(task: Task) -> str:
+    """Model, sizes and GPUs of a task: its steps are of another question where one differs."""
+    sizes = f"{task.trained_parameters} parameters, {task.sequence} x {task.global_batch} tokens"
+    machine = f"{task.gpus} GPUs, {task.cluster.gpus_per_node} a node"
+    parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)))
+    return ", ".join(filter(None, parts))
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """The posterior of the constants of one stack on one machine."""
@@ -45,6 +63,13 @@ class Calibration:
     posterior: Posterior
     peaks: KnownPeaks | None = None
     """What peaks of memory say; None where none is known."""
+    timed: tuple[Timed, ...] = ()
+    """The plans that were timed."""
+
+    def timed_in(self, task: Task) -> dict[str, float]:
+        """Seconds of the timed plans of a task, by the plan."""
+        asked = question_of(task)
+        return {one.plan: one.seconds for one in self.timed if one.question == asked}
 
     @property
     def changes(self) -> dict[str, float]:
@@ -64,6 +89,8 @@ class Calibration:
             "sigma": round(self.posterior.sigma, 6),
             "freedom": self.posterior.freedom,
         }
+        if self.timed:
+            body["timed"] = [[one.question, one.plan, one.seconds] for one in self.timed]
         sections: dict[str, Any] = {SECTION: {**head, **body}}
         if self.peaks:
             spread = {"stack": self.peaks.spread.stack, "plan": self.peaks.spread.plan}
@@ -124,6 +151,8 @@ def read_calibration(path: str | Path) -> Calibration:
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
         said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
+        rows = [[*map(str, row[:2]), *map(float, row[2:])] for row in tree.get("timed", ())]
+        timed = tuple(Timed(*row) for row in rows)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)
@@ -137,6 +166,7 @@ def read_calibration(path: str | Path) -> Calibration:
         steps=steps,
         posterior=Posterior(known, mean, covariance, np.zeros(0), sigma, freedom),
         peaks=_peaks(name, file[PEAKS]) if PEAKS in file else None,
+        timed=timed,
     )
 
 

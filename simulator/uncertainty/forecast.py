@@ -4,13 +4,19 @@
 
     interval    log t_i +- sqrt(z^2 J_i A J_i' + (q sigma s_i)^2)
 
-z, q quantiles of the normal distribution and of Student's t, A the covariance of constants.
+z, q quantiles of the normal distribution and of Student's t, A the covariance of constants. Errors
+e of timed plans are known, less what their repeats differ by, and move those of plans that are like
+them (R of `likeness`, E = sigma^2 s R s):
+
+    K = E_S' (E_SS + REPEAT^2)^-1,   m + K (y - m_S),   (J - K J_S) A (J - K J_S)' + E - K E_S
+
+Source: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +26,7 @@ from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..task import Task
-from .choice import Choice
+from .choice import REPEAT, Choice
 from .learned import prior_of
 from .predictive import half_width, likeness
 from .prior import Posterior, unconditioned
@@ -69,6 +75,8 @@ class Forecast:
     """s [row]."""
     posterior: Posterior
     plans: Plan
+    timed: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of plans that were timed, by the plan."""
 
     @classmethod
     def of(cls, task: Task, plans: Plan) -> Forecast:
@@ -76,7 +84,8 @@ class Forecast:
         known = known_of(task)
         response = Simulated([(task, plans, np.arange(plans.rows))], known.names)
         values, slopes = response.at(np.zeros(len(known.names)))
-        return cls(values, slopes, scale_of(task, plans), known, plans)
+        timed = task.calibration.timed_in(task) if task.calibration else {}
+        return cls(values, slopes, scale_of(task, plans), known, plans, timed)
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
@@ -94,12 +103,31 @@ class Forecast:
         return out
 
     @cached_property
+    def timed_seconds(self) -> Value:
+        """Measured seconds of the plans that were timed, nan of the others [row]."""
+        if not self.timed:
+            return np.full(self.plans.rows, np.nan)
+        return np.array([self.timed.get(str(plan), np.nan) for plan in self.plans])
+
+    @property
+    def timed_rows(self) -> list[int]:
+        """Which plans were timed."""
+        rows: list[int] = np.flatnonzero(np.isfinite(self.timed_seconds)).tolist()
+        return rows
+
+    @cached_property
     def choice(self) -> Choice:
         """The plans as alternatives, of which one is the fastest."""
-        noise = self.posterior.sigma * self.scale
-        covariance = self.slopes @ self.posterior.covariance @ self.slopes.T
-        covariance += noise[:, None] * noise * likeness(self.plans)
-        return Choice(self.log_seconds, covariance, self.posterior.freedom)
+        noise, at = self.posterior.sigma * self.scale, self.timed_rows
+        mean, slopes = self.log_seconds, self.slopes
+        errors = noise[:, None] * noise * likeness(self.plans)
+        if at:
+            known = errors[np.ix_(at, at)] + REPEAT**2 * np.eye(len(at))
+            gain = np.linalg.solve(known, errors[at]).T
+            mean = mean + gain @ (np.log(self.timed_seconds[at]) - mean[at])
+            slopes, errors = slopes - gain @ slopes[at], errors - gain @ errors[at]
+        covariance = slopes @ self.posterior.covariance @ slopes.T + errors
+        return Choice(mean, covariance, self.posterior.freedom)
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:

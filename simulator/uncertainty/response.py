@@ -26,8 +26,36 @@ NODES = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0])
 class Response(Protocol):
     """The steps of some rows as functions of the constants."""
 
+    def steps(self, d: Value) -> Value:
+        """f(d) [row]."""
+
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes [row, constant] at d [constant]."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Straight lines: f(d) = values + slopes (d - center)."""
+
+    center: Value
+    """[constant]."""
+    values: Value
+    """[row]."""
+    slopes: Value
+    """[row, constant]."""
+
+    def take(self, rows: Index) -> Line:
+        """The chosen rows."""
+        return Line(self.center, self.values[rows], self.slopes[rows])
+
+    def steps(self, d: Value) -> Value:
+        """f(d) [row]."""
+        out: Value = self.values + self.slopes @ (d - self.center)
+        return out
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        """f(d) [row] and its slopes."""
+        return self.steps(d), self.slopes
 
 
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
@@ -96,6 +124,10 @@ class Tabulated:
     def take(self, rows: Index) -> Tabulated:
         """The chosen rows."""
         return Tabulated(self.start[rows], self.gains[rows], self.nodes)
+
+    def steps(self, d: Value) -> Value:
+        """f(d) [row]."""
+        return self.at(d)[0]
 
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes; beyond the nodes the last lines go on."""

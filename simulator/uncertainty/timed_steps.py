@@ -21,20 +21,21 @@ from ..layers.held_memory import Held
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
-from .calibration import FARTHEST_PEAK, Calibration
+from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of
 from .forecast import scale_of
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
 from .memory_prior import Peaks, conditioned, weights
 from .prior import Posterior, Prior, Rows, solve, unconditioned
-from .response import Simulated
+from .response import Line, Simulated
 
 FARTHEST = 10.0
 """Measured over predicted, or the inverse, beyond which a step is of something else."""
 CONTRADICTS = 0.3
 """Weight below which a step is named as contradicting the others, and a peak its prediction."""
 
-
+FAR = 2.0
+"""Spreads from its usual mean beyond which a constant is named."""
 LARGEST_PEAK = 1.03
 """Share of the capacity that a peak may have: boards differ by what the driver keeps."""
 
@@ -75,15 +76,17 @@ class Learned:
 
     calibration: Calibration
     steps: tuple[TimedStep, ...]
-    """Those that were timed."""
+    """Those that were timed; repeats of one plan are one, their median."""
     before: Value
     """Seconds predicted of each step without them [step]."""
     after: Value
     """With all of them [step]."""
     prior: Prior
     """What was known of the constants before."""
-    weighs: Value
-    """Share of a step that each constant is in the step of these where it is most [constant]."""
+    slopes: Value
+    """Share of each step that each constant is, with all of them [step, constant]."""
+    scale: Value
+    """How much wider than usual the error of each is [step]."""
     peaks: tuple[TimedStep, ...] = ()
     """Runs whose peak is known, or that ran out of memory."""
     peak_weights: Value = field(default_factory=lambda: np.zeros(0))
@@ -91,8 +94,17 @@ class Learned:
 
     @cached_property
     def left_out(self) -> Value:
-        """Seconds predicted of each step with the others [step]."""
-        return np.array([_without(self.steps, self.prior, row) for row in range(len(self.steps))])
+        """Seconds predicted of each step with the others [step], along straight lines through what
+        is predicted with all."""
+        mode, rows = self.calibration.posterior.mean, np.arange(len(self.steps))
+        line = Line(mode, np.log(self.after), self.slopes)
+        out = np.empty(rows.size)
+        for row in rows.tolist():
+            other = np.flatnonzero(rows != row)
+            some = Rows(np.log(self.measured[other]), line.take(other), self.scale[other])
+            known = solve(self.prior, some).mean if other.size else self.prior.mean
+            out[row] = self.after[row] * math.exp(self.slopes[row] @ (known - mode))
+        return out
 
     @property
     def spread(self) -> Value:
@@ -123,6 +135,21 @@ class Learned:
         return found
 
     @property
+    def weighs(self) -> Value:
+        """Share that each constant is of the step of these where it is most [constant]."""
+        most: Value = np.abs(self.slopes).max(axis=0, initial=0.0)
+        return most
+
+    @property
+    def far(self) -> list[tuple[str, float, float]]:
+        """Constants that moved more than FAR spreads: each with its factor of seconds over that of
+        the profiles, and by how many spreads it moved from what was usual."""
+        mean = self.calibration.posterior.mean
+        moved = np.abs(mean - self.prior.mean) / self.spread
+        found = zip(self.prior.names, np.exp(mean).tolist(), moved.tolist(), strict=True)
+        return [one for one in found if one[2] > FAR]
+
+    @property
     def open(self) -> str:
         """The constant that leaves most uncertain of such steps, but what is in all of each."""
         left = np.sqrt(np.diag(self.calibration.posterior.covariance)) * self.weighs
@@ -148,7 +175,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         if (run.task.software.name, run.task.cluster.accelerator.name) != same:
             raise InputError(f"{run.where}: is of another stack or machine than the first step")
     prior = prior_of(first.software, first.cluster)
-    steps = [run for run in runs if not run.ran_out]
+    steps = once_each([run for run in runs if not run.ran_out])
     rows = rows_of(steps, prior)
     before, _ = rows.response.at(prior.mean)
     for step, measured, log in zip(steps, _seconds(steps), before.tolist(), strict=True):
@@ -175,6 +202,10 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         steps=len(steps),
         posterior=posterior,
         peaks=known,
+        timed=tuple(
+            Timed(question_of(step.task), str(step.plan), seconds)
+            for step, seconds in zip(steps, _seconds(steps).tolist(), strict=True)
+        ),
     )
     return Learned(
         calibration=found,
@@ -182,10 +213,26 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         before=np.exp(before),
         after=np.exp(after),
         prior=prior,
-        weighs=np.abs(slopes).max(axis=0, initial=0.0),
+        slopes=slopes,
+        scale=rows.scale,
         peaks=tuple(peaks),
         peak_weights=weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
     )
+
+
+def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:
+    """Runs of one plan as one of their median: runs again tell of the plan, not of the stack."""
+    runs: dict[tuple[str, str], list[TimedStep]] = {}
+    for step in steps:
+        runs.setdefault((question_of(step.task), str(step.plan)), []).append(step)
+    return [
+        replace(
+            same[0],
+            seconds=float(np.median(_seconds(same))),
+            where=", ".join(one.where for one in same),
+        )
+        for same in runs.values()
+    ]
 
 
 def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
@@ -271,11 +318,3 @@ def _seconds(steps: Sequence[TimedStep]) -> Value:
 def _plain(plan: Plan) -> bool:
     """Whether a plan can stand in one table with others."""
     return not plan.layers_per_stage and plan.segments is None
-
-
-def _without(steps: Sequence[TimedStep], prior: Prior, row: int) -> float:
-    """Seconds of one step as the others predict it."""
-    others = [step for at, step in enumerate(steps) if at != row]
-    known: Posterior = solve(prior, rows_of(others, prior)) if others else unconditioned(prior)
-    values, _ = rows_of([steps[row]], prior).response.at(known.mean)
-    return float(np.exp(values[0]))

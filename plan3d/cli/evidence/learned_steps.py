@@ -141,6 +141,11 @@ def _notes(learned: Learned) -> list[str]:
             f"leaves most uncertain: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in "
             "which it weighs more helps most",
         ]
+    notes += [
+        f"{name} is {factor:.3g} times its usual seconds, {far:.1f} spreads away: something that "
+        "is not in the profiles takes time, or these steps are of something else"
+        for name, factor, far in learned.far
+    ]
     if found.peaks and learned.peaks:
         notes.append(
             f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "

@@ -91,7 +91,7 @@ def facts(
     one, task = costs.one(), costs.task
     open_ = [] if args is None else assumed(args, task.model, task.sequence, task.global_batch)
     question = [*asked(task, number_format(one.plans)), *(("assumed", line) for line in open_)]
-    told = [("plan", str(one.plans.take(0))), ("memory", fits(one, limit)), *measured(one)]
+    told = [("plan", str(one.plans.take(0))), ("memory", fits(one, limit)), *_seen(one)]
     goal = [("goal", line) for line in views.accuracy_lines(costs)]
     return [*question, *told, *goal]
 
@@ -133,6 +133,22 @@ def fits(costs: Costs, limit: float | None = None) -> str:
     if word(likely) == "fits":
         return f"fits {held}"
     return f"at the edge {held}; sure up to {sure_share(one) * one.capacity / GIB:.1f} GiB"
+
+
+def _seen(costs: Costs) -> Items:
+    """The nearest measured run, and the timed steps of a calibration."""
+    return [*measured(costs), *(("timed", line) for line in timed(costs))]
+
+
+def timed(costs: Costs) -> list[str]:
+    """What a calibration keeps of this plan's step and of the fastest of the same question."""
+    task = costs.task
+    known: dict[str, float] = task.calibration.timed_in(task) if task.calibration else {}
+    own, fastest = str(costs.plans.take(0)), min(known, key=lambda plan: known[plan], default="")
+    lines = [f"this plan took {known[own]:.4g} s a step"] if own in known else []
+    if fastest not in ("", own):
+        lines.append(f"the fastest of {len(known)} took {known[fastest]:.4g} s: {fastest}")
+    return lines
 
 
 def measured(costs: Costs) -> Items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from decimal import Decimal
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from plan3d.simulator.plan import families
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share
 
@@ -45,7 +45,8 @@ def count_lines(result: SearchResult) -> list[str]:
         f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
-    return [found, *climb_lines(result), *proof.lines(result), *_ties(result), *_events(result)]
+    choice = [] if result.costs is None else _choice_lines(result, result.costs)
+    return [found, *climb_lines(result), *proof.lines(result), *choice, *_events(result)]
 
 
 def climb_lines(result: SearchResult) -> list[str]:
@@ -87,24 +88,32 @@ def _events(result: SearchResult) -> list[str]:
     ]
 
 
-def _ties(result: SearchResult) -> list[str]:
-    """The short list: plans that the prediction cannot tell from the best."""
+def _choice_lines(result: SearchResult, costs: Costs) -> list[str]:
+    """The short list, plans that the prediction cannot tell from the best; and those timed."""
+    forecast = Forecast.of(result.task, costs.plans)
+    out = [_ties(result.ties, forecast)] if result.ties >= 2 else []
+    seconds = forecast.timed_seconds
+    timed = [f"plan {row + 1} took {seconds[row]:.4g} s" for row in forecast.timed_rows]
+    return [*out, f"timed: {', '.join(timed)}"] if timed else out
+
+
+def _ties(ties: int, forecast: Forecast) -> str:
     from plan3d.search.result.search_result import TIE
 
-    if result.ties < 2 or result.costs is None:
-        return []
-    choice = Forecast.of(result.task, result.costs.plans).choice
-    chance, regret = choice.fastest[0], choice.regret[0]
-    return [
-        f"plans 1 to {result.ties} are within {100 * TIE:g} % of the best: of the "
-        f"{choice.mean.size} listed plan 1 is the fastest with probability {chance:.2f}, its "
-        f"expected regret {100 * regret:.1f} %; {_to_time(choice)}"
-    ]
+    choice = forecast.choice
+    return (
+        f"plans 1 to {ties} are within {100 * TIE:g} % of the best: of the "
+        f"{choice.mean.size} listed plan 1 is the fastest with probability "
+        f"{choice.fastest[0]:.2f}, its expected regret {100 * choice.regret[0]:.1f} %; "
+        f"{_to_time(forecast)}"
+    )
 
 
-def _to_time(choice: Choice) -> str:
+def _to_time(forecast: Forecast) -> str:
     """Which plans to time next, and what that leaves."""
-    found = choice.time_next(TO_TIME)
+    found = forecast.choice.time_next(TO_TIME, forecast.timed_rows)
+    if not found:
+        return "all are timed"
     ranks = " ".join(str(one.row + 1) for one in found)
     return f"time plans {ranks} next: the best of them has {100 * found[-1].regret:.1f} %"
 
@@ -166,9 +175,11 @@ def search_record(
         for plan, standing in zip(plans, family_records(result), strict=True):
             plan |= standing
         choice = forecast.choice
-        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
-        for plan, share, regret in known:
+        columns = (choice.fastest, choice.regret, forecast.timed_seconds)
+        known = zip(plans, *(column.tolist() for column in columns), strict=True)
+        for plan, share, regret, seconds in known:
             plan |= {"probability_fastest": share, "expected_regret": regret}
+            plan["timed_seconds"] = None if isnan(seconds) else seconds
         time_next = [
             {
                 "rank": one.row + 1,
@@ -176,7 +187,7 @@ def search_record(
                 "expected_regret": one.regret,
                 "launch_line": shlex.join(launch(result.plans[one.row])) or None,
             }
-            for one in choice.time_next(TO_TIME)
+            for one in choice.time_next(TO_TIME, forecast.timed_rows)
         ]
         if result.risk is not None:
             at_risk = forecast.quantile(result.risk).tolist()

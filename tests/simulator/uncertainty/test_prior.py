@@ -21,8 +21,11 @@ class Straight:
 
     slopes: Value
 
+    def steps(self, d: Value) -> Value:
+        return self.slopes @ d
+
     def at(self, d: Value) -> tuple[Value, Value]:
-        return self.slopes @ d, self.slopes
+        return self.steps(d), self.slopes
 
 
 def rows(measured, slopes, scale=1.0):
@@ -124,3 +127,27 @@ def test_half_width_adds_constants_and_rows_in_squares():
 def test_quantiles_of_students_t_with_four_degrees_of_freedom(p, t):
     """Tables of the t distribution."""
     assert student_quantile(p) == pytest.approx(t, abs=1e-4)
+
+
+@dataclass(frozen=True)
+class Bent:
+    """log of a part that a constant multiplies and of one that it does not, in seconds."""
+
+    moved: float
+    fixed: float
+
+    def steps(self, d: Value) -> Value:
+        return np.array([np.log(self.moved * np.exp(d[0]) + self.fixed)])
+
+    def at(self, d: Value) -> tuple[Value, Value]:
+        values = self.steps(d)
+        share = self.moved * np.exp(d[0]) / np.exp(values[0])
+        return values, np.array([[share]])
+
+
+def test_a_small_part_that_explains_a_large_step_is_found():
+    """One hundredth of a step is of the constant and the step takes six seconds: with little error
+    and much spread .01 e^d + .99 = 6, d = log 501. A whole first step would go to log 6 / .01."""
+    prior = Prior(("common",), np.zeros(1), np.array([[4.0]]), 1e-4, 1e9)
+    found = solve(prior, Rows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
+    assert found.mean == pytest.approx([np.log(501)], rel=1e-3)

@@ -13,7 +13,7 @@ from plan3d.cli.main import main
 from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import memory
@@ -482,3 +482,82 @@ def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):
     assert "1 --plan and 2 logs" in capsys.readouterr().err
     assert main([*COMMAND, str(good), *plans[:2], "--seconds", "4"]) == 2
     assert "says what --seconds does" in capsys.readouterr().err
+
+
+def test_steps_six_times_as_long_are_explained_and_the_cause_is_named(capsys):
+    """Every step takes six times as long: what is predicted of them follows, and the notes say
+    which constants are far from what is usual."""
+    learned = learn(timed(6.0))
+    off = np.abs(np.log(learned.after / learned.measured))
+    assert np.median(off) < 0.05
+    assert off.max() < 0.3
+    assert learned.far
+    pairs = zip(TEXTS, learned.measured.tolist(), strict=True)
+    asked = [part for text, s in pairs for part in ("--plan", text, "--seconds", f"{s:.6g}")]
+    out = run(capsys, *asked)[1].out
+    assert "spreads away" in out
+
+
+def test_runs_of_one_plan_are_one_step_of_their_median():
+    first, second, _ = timed(1.1)
+    again = [replace(first, seconds=first.seconds * by, where=f"again {by}") for by in (0.99, 2.0)]
+    once = learn([first, second])
+    more = learn([first, second, *again])
+    assert [step.where for step in more.steps] == ["step 1, again 0.99, again 2.0", "step 2"]
+    assert more.measured == pytest.approx(once.measured)
+    assert more.calibration.posterior.mean == pytest.approx(once.calibration.posterior.mean)
+    assert more.calibration.steps == 2
+
+
+def test_what_is_left_out_is_predicted_from_the_others():
+    """Straight lines through the mode of all steps against the simulator with the others."""
+    steps = timed(1.15, texts=(*TEXTS, NEW))
+    learned = learn(steps)
+    for row, step in enumerate(steps):
+        others = learn([one for one in steps if one is not step])
+        alone = evaluate(calibrated(TASK, others.calibration), step.plan).step_seconds
+        assert learned.left_out[row] == pytest.approx(alone, rel=0.01)
+
+
+def test_timed_plans_are_known_in_a_choice(tmp_path):
+    """One of two plans takes 8 % more than its constants say: it is expected at what was measured,
+    a plan like it moves less, and only the other is to be timed."""
+    steps = timed(texts=TEXTS[:2])
+    steps[0] = replace(steps[0], seconds=steps[0].seconds * 1.08)
+    (tmp_path / "c.toml").write_text(learn(steps).calibration.text)
+    task = calibrated(TASK, read_calibration(tmp_path / "c.toml"))
+    near, apart = "tp=2 pp=4 micro_batch=2", "tp=8 pp=8 micro_batch=1 zero=0"
+    forecast = Forecast.of(task, concat([plan(text).table() for text in (TEXTS[0], near, apart)]))
+    assert forecast.timed_rows == [0]
+    moved = forecast.choice.mean - forecast.log_seconds
+    assert np.exp(forecast.choice.mean[0]) == pytest.approx(steps[0].seconds, rel=0.01)
+    assert 0 < moved[2] < moved[1] < moved[0]
+    spread = np.sqrt(forecast.choice.covariance.diagonal())
+    assert spread[0] < 0.006 < spread[1] < spread[2]
+    other = replace(task, global_batch=512)
+    assert not Forecast.of(other, forecast.plans).timed_rows
+
+
+def answer(capsys, *arguments):
+    """Plans of the answer as they are written, and their records; all of the answer."""
+    main([*arguments, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    for one in found["plans"]:
+        del one["plan"]["micro_batches"]
+    return {str(Plan(**one["plan"])): one for one in found["plans"]}, found
+
+
+def test_searches_name_timed_plans_and_suggest_others(capsys, tmp_path):
+    asked = ["--model", "gpt3-13b", "--cluster", "a100-80gb-sxm", "--gpus", "64"]
+    asked += ["--global-batch", "256"]
+    text, best = next(iter(answer(capsys, "search", *asked)[0].items()))
+    took = 1.07 * best["step_seconds"]
+    file = str(tmp_path / "c.toml")
+    run(capsys, "--plan", text, "--seconds", f"{took:.6g}", "--out", file)
+    plans, again = answer(capsys, "search", *asked, "--calibration", file)
+    known = {plan: one["timed_seconds"] for plan, one in plans.items()}
+    assert known.pop(text) == pytest.approx(took, rel=1e-5)
+    assert set(known.values()) == {None}
+    assert text not in {one["plan"] for one in again["time_next"]}
+    main(["estimate", *asked, "--plan", text, "--calibration", file])
+    assert f"this plan took {took:.4g} s a step" in capsys.readouterr().out
