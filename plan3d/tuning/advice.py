@@ -19,7 +19,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.prior import unconditioned
+from plan3d.simulator.uncertainty.posterior import unconditioned
 from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn
 
 SHORT_LIST = 60

@@ -22,7 +22,7 @@ from ..layers.held_memory import Held
 from ..task import Task
 from .constants import CONSTANTS, scaled
 from .memory import KnownPeaks, Spread
-from .prior import Posterior
+from .posterior import Posterior
 
 SECTION, PEAKS = "calibration", "peaks"
 FARTHEST = 20.0
@@ -151,8 +151,9 @@ def read_calibration(path: str | Path) -> Calibration:
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
         said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
-        rows = [[*map(str, row[:2]), *map(float, row[2:])] for row in tree.get("timed", ())]
-        timed = tuple(Timed(*row) for row in rows)
+        timed = tuple(
+            Timed(str(asked), str(plan), float(took)) for asked, plan, took in tree.get("timed", ())
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)

@@ -28,8 +28,8 @@ from ..step.costs import Costs
 from ..task import Task
 from .choice import REPEAT, Choice
 from .learned import prior_of
+from .posterior import Posterior, unconditioned
 from .predictive import half_width, likeness
-from .prior import Posterior, unconditioned
 from .response import Simulated
 
 LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5

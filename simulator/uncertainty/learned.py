@@ -19,7 +19,7 @@ from ..base.files import read_text
 from ..hardware.cluster import Cluster
 from ..hardware.software import OF_STEPS, Software
 from .constants import lent_spreads
-from .prior import Prior
+from .posterior import Prior
 
 FILE = "priors.json"
 KNOWN, UNKNOWN = "known", "unknown"

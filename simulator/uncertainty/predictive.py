@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..plan.plan import Plan
-from .prior import Posterior
+from .posterior import Posterior
 
 ALIKE = 2.0
 """Distance of plans at which the correlation of their errors is 1 / e. Chosen on the published

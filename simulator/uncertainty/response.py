@@ -32,30 +32,8 @@ class Response(Protocol):
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes [row, constant] at d [constant]."""
 
-
-@dataclass(frozen=True)
-class Line:
-    """Straight lines: f(d) = values + slopes (d - center)."""
-
-    center: Value
-    """[constant]."""
-    values: Value
-    """[row]."""
-    slopes: Value
-    """[row, constant]."""
-
-    def take(self, rows: Index) -> Line:
-        """The chosen rows."""
-        return Line(self.center, self.values[rows], self.slopes[rows])
-
-    def steps(self, d: Value) -> Value:
-        """f(d) [row]."""
-        out: Value = self.values + self.slopes @ (d - self.center)
-        return out
-
-    def at(self, d: Value) -> tuple[Value, Value]:
-        """f(d) [row] and its slopes."""
-        return self.steps(d), self.slopes
+    def tabulated(self, spreads: Value) -> Tabulated:
+        """The same at little cost, about right within a few spreads of the constants."""
 
 
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
@@ -83,6 +61,10 @@ class Simulated:
         for task, plans, at in self.parts:
             out[at] = log_steps(task, plans, self.names, d)
         return out
+
+    def tabulated(self, spreads: Value) -> Tabulated:
+        """A table of it."""
+        return Tabulated.of(self, spreads)
 
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes, one pass of columns a constant."""
@@ -128,6 +110,10 @@ class Tabulated:
     def steps(self, d: Value) -> Value:
         """f(d) [row]."""
         return self.at(d)[0]
+
+    def tabulated(self, spreads: Value) -> Tabulated:
+        """Itself."""
+        return self
 
     def at(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes; beyond the nodes the last lines go on."""

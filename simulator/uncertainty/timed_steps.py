@@ -26,8 +26,8 @@ from .forecast import scale_of
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
 from .memory_prior import Peaks, conditioned, weights
-from .prior import Posterior, Prior, Rows, solve, unconditioned
-from .response import Line, Simulated
+from .posterior import Prior, Rows, solve, unconditioned
+from .response import Simulated
 
 FARTHEST = 10.0
 """Measured over predicted, or the inverse, beyond which a step is of something else."""
@@ -83,10 +83,10 @@ class Learned:
     """With all of them [step]."""
     prior: Prior
     """What was known of the constants before."""
+    rows: Rows
+    """The steps as the posterior took them."""
     slopes: Value
     """Share of each step that each constant is, with all of them [step, constant]."""
-    scale: Value
-    """How much wider than usual the error of each is [step]."""
     peaks: tuple[TimedStep, ...] = ()
     """Runs whose peak is known, or that ran out of memory."""
     peak_weights: Value = field(default_factory=lambda: np.zeros(0))
@@ -94,22 +94,23 @@ class Learned:
 
     @cached_property
     def left_out(self) -> Value:
-        """Seconds predicted of each step with the others [step], along straight lines through what
-        is predicted with all."""
-        mode, rows = self.calibration.posterior.mean, np.arange(len(self.steps))
-        line = Line(mode, np.log(self.after), self.slopes)
-        out = np.empty(rows.size)
-        for row in rows.tolist():
-            other = np.flatnonzero(rows != row)
-            some = Rows(np.log(self.measured[other]), line.take(other), self.scale[other])
-            known = solve(self.prior, some).mean if other.size else self.prior.mean
-            out[row] = self.after[row] * math.exp(self.slopes[row] @ (known - mode))
+        """Seconds predicted of each step with the others [step]: from a table of the simulator,
+        exact at what is predicted with all."""
+        table, mode = self.rows.response.tabulated(self.spread), self.calibration.posterior.mean
+        off = np.log(self.after) - table.steps(mode)
+        left, out = self.rows.measured - off, self.before.copy()
+        for row in range(off.size):
+            other = np.flatnonzero(np.arange(off.size) != row)
+            if other.size:
+                some = Rows(left[other], table.take(other), self.rows.scale[other])
+                known = solve(self.prior, some)
+                out[row] = math.exp(table.steps(known.mean)[row] + off[row])
         return out
 
     @property
     def spread(self) -> Value:
         """Standard deviation of each constant before [constant]."""
-        return np.sqrt(np.diag(self.prior.covariance))
+        return self.prior.spread
 
     def __repr__(self) -> str:
         if not self.steps:
@@ -213,8 +214,8 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         before=np.exp(before),
         after=np.exp(after),
         prior=prior,
+        rows=rows,
         slopes=slopes,
-        scale=rows.scale,
         peaks=tuple(peaks),
         peak_weights=weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
     )

@@ -19,7 +19,7 @@ from ..plan.plan import concat
 from ..runs.run_tasks import Question
 from ..uncertainty.choice import Choice
 from ..uncertainty.forecast import Forecast, scale_of
-from ..uncertainty.prior import Prior, unconditioned
+from ..uncertainty.posterior import Prior, unconditioned
 from ..uncertainty.response import Response
 from . import metrics
 

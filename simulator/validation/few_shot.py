@@ -11,8 +11,8 @@ import numpy as np
 
 from ..base.arrays import Index, Mask, Value
 from ..uncertainty.choice import Choice
+from ..uncertainty.posterior import Posterior, Rows, solve, unconditioned
 from ..uncertainty.predictive import half_width
-from ..uncertainty.prior import Posterior, Rows, solve, unconditioned
 from . import metrics
 from .choice_scores import Group
 from .units import Unit

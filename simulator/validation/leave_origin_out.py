@@ -12,7 +12,7 @@ from ..base.arrays import Index
 from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..uncertainty.memory import SURE
-from ..uncertainty.prior import unconditioned
+from ..uncertainty.posterior import unconditioned
 from . import metrics, units
 from .choice_scores import Group
 from .choice_scores import scores as choice_scores

@@ -21,7 +21,8 @@ from ..runs.run_tasks import Question, questions
 from ..uncertainty.constants import CONSTANTS
 from ..uncertainty.learned import KNOWN, MEMORY, UNKNOWN, as_record, on_machine
 from ..uncertainty.memory import NUMBERS
-from ..uncertainty.prior import Prior, Rows, fit, spreads_of
+from ..uncertainty.posterior import Prior, Rows
+from ..uncertainty.prior import fit, spreads_of
 from ..uncertainty.response import Simulated, Tabulated
 from . import units
 from .memory_scores import taught_records

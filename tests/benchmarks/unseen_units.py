@@ -16,7 +16,7 @@ import numpy as np
 
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
-from plan3d.simulator.uncertainty.prior import solve
+from plan3d.simulator.uncertainty.posterior import solve
 from plan3d.simulator.validation.metrics import weighted_median
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.units import Unit

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.uncertainty.posterior import Prior, Rows, mode, unconditioned
 from plan3d.simulator.uncertainty.predictive import (
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import Prior, Rows, fit, solve, unconditioned
+from plan3d.simulator.uncertainty.prior import fit
 
 
 @dataclass(frozen=True)
@@ -41,25 +42,25 @@ def one(spread=0.1, sigma=0.05, freedom=1e9):
 def test_a_step_moves_the_common_factor_by_its_share_of_what_is_known():
     """Normal prior N(0, .1^2), a step 12 % slower with an error of .05:
     mean .12 (1/.05^2) / (1/.05^2 + 1/.1^2) = .12 x 400 / 500, variance 1/500."""
-    found = solve(one(), rows([0.12], [[1.0]]), rounds=60)
+    found = mode(one(), rows([0.12], [[1.0]]), rounds=60)
     assert found.mean == pytest.approx([0.12 * 400 / 500], rel=1e-6)
     assert found.covariance == pytest.approx(np.array([[1 / 500]]), rel=1e-6)
 
 
 def test_three_steps_weigh_three_times():
     """3 x 400 of 1,300."""
-    found = solve(one(), rows([0.1, 0.12, 0.14], [[1.0]] * 3), rounds=60)
+    found = mode(one(), rows([0.1, 0.12, 0.14], [[1.0]] * 3), rounds=60)
     assert found.mean == pytest.approx([0.12 * 1200 / 1300], rel=1e-6)
 
 
 def test_a_wider_error_weighs_less():
     """Twice the error: 100 of 200."""
-    found = solve(one(), rows([0.12], [[1.0]], scale=2.0), rounds=60)
+    found = mode(one(), rows([0.12], [[1.0]], scale=2.0), rounds=60)
     assert found.mean == pytest.approx([0.06], rel=1e-6)
 
 
 def test_a_step_that_contradicts_the_others_is_named_by_its_weight():
-    found = solve(one(freedom=4.0), rows([0.1] * 6 + [1.5], [[1.0]] * 7), rounds=40)
+    found = mode(one(freedom=4.0), rows([0.1] * 6 + [1.5], [[1.0]] * 7), rounds=40)
     assert found.weights[:6].min() > 0.9
     assert found.weights[6] < 0.02
     assert found.mean[0] == pytest.approx(0.1, abs=0.01)
@@ -68,7 +69,7 @@ def test_a_step_that_contradicts_the_others_is_named_by_its_weight():
 def test_two_constants_are_told_apart_by_rows_that_differ():
     """Rows of the one, of the other and of both: y = d with little error."""
     prior = Prior(("gemm", "floor"), np.zeros(2), np.eye(2), 0.001, 1e9)
-    found = solve(prior, rows([0.3, -0.2, 0.05], [[1, 0], [0, 1], [0.5, 0.5]]), rounds=60)
+    found = mode(prior, rows([0.3, -0.2, 0.05], [[1, 0], [0, 1], [0.5, 0.5]]), rounds=60)
     assert found.mean == pytest.approx([0.3, -0.2], abs=1e-5)
 
 
@@ -77,20 +78,20 @@ def test_rows_that_contradict_each_other_have_a_wider_spread():
     sigma_u^2 = (4 sigma^2 + 2 w x^2) / 6. For x = 6 sigma and q = (sigma_u / sigma)^2 that is
     24 q^2 - 160 q - 144 = 0: q = 7.470, w = 0.5669. Rows that agree: q = 4 / 6."""
     prior = Prior(("common",), np.zeros(1), np.array([[1e-12]]), 0.05, 4.0)
-    found = solve(prior, rows([0.3, -0.3], [[1.0], [1.0]]), rounds=200)
+    found = mode(prior, rows([0.3, -0.3], [[1.0], [1.0]]), rounds=200)
     assert found.mean == pytest.approx([0.0], abs=1e-9)
     assert found.sigma == pytest.approx(0.05 * 7.470**0.5, rel=1e-3)
     assert found.weights == pytest.approx([0.5669] * 2, rel=1e-3)
-    agreeing = solve(prior, rows([0.0, 0.0], [[1.0], [1.0]]), rounds=200)
+    agreeing = mode(prior, rows([0.0, 0.0], [[1.0], [1.0]]), rounds=200)
     assert agreeing.sigma == pytest.approx(0.05 * (4 / 6) ** 0.5, rel=1e-3)
-    alike = solve(prior, rows([0.3, -0.3], [[1.0], [1.0]]), alike=True)
+    alike = mode(prior, rows([0.3, -0.3], [[1.0], [1.0]]), alike=True)
     assert alike.sigma == 0.05
 
 
 def test_rows_that_contradict_each_other_say_less_of_constants():
     prior = Prior(("common", "floor"), np.zeros(2), np.diag([0.01, 0.25]), 0.05, 4.0)
     some = rows([0.9, -0.2, 0.4], [[1.0, 0.9], [1.0, 0.1], [1.0, 0.2]])
-    own, common = solve(prior, some), solve(prior, some, alike=True)
+    own, common = mode(prior, some), mode(prior, some, alike=True)
     assert np.diag(own.covariance).sum() > 1.5 * np.diag(common.covariance).sum()
 
 
@@ -149,5 +150,5 @@ def test_a_small_part_that_explains_a_large_step_is_found():
     """One hundredth of a step is of the constant and the step takes six seconds: with little error
     and much spread .01 e^d + .99 = 6, d = log 501. A whole first step would go to log 6 / .01."""
     prior = Prior(("common",), np.zeros(1), np.array([[4.0]]), 1e-4, 1e9)
-    found = solve(prior, Rows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
+    found = mode(prior, Rows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
     assert found.mean == pytest.approx([np.log(501)], rel=1e-3)
