@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from .base.errors import InputError
 from .hardware.cluster import Cluster
-from .hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from .hardware.software_stack import (
+    DEFAULT_SOFTWARE,
+    FINE_TUNING_SOFTWARE,
+    Software,
+    software_profile,
+)
 from .workload import documents
 from .workload.adapters import Adapters
 from .workload.model import Model
@@ -20,11 +25,17 @@ if TYPE_CHECKING:
     from .plan.gossip_graphs import Graph
 
 _LARGEST = 2**31
+_UNSTATED: Any = None
 
 
 def _positive(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
         raise InputError(f"{name} must be a whole number from 1 to {_LARGEST - 1}, not {value!r}")
+
+
+def usual_stack(adapters: Adapters | None) -> str:
+    """The name of the stack of a task that names none."""
+    return FINE_TUNING_SOFTWARE if adapters else DEFAULT_SOFTWARE
 
 
 def _stack(value: object) -> Software:
@@ -62,8 +73,8 @@ class _Question:
     """Tokens in one sequence."""
     global_batch: int
     """Sequences in one optimizer step."""
-    software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
-    """The training stack; its name, or the path of its TOML file, is read."""
+    software: Software = _UNSTATED
+    """The training stack; its name, or the path of its TOML file, is read; usual_stack if none."""
     adapters: Adapters | None = None
     """Which few weights are trained, where all others are frozen."""
     documents: tuple[int, ...] = ()
@@ -93,7 +104,8 @@ class Task(_Question):
     cluster: Cluster
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "software", _stack(self.software))
+        stack = usual_stack(self.adapters) if self.software is None else self.software
+        object.__setattr__(self, "software", _stack(stack))
         _positive("sequence", self.sequence)
         _positive("global_batch", self.global_batch)
         if self.model.mtp_layers > 1:
@@ -131,8 +143,10 @@ class Task(_Question):
             )
 
     def __repr__(self) -> str:
-        sizes = f"sequence={self.sequence}, global_batch={self.global_batch}"
-        return f"Task({self.model!r}, {self.cluster!r}, {sizes}, software={self.software.name!r})"
+        said = [f"{name}={getattr(self, name)!r}" for name in ("sequence", "global_batch")]
+        said += [f"adapters={self.adapters!r}"] if self.adapters else []
+        said += [f"software={self.software.name!r}"]
+        return f"Task({self.model!r}, {self.cluster!r}, {', '.join(said)})"
 
     @property
     def gpus(self) -> int:

@@ -9,6 +9,7 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software import FINE_TUNING_SOFTWARE
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 
@@ -60,7 +61,7 @@ def _task(args: argparse.Namespace) -> Task:
     batch = args.global_batch
     if batch is None:
         batch = -(-adapter_arguments.BATCH // cluster.gpus) * cluster.gpus
-    stack = args.software or adapter_arguments.SOFTWARE
+    stack = args.software or FINE_TUNING_SOFTWARE
     task = task_arguments.question(model, cluster, sequence, batch, stack)
     if batch % cluster.gpus:
         near = batch // cluster.gpus * cluster.gpus
