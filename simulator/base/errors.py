@@ -41,6 +41,14 @@ class InputError(Plan3dError):
     exit_code = 2
 
 
+def check_type(name: str, value: object, kind: type, instead: str) -> None:
+    """Raise InputError, with what to pass instead, where a Python argument is of another type."""
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{name} must be of type {kind.__name__}, not {repr(value)[:60]}; pass {instead}"
+        )
+
+
 class NoFeasiblePlanError(Plan3dError):
     """The question is valid and no plan satisfies it.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
@@ -246,26 +245,3 @@ def _choice(option: str, text: str) -> tuple[str, list[str]]:
     if option != "--choose" and len(values) > 1 and name != "layers_per_stage" and not several:
         raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
     return name, values
-
-
-def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
-    """Refuse constraints that no plan can meet, in the words of the rule that they break."""
-    import numpy as np
-
-    from plan3d.simulator.plan.plan import Plan
-    from plan3d.simulator.plan.values import AUTO, check_field
-    from plan3d.simulator.rules.validity import RULES
-
-    for name in choose:
-        check_field(name)
-    fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
-    fixed.pop("layers_per_stage", None)
-    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
-        if name not in choose:
-            fixed[name] = usual
-    plan = Plan(**fixed)
-    known = {name for name in fixed if getattr(plan, name) != AUTO}
-    required = task.framework.rules if task.framework and task.framework.required else ()
-    for rule in (*RULES, *required):
-        if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
-            raise InputError(rule.message(plan, task))
