@@ -149,5 +149,33 @@ def test_plans_at_risk_are_those_of_the_command_line(capsys: pytest.CaptureFixtu
     assert found.costs.step.tolist() == pytest.approx([one["step_seconds"] for one in listed])
 
 
+def test_printed_results_are_short_tables() -> None:
+    for found in (find_plans(TASK), find_plans(TASK, families=False, top=40)):
+        lines = str(found).splitlines()
+        assert 3 < len(lines) <= 20
+        assert "gpt3-1.3b on 8 x A100-80GB-SXM4" in lines[0]
+        assert f"{found.costs.step[0]:.4g}" in lines[2]
+        assert "\n" not in repr(found)
+    assert "30 more" in str(found)
+
+
+def test_a_result_without_plans_says_why() -> None:
+    large = Task(Model.preset("llama-3.1-405b"), CLUSTER, **SIZES)
+    assert "no plan fits: the smallest (" in str(find_plans(large))
+    none = find_plans(TASK, choose={"tp": [3, 5]})
+    assert "no legal plan among" in str(none)
+    assert "none is legal" in repr(none)
+
+
+def test_printed_sweeps_are_short_tables() -> None:
+    over = {"global_batch": [8 * n for n in range(1, 41)]}
+    lines = str(sweep(TASK, over, plan="tp=2")).splitlines()
+    assert len(lines) <= 20
+    assert lines[0].split()[:3] == ["global_batch", "step", "s"]
+    assert lines[-1].startswith("... and ")
+    odd = str(sweep(TASK, {"tp": [2, 3]}, plan="pp=1"))
+    assert "tensor size 3 does not divide" in odd
+
+
 def test_a_task_with_adapters_is_a_task() -> None:
     assert Task(MODEL, CLUSTER, adapters=Adapters(), **SIZES).adapters == Adapters()
