@@ -103,6 +103,12 @@ def _parse(text: str, units: dict[str, float], what: str, example: str) -> float
     return value
 
 
+def written_unit(text: str) -> str:
+    """What follows the number of a text: 'Gb/s' of '10 Gb/s'; '' where nothing does."""
+    match = _NUMBER.match(text)
+    return match.group(2) if match else ""
+
+
 def parse_bytes(text: str, what: str = "size") -> float:
     """Bytes from '80 GB' (10^9) or '80 GiB' (2^30)."""
     return _parse(text, _BYTES, what, "80 GiB")
