@@ -183,7 +183,10 @@ def test_another_question_is_refused(tmp_path, capsys):
     before = (tmp_path / "tune.json").read_text()
     code, printed = tune(capsys, tmp_path, "--gpus", "32")
     assert code == 2
-    assert "another question: gpus 16, asked is 32" in printed.err
+    assert (
+        "this session was begun with gpus 16, not 32: ask for 16 again, or name another folder "
+        "with --logs"
+    ) in printed.err
     assert (tmp_path / "tune.json").read_text() == before
 
 
