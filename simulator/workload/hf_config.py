@@ -6,6 +6,7 @@ the model's code comes from model_families. Vision and speech towers are left ou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def read_json(path: str | Path) -> tuple[object, str]:
         raise InputError(f"{error}; name a config.json") from None
     stem = file.resolve().parent.name if file.stem == "config" else file.stem
     return config, names.name(stem, "name of the model")
+
+
+def name_of(config: Mapping[str, object]) -> str:
+    """A name for a parsed config.json: where it was loaded from, or its model_type."""
+    text = str(config.get("_name_or_path") or config.get("model_type") or "config")
+    return names.name(text.rstrip("/").rpartition("/")[2], "name of the model")
 
 
 def config_arguments(config: object, name: str) -> dict[str, Any]:

@@ -370,3 +370,11 @@ def test_a_key_that_is_one_slip_off_is_refused(name: str, key: str, typed: str) 
 @pytest.mark.parametrize("key", ["sliding_windw", "num_hidden_layer"])
 def test_a_key_beside_the_right_one_is_left_alone(key: str) -> None:
     assert changed("starcoder2-7b", **{key: 1}) == changed("starcoder2-7b")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_a_configuration_may_be_a_dict(name: str) -> None:
+    config = published(name)
+    assert Model.from_config(config, name) == Model.from_config(CONFIGS / f"{name}.json")
+    assert Model.from_config(config).name == config["model_type"]
+    assert Model.from_config({**config, "_name_or_path": "mine/small"}).name == "small"
