@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from plan3d import plots
-    from plan3d.launch_files.frameworks import find_plans, for_framework, smallest_cluster, sweep
+    from plan3d.launch_files.frameworks import for_framework
+    from plan3d.launch_files.questions import find_plans, smallest_cluster, sweep
     from plan3d.search.result.search_result import SearchResult
     from plan3d.search.whatif.backend_benchmark import compare_backends
     from plan3d.search.whatif.compare_systems import compare_systems
@@ -72,7 +73,7 @@ _HOME = {
     "compare_systems": "search.whatif.compare_systems",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
-    "find_plans": "launch_files.frameworks",
+    "find_plans": "launch_files.questions",
     "for_framework": "launch_files.frameworks",
     "learn": "simulator.uncertainty.timed_steps",
     "nearest_run": "simulator.runs.nearest_run",
@@ -80,10 +81,10 @@ _HOME = {
     "probability_fits": "simulator.uncertainty.memory",
     "profile_names": "simulator.hardware.profile_file",
     "read_calibration": "simulator.uncertainty.calibration",
-    "smallest_cluster": "launch_files.frameworks",
+    "smallest_cluster": "launch_files.questions",
     "software_profile": "simulator.hardware.software_stack",
     "step_interval": "simulator.uncertainty.forecast",
-    "sweep": "launch_files.frameworks",
+    "sweep": "launch_files.questions",
     "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""

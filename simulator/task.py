@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .base.errors import InputError
+from .base.errors import InputError, check_type
 from .hardware.cluster import Cluster
-from .hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from .hardware.software_stack import (
+    DEFAULT_SOFTWARE,
+    FINE_TUNING_SOFTWARE,
+    Software,
+    software_profile,
+)
 from .workload import documents
 from .workload.adapters import Adapters
 from .workload.model import Model
@@ -20,11 +25,24 @@ if TYPE_CHECKING:
     from .plan.gossip_graphs import Graph
 
 _LARGEST = 2**31
+_UNSTATED: Any = None
 
 
 def _positive(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
         raise InputError(f"{name} must be a whole number from 1 to {_LARGEST - 1}, not {value!r}")
+
+
+def _model(value: object) -> Model:
+    if isinstance(value, str):
+        return Model.preset(value)
+    check_type("model", value, Model, "Model.preset('llama-3.1-8b') or Model.from_config(path)")
+    return value  # type: ignore[return-value]
+
+
+def usual_stack(adapters: Adapters | None) -> str:
+    """The name of the stack of a task that names none."""
+    return FINE_TUNING_SOFTWARE if adapters else DEFAULT_SOFTWARE
 
 
 def _stack(value: object) -> Software:
@@ -62,8 +80,8 @@ class _Question:
     """Tokens in one sequence."""
     global_batch: int
     """Sequences in one optimizer step."""
-    software: Software = field(default_factory=lambda: software_profile(DEFAULT_SOFTWARE))
-    """The training stack; its name, or the path of its TOML file, is read."""
+    software: Software = _UNSTATED
+    """The training stack; its name, or the path of its TOML file, is read; usual_stack if none."""
     adapters: Adapters | None = None
     """Which few weights are trained, where all others are frozen."""
     documents: tuple[int, ...] = ()
@@ -90,10 +108,15 @@ class Task(_Question):
     """
 
     model: Model
+    """What is trained; the name of a preset is read."""
     cluster: Cluster
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "software", _stack(self.software))
+        stack = usual_stack(self.adapters) if self.software is None else self.software
+        object.__setattr__(self, "software", _stack(stack))
+        object.__setattr__(self, "model", _model(self.model))
+        name = self.cluster if isinstance(self.cluster, str) else "h100-sxm"
+        check_type("cluster", self.cluster, Cluster, f"Cluster.profile({name!r}, gpus=...)")
         _positive("sequence", self.sequence)
         _positive("global_batch", self.global_batch)
         if self.model.mtp_layers > 1:
@@ -101,7 +124,8 @@ class Task(_Question):
                 f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "
                 "at most 1 is modelled"
             )
-        if self.adapters:
+        if self.adapters is not None:
+            check_type("adapters", self.adapters, Adapters, "Adapters()")
             self._check_adapters(self.adapters)
         if self.documents:
             self._check_documents()
@@ -131,8 +155,10 @@ class Task(_Question):
             )
 
     def __repr__(self) -> str:
-        sizes = f"sequence={self.sequence}, global_batch={self.global_batch}"
-        return f"Task({self.model!r}, {self.cluster!r}, {sizes}, software={self.software.name!r})"
+        said = [f"{name}={getattr(self, name)!r}" for name in ("sequence", "global_batch")]
+        said += [f"adapters={self.adapters!r}"] if self.adapters else []
+        said += [f"software={self.software.name!r}"]
+        return f"Task({self.model!r}, {self.cluster!r}, {', '.join(said)})"
 
     @property
     def gpus(self) -> int:
@@ -147,3 +173,8 @@ class Task(_Question):
     def tokens(self) -> int:
         """Tokens in one optimizer step."""
         return self.global_batch * self.sequence
+
+
+def check_task(value: object) -> None:
+    """Raise InputError for what is no task."""
+    check_type("task", value, Task, "Task(model, cluster, sequence=..., global_batch=...)")

@@ -104,9 +104,10 @@ def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
     for name, value in question.items():
         if known.get(name) != value:
+            was = known.get(name)
             raise InputError(
-                f"{path}: is of another question: {name} {known.get(name)}, asked is {value}; give "
-                "another folder"
+                f"{path}: this session was begun with {name} {was}, not {value}: ask for {was} "
+                "again, or name another folder with --logs"
             )
     return Session(question, runs)
 

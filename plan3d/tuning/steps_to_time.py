@@ -11,7 +11,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
 
-from ..launch_files.frameworks import find_plans
+from ..launch_files.questions import find_plans
 
 
 @dataclass(frozen=True)

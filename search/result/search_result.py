@@ -154,6 +154,12 @@ class SearchResult:
         return self
 
     @property
+    def where(self) -> str:
+        """The model and the machine."""
+        task = self.task
+        return f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
+
+    @property
     def plans(self) -> list[Plan]:
         return list(self.costs.plans) if self.costs is not None else []
 
@@ -210,10 +216,14 @@ class SearchResult:
         return Picture(frontier_page(frontier, self.costs, self.limit))
 
     def __repr__(self) -> str:
-        task, count = self.task, len(self.plans)
-        best = "none fits" if self.best is None else f"best {self.best!r}"
-        where = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
-        return shortened(f"SearchResult({where}, {count} plans, {best})", 400)
+        none = "none fits" if self.smallest is not None else "none is legal"
+        best = none if self.best is None else f"best {self.best!r}"
+        return shortened(f"SearchResult({self.where}, {len(self.plans)} plans, {best})", 400)
+
+    def __str__(self) -> str:
+        from .result_text import text
+
+        return text(self)
 
     def _repr_html_(self) -> str:
         from plan3d.simulator.step.costs_tables import html

@@ -36,6 +36,7 @@ from .axes import (
     micro_batches,
     topologies,
 )
+from .choices import check_list
 
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
@@ -61,8 +62,7 @@ class Space:
         layout: tuple[int, ...] = ()
         for name, values in (choose or {}).items():
             check_field(name)
-            if isinstance(values, str | int):
-                raise InputError(f"the values of {name} must be a list, such as [{values!r}]")
+            check_list(name, values)
             if name == "layers_per_stage":
                 written = values[0] if len(values) == 1 else values
                 layout, axes["mtp_stage"] = read_layout(written), (mtp_stage(written),)

@@ -10,14 +10,14 @@ import numpy as np
 
 from plan3d.simulator.analysis.goodput import Reliability
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
-from plan3d.simulator.base.units import GIB, format_count
+from plan3d.simulator.base.units import format_count
 from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.plan.fields import ON_HOST
-from plan3d.simulator.reporting.host_report import needs
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
 from ..find_plans import find_plans
+from ..result.obstacle import obstacle
 from ..result.options import Progress
 from ..result.search_result import SearchResult
 
@@ -45,42 +45,6 @@ def why_infeasible(
     headroom, and to double the GPUs; reports each change that makes a plan fit.
     """
     return [obstacle(result), *_changes(result, choose or {})]
-
-
-def obstacle(result: SearchResult) -> str:
-    """The line that says which rules remove every plan, or what exceeds the memory and where."""
-    if result.smallest is None:
-        return _no_legal_plan(result)
-    if result.smallest.memory_bytes <= result.limit:
-        return _host_excess(result.smallest)
-    return _excess(result, result.smallest)
-
-
-def _no_legal_plan(result: SearchResult) -> str:
-    removed = [f"{name} {count:,}" for name, count in result.counts.removed.items() if count]
-    return (
-        f"no legal plan among {result.counts.candidates:,} candidates; "
-        f"removed by {', '.join(removed[:4])}"
-    )
-
-
-def _excess(result: SearchResult, smallest: Costs) -> str:
-    parts = smallest.memory
-    largest = max(parts, key=lambda name: parts[name])
-    plan, over = smallest.plans.take(0), smallest.memory_bytes - result.limit
-    return (
-        f"no plan fits: the smallest ({plan}) needs {smallest.memory_bytes / GIB:.1f} GiB on "
-        f"stage {smallest.worst_rank} of {plan.pp}, {over / GIB:.1f} GiB over the limit of "
-        f"{result.limit / GIB:.1f} GiB; its largest part is {largest} with "
-        f"{parts[largest] / GIB:.1f} GiB"
-    )
-
-
-def _host_excess(smallest: Costs) -> str:
-    return (
-        f"no plan fits on its host: a node of the smallest on a GPU ({smallest.plans.take(0)}) "
-        f"needs {needs(smallest)}"
-    )
 
 
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:

@@ -18,13 +18,14 @@ from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..exact import exhaustive
 from ..find_plans import DEFAULT_HEADROOM, find_plans, memory_limit
+from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
 from ..space.space import Space
 from ..systems.system_plans import completed, constraints
 from ..systems.systems import SYSTEMS, System
 from ..systems.systems import system as system_named
-from .cluster_size import obstacle, with_gpus
+from .cluster_size import with_gpus
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture

@@ -17,6 +17,7 @@ from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.full_text import shortened
 from plan3d.simulator.base.text_tables import html_text
+from plan3d.simulator.plan.given import Given, changes_of
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.why import why
 from plan3d.simulator.rules.validity import violated
@@ -31,7 +32,6 @@ from .single_field_changes import (
     beyond_memory,
     binding_sentence,
     by_capacity,
-    changes_of,
     edited,
     fitting,
     single_edits,
@@ -183,16 +183,16 @@ class Explanation:
 
 def explain(
     task: Task,
-    plan: Plan | str,
-    against: Plan | str | None = None,
+    plan: Given,
+    against: Given | None = None,
     *,
     launchable: bool = False,
 ) -> Explanation:
     """Explain one plan; one that does not fit may be asked about as well.
 
-    `against` is another plan, or changes of this one: "tp=4". `launchable` offers only edits that
-    the framework of the task launches, where it launches the plan itself. Raises InputError where
-    the plan breaks a rule.
+    `against` is another plan, or changes of this one: "tp=4" or {"tp": 4}. `launchable` offers only
+    edits that the framework of the task launches, where it launches the plan itself. Raises
+    InputError where the plan breaks a rule.
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
@@ -212,11 +212,11 @@ def explain(
     )
 
 
-def _contrast(costs: Costs, against: Plan | str) -> Contrast:
-    if isinstance(against, str):
-        other = edited(costs.plans.take(0), costs.task, changes_of(against))
-    else:
+def _contrast(costs: Costs, against: Given) -> Contrast:
+    if isinstance(against, Plan):
         other = resolve(against, costs.task.gpus)
+    else:
+        other = edited(costs.plans.take(0), costs.task, changes_of(against))
     changed, broken = (
         plan_difference.changed_fields(costs.plans, other),
         violated(other, costs.task),

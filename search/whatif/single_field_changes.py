@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.base.units import format_bytes
 from plan3d.simulator.plan.fields import (
-    ALIASES,
     AXES,
     CATEGORICAL,
     CHOICES,
@@ -204,13 +203,6 @@ def too_large(edits: Edits, step: float) -> NDArray[np.intp]:
     if edits.costs is None:
         return np.zeros(0, np.intp)
     return np.flatnonzero(~edits.costs.fits & (edits.costs.step < step))
-
-
-def changes_of(text: str) -> dict[str, Any]:
-    """The field and value of 'tp=4', or several of them; InputError as Plan.parse has it."""
-    stated = Plan.parse(text)
-    names = [word.partition("=")[0].replace("-", "_") for word in text.split()]
-    return {name: getattr(stated, name) for name in (ALIASES.get(n, n) for n in names)}
 
 
 def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:

@@ -34,9 +34,9 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits, verdict
 
 from ..find_plans import find_plans, lists_families
+from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
 from .climb import climbed
-from .cluster_size import obstacle
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ class Sweep:
         varied = list(frame)[: list(frame).index("status")] if self.rows else []
         names = [name for name in (*varied, *SHOWN) if name in frame]
         return frame_html(frame[names])
+
+    def __str__(self) -> str:
+        from .sweep_text import text
+
+        return text(self.rows) if self.rows else repr(self)
 
     def __repr__(self) -> str:
         done = sum(row["status"] == OK for row in self.rows)

@@ -10,11 +10,13 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import FIELDS
-from plan3d.simulator.plan.plan import Plan, as_plan
+from plan3d.simulator.plan.given import Given, as_plan
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
+from ..space.choices import check_lists
 from .cluster_size import with_gpus
 from .single_field_changes import edited
 from .sweep import Point, Sweep, run_points, with_scaling
@@ -53,7 +55,7 @@ def sweep(
     task: Task,
     over: Mapping[str, Values],
     *,
-    plan: Plan | str | None = None,
+    plan: Given | None = None,
     choose: Mapping[str, Sequence[Any]] | None = None,
     headroom: float | None = None,
     objective: str = "step-time",
@@ -73,6 +75,7 @@ def sweep(
     processes that import the calling script again, so it needs a main guard. Raises InputError
     for a field that cannot be varied.
     """
+    check_lists("over", over)
     given = None if plan is None else as_plan(plan)
     common = {"tokens": tokens, "price": price, "headroom": headroom, "objective": objective}
     points = [

@@ -1,8 +1,8 @@
 """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA on some GPUs.
 
-Of each way, with and without recompute, the least ZeRO stage that fits with the largest
-micro-batch, and the longest sequence with a micro-batch of one; where none fits, with the optimizer
-on the host, or the weights too. A plan fits from a probability of uncertainty.memory.SURE on.
+Of each way, with and without recompute, the fastest plan that fits, and the longest sequence with
+its ZeRO stage and a micro-batch of one; where none fits, with the optimizer on the host, or the
+weights too. A plan fits from a probability of uncertainty.memory.SURE on.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ LONGEST = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One way to fine-tune: its plan with the largest micro-batch that fits, or the smallest plan
-    where none does."""
+    """One way to fine-tune: its fastest plan that fits, or the smallest plan where none does."""
 
     way: str
     """full, lora or qlora."""
@@ -44,7 +43,8 @@ class Fit:
     probability: float
     """That it fits."""
     longest_sequence: int
-    """Tokens of the longest sequence with a micro-batch of one; 0 where none fits."""
+    """Tokens of the longest sequence with the plan's ZeRO stage and a micro-batch of one; 0 where
+    none fits."""
 
     @property
     def fits(self) -> bool:
@@ -108,22 +108,25 @@ def _of_way(task: Task, fixed: dict[str, Any]) -> Iterator[Fit]:
 
 
 def _fit(task: Task, fixed: dict[str, Any]) -> Fit:
-    """The largest micro-batch that fits with the least ZeRO stage, or the plan most likely to."""
-    table = _plans(task, fixed, _sizes(task))
+    """The fastest plan that fits, or the plan most likely to."""
+    table = _plans(task, fixed, _stages(task, fixed), _sizes(task))
     costs, fits = _costed(task, table)
-    sure = fits >= SURE
-    row = int(np.argmax(fits))
-    if sure.any():
-        least = table.zero == table.zero[sure].min()
-        rows = np.flatnonzero(sure & least)
-        row = int(rows[np.argmax(table.micro_batch[rows])])
+    seconds = np.where(fits >= SURE, costs.step, np.inf)
+    row = int(np.argmin(seconds) if np.isfinite(seconds).any() else np.argmax(fits))
     return Fit(
         way=task.adapters.name if task.adapters else "full",
         task=task,
         costs=costs.one(row),
         probability=float(fits[row]),
-        longest_sequence=_longest(task, fixed),
+        longest_sequence=_longest(task, fixed, int(table.zero[row])),
     )
+
+
+def _stages(task: Task, fixed: dict[str, Any]) -> tuple[int, ...]:
+    """ZeRO stages that are tried: weights on the host need the third."""
+    if "offload_parameters" in fixed:
+        return (3,)
+    return (0, 1, 2, 3) if task.gpus > 1 else (0,)
 
 
 def _sizes(task: Task) -> list[int]:
@@ -132,10 +135,8 @@ def _sizes(task: Task) -> list[int]:
     return [size for size in range(1, of_gpu + 1) if of_gpu % size == 0]
 
 
-def _plans(task: Task, fixed: dict[str, Any], sizes: Sequence[int]) -> Plan:
+def _plans(task: Task, fixed: dict[str, Any], stages: Sequence[int], sizes: Sequence[int]) -> Plan:
     """Plans of data parallelism alone that break no rule."""
-    stages = (0, 1, 2, 3) if task.gpus > 1 else (0,)
-    stages = (3,) if "offload_parameters" in fixed else stages
     zero, size = (np.array(x).ravel() for x in np.meshgrid(stages, sizes))
     plan = Plan(dp=task.gpus, micro_batch=size, zero=zero, **fixed)
     table = resolve(plan, task.gpus).table()
@@ -151,13 +152,14 @@ def _costed(task: Task, table: Plan) -> tuple[Costs, Value]:
     return costs, np.atleast_1d(probability_fits(costs))
 
 
-def _longest(task: Task, fixed: dict[str, Any]) -> int:
-    """The longest sequence, of powers of two, that fits with a micro-batch of one; 0 for none."""
+def _longest(task: Task, fixed: dict[str, Any], zero: int) -> int:
+    """The longest sequence, of powers of two, that fits with a ZeRO stage and a micro-batch of one;
+    0 for none."""
     most, longest = task.model.longest_sequence or LONGEST, 0
     sequence = 256
     while sequence <= most:
         asked = replace(task, sequence=sequence)
-        if _costed(asked, _plans(asked, fixed, [1]))[1].max() < SURE:
+        if _costed(asked, _plans(asked, fixed, [zero], [1]))[1].max() < SURE:
             break
         longest, sequence = sequence, 2 * sequence
     return longest

@@ -41,6 +41,14 @@ class InputError(Plan3dError):
     exit_code = 2
 
 
+def check_type(name: str, value: object, kind: type, instead: str) -> None:
+    """Raise InputError, with what to pass instead, where a Python argument is of another type."""
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{name} must be of type {kind.__name__}, not {repr(value)[:60]}; pass {instead}"
+        )
+
+
 class NoFeasiblePlanError(Plan3dError):
     """The question is valid and no plan satisfies it.
 
@@ -70,3 +78,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean {', '.join(near)}?"
     return f"; known: {', '.join(known)}" if known else ""
+
+
+SHORTEST = 5
+"""Letters of a name below which another name may well be one slip off."""
+
+
+def one_slip(word: str, other: str) -> bool:
+    """Whether a letter of the other word is left out, added, exchanged or swapped with the next."""
+    if word == other or abs(len(word) - len(other)) > 1 or len(other) < SHORTEST:
+        return False
+    same = next((i for i, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), None)
+    if same is None:
+        return True
+    a, b = word[same:], other[same:]
+    swapped = a[1::-1] + a[2:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or swapped == b

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .errors import InputError, did_you_mean
+from .errors import InputError, did_you_mean, one_slip
 
 LARGEST_SIZE = 2**31
 
@@ -18,6 +18,8 @@ class JsonObject:
     values: Mapping[str, object]
     name: str
     path: str = "$"
+    missed: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Keys that were looked for in vain."""
 
     @classmethod
     def of(cls, value: object, name: str, path: str = "$") -> JsonObject:
@@ -27,7 +29,10 @@ class JsonObject:
         return cls(value, name, path)
 
     def has(self, key: str) -> bool:
-        return self.values.get(key) is not None
+        if self.values.get(key) is None:
+            self.missed.add(key)
+            return False
+        return True
 
     def refuse(self, key: str, problem: str) -> InputError:
         return InputError(f"{self.name}: {self.path}.{key} {problem}")
@@ -42,10 +47,12 @@ class JsonObject:
     ) -> int:
         """The whole number under any of the keys, which must agree."""
         valid = f"it must be a whole number from {least} to {most}{limit}"
-        found = [key for key in keys if self.has(key)]
+        found = [key for key in keys if self.values.get(key) is not None]
+        if not found:
+            self.missed.update(keys)
         if not found and default is None:
             state = "null" if keys[0] in self.values else "missing"
-            raise self.refuse(keys[0], f"is {state}; {valid}")
+            raise self.absent(keys[0], f"is {state}; {valid}")
         for key in found:
             value = self.values[key]
             if type(value) is not int or not least <= value <= most:
@@ -77,6 +84,18 @@ class JsonObject:
         for key in self.values:
             if key not in known:
                 raise self.refuse(key, f"is unknown{did_you_mean(key, known)}")
+
+    def absent(self, key: str, problem: str) -> InputError:
+        """The refusal of a key that is not there: where it was meant, that of the misspelt one."""
+        self.refuse_slips()
+        return self.refuse(key, problem)
+
+    def refuse_slips(self) -> None:
+        """No key that is one slip off another that was looked for in vain."""
+        for key in self.values:
+            meant = next((known for known in sorted(self.missed) if one_slip(str(key), known)), "")
+            if meant and meant not in self.values and self.has(key):
+                raise self.refuse(key, f"is unknown; did you mean {meant}?")
 
     def per_layer(self, key: str, layers: int, known: Sequence[object]) -> list[object]:
         """One of the known values a layer; empty when the key is absent."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 
 from .errors import InputError, did_you_mean
 
@@ -102,6 +103,12 @@ def _parse(text: str, units: dict[str, float], what: str, example: str) -> float
     return value
 
 
+def written_unit(text: str) -> str:
+    """What follows the number of a text: 'Gb/s' of '10 Gb/s'; '' where nothing does."""
+    match = _NUMBER.match(text)
+    return match.group(2) if match else ""
+
+
 def parse_bytes(text: str, what: str = "size") -> float:
     """Bytes from '80 GB' (10^9) or '80 GiB' (2^30)."""
     return _parse(text, _BYTES, what, "80 GiB")
@@ -120,6 +127,14 @@ def parse_seconds(text: str, what: str = "time") -> float:
 def parse_count(text: str, what: str = "count", example: str = "300B") -> float:
     """A plain count, with k, M, B or T for 10^3, 10^6, 10^9 or 10^12: '300B' tokens."""
     return _parse(text, _COUNT, what, example)
+
+
+def as_count(value: object, what: str, example: str = "300B") -> float:
+    """A number above 0 that is given in Python, or its text as `parse_count` reads it."""
+    count = parse_count(value, what, example) if isinstance(value, str) else value
+    if isinstance(count, bool) or not isinstance(count, Real) or not 0 < float(count) < math.inf:
+        raise InputError(f"{what} must be a number above 0, not {repr(value)[:60]}")
+    return float(count)
 
 
 def parse_fraction(text: str, what: str = "fraction") -> float:

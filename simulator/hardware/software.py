@@ -234,3 +234,6 @@ OFFLOADABLE = (
 )
 """Modules whose inputs can wait in host memory, as Megatron-Core names them."""
 DEFAULT_SOFTWARE = "megatron-core"
+"""The stack of a task that names none and trains all weights."""
+FINE_TUNING_SOFTWARE = "hf-trainer"
+"""The stack of fine-tuning that names none: of tasks with adapters, and of `fits`."""

@@ -24,6 +24,7 @@ from .leaves import Quantity, Sort, problem, shown
 from .provenance import Provenance, inherited
 from .software import (
     DEFAULT_SOFTWARE,
+    FINE_TUNING_SOFTWARE,
     MODULES,
     OF_PEAKS,
     OF_STEPS,
@@ -36,6 +37,7 @@ from .software import (
 
 __all__ = [
     "DEFAULT_SOFTWARE",
+    "FINE_TUNING_SOFTWARE",
     "QUANTITIES",
     "SOFTWARE",
     "Software",

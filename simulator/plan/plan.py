@@ -207,11 +207,6 @@ def _unchecked(
     return plan
 
 
-def as_plan(plan: Plan | str) -> Plan:
-    """The plan, or that of a text as `Plan.parse` reads it."""
-    return Plan.parse(plan) if isinstance(plan, str) else plan
-
-
 def from_columns(
     columns: Mapping[str, Any],
     layers_per_stage: tuple[int, ...] = (),

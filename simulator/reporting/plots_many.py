@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..base.printable import without_math
 from ..base.units import GIB
 from ..step.costs import Costs
+from . import point_numbers
 from .palette import (
     BLACK,
     BLUE,
@@ -25,8 +28,12 @@ from .plots import job_title
 MARKERS = "osD^vP*Xh<>d"
 WIDE_RANGE = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
-NAMED = 5
-"""Ranked plans that are spelled out."""
+NAMED = 10
+"""Ranked plans that are numbered and spelled out."""
+BESIDE = 0.12
+"""How far points of two series are apart over one word, where words are 1 apart."""
+MOST_TICKS = 16
+"""Ticks of swept values along an axis."""
 
 ALIKE = 0.01
 """Relative difference of two points that a picture does not tell apart."""
@@ -40,19 +47,17 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     time, size = frontier.step, frontier.memory_total / GIB
     axes.step(size, time, where="post", color=BLUE, linewidth=1)
     axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
-    ranked_label = f"the {len(ranked)} listed plans by rank"
+    named = ranked.take(slice(0, NAMED))
+    first = f", the first {NAMED}" if len(ranked) > NAMED else ""
+    ranked_label = f"the {len(ranked)} listed plans{first} by rank"
     axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
               markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
-    axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--")
+    line = axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--")
     place = axes.get_xaxis_transform()
-    axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place, ha="right",
-              va="top", fontsize=8)  # fmt: skip
-    for rank in range(len(ranked)):
-        at = (ranked.memory_total[rank] / GIB, ranked.step[rank])
-        axes.annotate(str(rank + 1), at, xytext=(5, 5), textcoords="offset points")
-    for rank in range(min(len(ranked), NAMED)):
-        plan = without_math(str(ranked.plans.take(rank)))
-        axes.plot([], [], linestyle="", label=f"{rank + 1}: {plan}")
+    said = axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place,
+                     ha="right", va="top", fontsize=8)  # fmt: skip
+    for rank, plan in enumerate(named.plans, 1):
+        axes.plot([], [], linestyle="", label=f"{rank}: {without_math(str(plan))}")
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     plain_logarithms(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
@@ -60,12 +65,13 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     plain_frame(axes)
+    point_numbers.number(axes, named.memory_total / GIB, named.step, [line, said])
     return axes
 
 
 def frontier_page(frontier: Costs, ranked: Costs, limit: float) -> Any:
     """The frontier of a search as a figure."""
-    drawn = figure(8, 7)
+    drawn = figure(8, 5.9 + 0.22 * min(len(ranked), NAMED))
     pareto(drawn.add_subplot(), frontier, ranked, limit)
     return drawn
 
@@ -82,21 +88,19 @@ def curve(
     ylabel: str,
     ideal: bool = False,
 ) -> Any:
-    """One line a series of x and y; `ideal` adds a line in proportion to x from its first point."""
+    """A series of x and y each: a line over numbers, points over words, which have no order;
+    `ideal` adds a line in proportion to x from its first point."""
     numbers = all(isinstance(x, (int, float)) for xs, _ in series.values() for x in xs)
     names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
     for i, (name, (xs, ys)) in enumerate(series.items()):
-        at = list(xs) if numbers else [names.index(str(x)) for x in xs]
-        style: dict[str, Any] = {
-            "color": CYCLE[i % len(CYCLE)],
-            "marker": MARKERS[i % len(MARKERS)],
-        }
+        aside = min(BESIDE, 0.6 / len(series)) * (i - (len(series) - 1) / 2)
+        at = list(xs) if numbers else [names.index(str(x)) + aside for x in xs]
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
-        if any(_covers(other, (xs, ys)) for other in list(series.values())[i + 1 :]):
-            style |= {"linewidth": 6, "markersize": 11, "alpha": 0.6}
-        axes.plot(at, ys, label=without_math(name) or None, **style)
+        style = _line(i, list(series.values())) if numbers else {"linestyle": ""}
+        axes.plot(at, ys, color=CYCLE[i % len(CYCLE)], marker=MARKERS[i % len(MARKERS)],
+                  label=without_math(name) or None, **style)  # fmt: skip
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -104,8 +108,16 @@ def curve(
     if not numbers:
         shown = list(map(without_math, names))
         axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.5, len(names) - 0.5)
     _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
     return axes
+
+
+def _line(i: int, lines: Sequence[Line]) -> dict[str, Any]:
+    """The style of a line: wide where another is drawn over it."""
+    if any(_covers(other, lines[i]) for other in lines[i + 1 :]):
+        return {"linestyle": "-", "linewidth": 6, "markersize": 11, "alpha": 0.6}
+    return {"linestyle": "-"}
 
 
 def _covers(line: Line, below: Line) -> bool:
@@ -122,14 +134,26 @@ def _stretch(axes: Any, numbers: Mapping[str, Any], ys: Sequence[float], ideal: 
     wide = bool(xs) and min(xs) > 0 and max(xs) >= WIDE_RANGE * min(xs)
     if wide:
         axes.set_xscale("log")
-        ticks = sorted(set(xs))
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=0 if len(ticks) < 9 else 60)
+    if xs:
+        ticks = _apart(sorted(set(xs)), np.log if wide else np.asarray)
+        axes.set_xticks(ticks, [f"{x:.10g}" for x in ticks], rotation=0 if len(ticks) < 9 else 60)
         axes.set_xticks([], minor=True)
     if wide and ideal and min(ys) > 0:
         axes.set_yscale("log")
         plain_logarithms(axes.yaxis)
     elif ys:
         axes.set_ylim(0, 1.08 * max(ys))
+
+
+def _apart(values: Sequence[float], along: Callable[[Any], Any]) -> list[float]:
+    """The values that are far enough from those kept before them, along an axis."""
+    places = np.asarray(along(values), float)
+    least = (places[-1] - places[0]) / MOST_TICKS
+    kept = [0]
+    for i in range(1, len(values)):
+        if places[i] - places[kept[-1]] >= least:
+            kept.append(i)
+    return [values[i] for i in kept]
 
 
 def scaling(

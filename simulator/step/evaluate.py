@@ -13,9 +13,10 @@ from ..base.arrays import Index, Value, codes_in, distinct, repeats
 from ..layers.held_memory import at_least_held, held_of
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
-from ..plan.plan import Plan, as_plan, resolve
+from ..plan.given import Given, as_plan
+from ..plan.plan import Plan, resolve
 from ..rules.validity import check
-from ..task import Task
+from ..task import Task, check_task
 from .costs import Costs
 from .layer_run_groups import SegmentGroup
 from .plan_groups import PlanGroup, trained_task
@@ -57,9 +58,9 @@ def simulate(
     return Costs(task, table, tuple(groups), step, at_least_held(task, total), single)
 
 
-def evaluate(task: Task, plan: Plan | str) -> Costs:
-    """Costs of one plan, which may be its text, or of a table of them: seconds, bytes and their
-    parts.
+def evaluate(task: Task, plan: Given) -> Costs:
+    """Costs of one plan, which may be its text or a dict of its fields, or of a table of them:
+    seconds, bytes and their parts.
 
     Raises InputError when a plan breaks a rule (rules.RULES), naming the first that does.
 
@@ -69,6 +70,7 @@ def evaluate(task: Task, plan: Plan | str) -> Costs:
     >>> 0 < costs.mfu < 1
     True
     """
+    check_task(task)
     asked = as_plan(plan)
     resolved = resolve(asked, task.gpus)
     check(resolved, task)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base import names, toml_text
 from ..base.arrays import Value
-from ..base.errors import InputError
+from ..base.errors import InputError, check_type
 from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
 from ..layers.held_memory import Held
@@ -105,13 +105,15 @@ class Calibration:
         return toml_text.emit(sections)
 
 
-def calibrated(task: Task, calibration: Calibration) -> Task:
-    """The task with its constants where the calibration has them; InputError where that is of
-    another stack or machine.
+def calibrated(task: Task, calibration: Calibration | str | Path) -> Task:
+    """The task with its constants where the calibration, or that of a file, has them; InputError
+    where it is of another stack or machine.
 
-    >>> calibration = read_calibration("mine.calibration.toml")  # doctest: +SKIP
-    >>> task = calibrated(task, calibration)  # doctest: +SKIP
+    >>> task = calibrated(task, "mine.calibration.toml")  # doctest: +SKIP
     """
+    if isinstance(calibration, str | Path):
+        calibration = read_calibration(calibration)
+    check_type("calibration", calibration, Calibration, "the path of its file")
     machine = task.cluster.accelerator.name
     if (calibration.software, calibration.accelerator) != (task.software.name, machine):
         raise InputError(

@@ -6,6 +6,7 @@ the model's code comes from model_families. Vision and speech towers are left ou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ def read_json(path: str | Path) -> tuple[object, str]:
     return config, names.name(stem, "name of the model")
 
 
+def name_of(config: Mapping[str, object]) -> str:
+    """A name for a parsed config.json: where it was loaded from, or its model_type."""
+    text = str(config.get("_name_or_path") or config.get("model_type") or "config")
+    return names.name(text.rstrip("/").rpartition("/")[2], "name of the model")
+
+
 def config_arguments(config: object, name: str) -> dict[str, Any]:
     """What the Model of a parsed config.json is made of: of its text part, where it has others."""
     outer = JsonObject.of(config, name)
@@ -58,6 +65,8 @@ def config_arguments(config: object, name: str) -> dict[str, Any]:
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)
     arguments = _arguments(text, _family(text))
+    for read in (text, outer):
+        read.refuse_slips()
     return arguments | {"left_out": tuple(key for key in TOWERS if outer.has(key))}
 
 
@@ -70,6 +79,8 @@ def _refuse_encoders(config: JsonObject) -> None:
 def _family(config: JsonObject) -> ConfigFamily:
     """The family of the model_type with the file's switches applied."""
     kind = config.values.get("model_type")
+    if not config.has("model_type"):
+        config.refuse_slips()
     if not isinstance(kind, str):
         state = f"is {shown(kind)}" if "model_type" in config.values else "is missing"
         example = "it must be a name such as llama"
@@ -98,7 +109,7 @@ def _refuse_what_the_family_lacks(config: JsonObject, family: ConfigFamily, kind
     for key in family.required:
         if not config.has(key) and (key not in config.values or key not in NONE_WHEN_NULL):
             state = "null" if key in config.values else "missing"
-            raise config.refuse(key, f"is {state}; a {kind} config must state it")
+            raise config.absent(key, f"is {state}; a {kind} config must state it")
     for key, value in family.fixed:
         if config.has(key) and config.values[key] != value:
             problem = f"is {shown(config.values[key])}; for {kind} only {shown(value)} is supported"

@@ -7,7 +7,7 @@ Symbols: h hidden, L layers, V vocabulary. A model is a sequence of blocks; equa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import ClassVar
 from ..base.errors import InputError
 from ..base.units import format_count
 from .blocks import Block, ListedLayer
-from .hf_config import config_arguments, read_json
+from .hf_config import config_arguments, name_of, read_json
 from .layer_list import network_arguments, read_layer_list
 from .presets import preset_arguments
 
@@ -86,9 +86,13 @@ class Model:
         return Network(**arguments) if "listed" in arguments else Model(**arguments)
 
     @classmethod
-    def from_config(cls, path: str | Path) -> Model:
-        """The model of a Hugging Face config.json; InputError where it is not one."""
-        return cls.from_config_values(*read_json(path))
+    def from_config(cls, config: str | Path | Mapping[str, object], name: str = "") -> Model:
+        """The model of a Hugging Face config.json, its path or a dict of what it holds (as
+        `config.to_dict()` of transformers gives it); InputError where it is not one."""
+        if isinstance(config, Mapping):
+            return cls.from_config_values(dict(config), name or name_of(config))
+        values, own = read_json(config)
+        return cls.from_config_values(values, name or own)
 
     @classmethod
     def from_config_values(cls, config: object, name: str) -> Model:

@@ -13,8 +13,6 @@ from .usual_sizes import within
 
 NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base")
 """The options, as saved results name what they say."""
-SOFTWARE = "hf-trainer"
-"""The stack of fine-tuning, unless another is named."""
 SEQUENCE, BATCH = 2048, 64
 """Tokens and sequences of a step where nothing else is said: the longest that QLoRA's authors
 fine-tune with, and their batch from 33B on (Dettmers et al. 2023, appendix B.2)."""

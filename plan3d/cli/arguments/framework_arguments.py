@@ -29,10 +29,7 @@ def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
 
 
 def usual(args: argparse.Namespace, task: Task) -> Task:
-    """The task with the framework of its stack, where --system names nothing else; of adapters,
-    whose launch files nobody writes, as it is."""
-    if task.adapters:
-        return task
+    """The task with the framework of its stack, where --system names nothing else."""
     from ...launch_files import frameworks
 
     found, system = frameworks.with_usual(task), getattr(args, "system", None)

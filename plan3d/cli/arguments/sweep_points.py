@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
 from ..options.options import OPTIONS
@@ -30,12 +31,35 @@ SIZES = ("gpus", "nodes")
 OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
 
 
+UNITS = {
+    "inter_node_bandwidth": ("GB/s", 1e9),
+    "intra_node_bandwidth": ("GB/s", 1e9),
+    "network_latency": ("us", 1e-6),
+    "latency_per_node": ("us", 1e-6),
+    "memory": ("GiB", units.GIB),
+    "power_limit": ("W", 1.0),
+}
+"""Units in which varied numbers are shown, in SI, unless all are written in another."""
+
+
 class Axis(NamedTuple):
     """One varied field."""
 
     name: str
     texts: list[str]
     """Values as they were written."""
+    unit: str = ""
+    """The unit in which its numbers are shown; '' where they have none."""
+    factor: float = 1.0
+    """That unit in SI."""
+
+    def shown(self, value: Any) -> str:
+        """A value in that unit, which is not said."""
+        return f"{value / self.factor:.5g}" if self.unit else str(value)
+
+    def told(self, value: Any) -> str:
+        """A value with its unit."""
+        return f"{self.shown(value)} {self.unit}" if self.unit else str(value)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -83,7 +107,17 @@ def _axis(text: str) -> Axis:
         raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
     if not equals or not all(texts):
         raise InputError(f"--over {text!r} must be FIELD=VALUE,VALUE, for example gpus=64,128")
-    return Axis(name, list(dict.fromkeys(texts)))
+    return Axis(name, list(dict.fromkeys(texts)), *_unit(name, texts))
+
+
+def _unit(name: str, texts: list[str]) -> tuple[str, float]:
+    """The unit in which all values are written, else the usual one of their field."""
+    usual = UNITS.get(name, ("", 1.0))
+    written = {units.written_unit(text) for text in texts}
+    if not usual[0] or len(written) > 1 or "" in written:
+        return usual
+    (unit,) = written
+    return unit, float(_read(name)(f"1{unit}", f"--over {name}"))
 
 
 def points_of(args: argparse.Namespace, axes: list[Axis]) -> list[Point]:

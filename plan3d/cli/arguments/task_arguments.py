@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.software_stack import DEFAULT_SOFTWARE, software_profile
-from plan3d.simulator.task import Task
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.task import Task, usual_stack
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
@@ -108,13 +108,12 @@ def task_of(args: argparse.Namespace) -> Task:
     longest = adapter_arguments.usual_sequence(model) if adapters else None
     stated = longest if args.sequence is None else args.sequence
     sequence = usual_sizes.sequence_of(model, stated)
-    batch, stack = stated_batch(args, sequence), args.software
-    if adapters:
-        batch = adapter_arguments.BATCH if batch is None else batch
-        stack = stack or adapter_arguments.SOFTWARE
+    batch = stated_batch(args, sequence)
+    if adapters and batch is None:
+        batch = adapter_arguments.BATCH
     usual = usual_sizes.usual_batch
     batch = usual(args, model, sequence, cluster.gpus) if batch is None else batch
-    asked = replace(question(model, cluster, sequence, batch, stack), adapters=adapters)
+    asked = question(model, cluster, sequence, batch, args.software, adapters)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
     asked = replace(asked, documents=documents_of(args))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
@@ -155,11 +154,22 @@ def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
 
 
 def question(
-    model: Model, cluster: Cluster, sequence: int, batch: int, software: str | None
+    model: Model,
+    cluster: Cluster,
+    sequence: int,
+    batch: int,
+    software: str | None,
+    adapters: Adapters | None = None,
 ) -> Task:
     """The task of a model, a machine and a batch under a named software profile."""
-    profile = software_profile(software or DEFAULT_SOFTWARE)
-    return Task(model, cluster, sequence=sequence, global_batch=batch, software=profile)
+    return Task(
+        model,
+        cluster,
+        sequence=sequence,
+        global_batch=batch,
+        software=software_profile(software or usual_stack(adapters)),
+        adapters=adapters,
+    )
 
 
 def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
@@ -235,26 +245,3 @@ def _choice(option: str, text: str) -> tuple[str, list[str]]:
     if option != "--choose" and len(values) > 1 and name != "layers_per_stage" and not several:
         raise InputError(f"{option} {text} gives {len(values)} values; use --choose for several")
     return name, values
-
-
-def check_choices(task: Task, choose: dict[str, list[str]]) -> None:
-    """Refuse constraints that no plan can meet, in the words of the rule that they break."""
-    import numpy as np
-
-    from plan3d.simulator.plan.plan import Plan
-    from plan3d.simulator.plan.values import AUTO, check_field
-    from plan3d.simulator.rules.validity import RULES
-
-    for name in choose:
-        check_field(name)
-    fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
-    fixed.pop("layers_per_stage", None)
-    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
-        if name not in choose:
-            fixed[name] = usual
-    plan = Plan(**fixed)
-    known = {name for name in fixed if getattr(plan, name) != AUTO}
-    required = task.framework.rules if task.framework and task.framework.required else ()
-    for rule in (*RULES, *required):
-        if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
-            raise InputError(rule.message(plan, task))

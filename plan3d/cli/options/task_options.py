@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base import units
 from plan3d.simulator.hardware.precision import CODES, Optimizer
-from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, FINE_TUNING_SOFTWARE
 
 from .launch_options import LAUNCH
 from .parser import Option, percents, positive, whole, words
@@ -164,7 +164,7 @@ TASK_OPTIONS = (
         verbs=(*ASKING, *ALONE),
         completes="software",
         help=f"training stack (see 'plan3d software') or path of a TOML file, default "
-        f"{DEFAULT_SOFTWARE}",
+        f"{DEFAULT_SOFTWARE}, of adapters {FINE_TUNING_SOFTWARE}",
     ),
     Option(
         flag="--calibration",

@@ -9,6 +9,7 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_count
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software import FINE_TUNING_SOFTWARE
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 
@@ -24,9 +25,10 @@ ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
   plan3d fits llama-3.1-70b h100-sxm 8 --sequence 4096
   plan3d fits config.json a100-80gb-sxm 2 --lora-rank 64 --json
 
-Of each way the largest micro-batch that fits with probability 0.95, the ZeRO
-stage that this needs, and the longest sequence with a micro-batch of one; where
-none fits, the same with the optimizer on the host, or the weights too."""
+Of each way, with and without recompute, the fastest data-parallel plan that
+fits with probability 0.95, and the longest sequence with its ZeRO stage and a
+micro-batch of one; where none fits, the same with the optimizer on the host, or
+the weights too."""
 
 NAMES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 
@@ -59,7 +61,7 @@ def _task(args: argparse.Namespace) -> Task:
     batch = args.global_batch
     if batch is None:
         batch = -(-adapter_arguments.BATCH // cluster.gpus) * cluster.gpus
-    stack = args.software or adapter_arguments.SOFTWARE
+    stack = args.software or FINE_TUNING_SOFTWARE
     task = task_arguments.question(model, cluster, sequence, batch, stack)
     if batch % cluster.gpus:
         near = batch // cluster.gpus * cluster.gpus
@@ -97,10 +99,11 @@ def _print(
     rows = tuple((*_row(fit), *((_on_host(fit),) if hosted else ())) for fit in found)
     headers = (*HEADERS, "host") if hosted else HEADERS
     screen.table(Table(headers=headers, rows=rows, marked=marked))
-    told = "* fastest that fits; micro: the largest that fits with probability 0.95"
+    told = "* fastest; a row: its fastest plan that fits (0.95), or the smallest where none"
     if best is None:
         told = "nothing fits with probability 0.95: the smallest of each is shown"
-    print(f"{told};\nlongest: tokens of a sequence with a micro-batch of one that fit")
+    print(f"{told};")
+    print("longest: tokens that fit in a sequence with that ZeRO and a micro-batch of one")
     if hosted:
         print("host: what is in host memory, the optimizer's state or all, weights too")
     tuned = next((fit.task.adapters for fit in found if fit.task.adapters), None)

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     if args.second_pool is not None:
         return two_pools.run(args, progress)
+    from plan3d.search.space.choices import check_choices
+
     from ..screen import goodput_view, search_view, views
 
     own = task_arguments.choices_of(args)
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     tokens = task_arguments.tokens_of(args, task.model)
     reliability = goodput_options.reliability_of(args)
     if not task_arguments.asks_for_gpus(args):
-        task_arguments.check_choices(task, choose)
+        check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))
     plot_file.form_of(args.plot)
     for name in ("csv", "report"):

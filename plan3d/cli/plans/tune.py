@@ -87,6 +87,8 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
     """The session of --logs, gone on with or new."""
+    from plan3d.search.space.choices import check_choices
+
     from ...launch_files.registry import exporter
     from ...tuning.loop import WORTH, Loop
     from ...tuning.runs import command_of
@@ -97,7 +99,7 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
         raise InputError("--framework is needed: launch files are written for it")
     form = exporter(args.framework, "--framework").form()
     task, choose = task_arguments.task_of(args), task_arguments.choices_of(args)
-    task_arguments.check_choices(task, choose)
+    check_choices(task, choose)
     folder, headroom = Path(args.logs), args.memory_headroom
 
     def tell(one: Run) -> None:

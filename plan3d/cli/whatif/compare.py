@@ -44,9 +44,11 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         if getattr(args, name) is not None:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} has no effect on backends; it goes with --systems")
+    from plan3d.search.space.choices import check_choices
+
     choose = task_arguments.choices_of(args)
     task = framework_arguments.usual(args, task_arguments.task_of(args))
-    task_arguments.check_choices(task, choose)
+    check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))
     form = plot_file.form_of(args.plot)
     options = _options(args)

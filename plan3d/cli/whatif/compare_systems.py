@@ -108,17 +108,28 @@ def _print_brief(screen: Screen, found: BySystem) -> None:
         screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
         print()
         screen.table(only(_table(found, shown), _columns(found)))
-    large = [
-        f"{entry.system.name} {entry.found.smallest.memory_bytes / GIB:.1f}"
-        for entry in found.entries
-        if not entry.best and entry.found.smallest
-    ]
-    if large:
-        limit = f"{found.limit / GIB:.1f} GiB"
-        screen.lines([f"no plan fits in {limit} of (GiB that it needs): {', '.join(large)}"])
+    screen.lines(_too_large(found))
     screen.lines(_notes(found, shown)[1:])
     screen.section("No legal plan", _illegal(found))
     screen.items([("more", brief.MORE)])
+
+
+def _too_large(found: BySystem) -> list[str]:
+    """What the systems need that do not fit, and what plans may use."""
+    needs = {
+        entry.system.name: entry.found.smallest.memory_bytes / GIB
+        for entry in found.entries
+        if not entry.best and entry.found.smallest
+    }
+    if not needs:
+        return []
+    (first, least), *others = needs.items()
+    rest = "".join(f", {name} {size:.1f}" for name, size in others)
+    capacity = found.task.cluster.accelerator.memory / GIB
+    return [
+        f"{'do' if others else 'does'} not fit: {first} needs at least {least:.1f} GiB{rest}; "
+        f"plans may use {found.limit / GIB:.1f} of a GPU's {capacity:.1f} GiB"
+    ]
 
 
 def _columns(found: BySystem) -> tuple[str, ...]:

@@ -33,15 +33,6 @@ F of --over: an option of the task (gpus, sequence, model ...) or a plan field.
   plan3d sweep llama-3.1-70b h100-sxm --over gpus=128,256,512 --tokens 2T
   plan3d sweep llama-7b h100-sxm 64 --over tp=1,2,4 --over zero=1,3
   plan3d sweep llama-7b h100-sxm 64 --over inter-node-bandwidth=25GB/s,50GB/s"""
-UNITS = {
-    "inter_node_bandwidth": ("GB/s", 1e9),
-    "intra_node_bandwidth": ("GB/s", 1e9),
-    "network_latency": ("us", 1e-6),
-    "latency_per_node": ("us", 1e-6),
-    "memory": ("GiB", GIB),
-    "power_limit": ("W", 1.0),
-}
-"""Units in which varied numbers are shown, in SI."""
 AXIS_NAMES = {
     "gpus": "GPUs",
     "sequence": "sequence / tokens",
@@ -159,15 +150,7 @@ def _too_large(row: Row) -> bool:
 
 
 def _setting(row: Row, axes: list[Axis]) -> str:
-    return ", ".join(f"{axis.name}={_with_unit(axis.name, row[axis.name])}" for axis in axes)
-
-
-def _shown(name: str, value: Any) -> str:
-    return f"{value / UNITS[name][1]:.4g}" if name in UNITS else str(value)
-
-
-def _with_unit(name: str, value: Any) -> str:
-    return f"{_shown(name, value)} {UNITS[name][0]}" if name in UNITS else str(value)
+    return ", ".join(f"{axis.name}={axis.told(row[axis.name])}" for axis in axes)
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -193,10 +176,10 @@ def _table(rows: list[Row], axes: list[Axis]) -> Table:
     timed = "train_seconds"
     rows = [{**r, f"train_{name}": r[timed] / unit} if timed in r else r for r in rows]
     shown = [column for column in COLUMNS if any(column[0] in row for row in rows)]
-    heads = [f"{a.name} {UNITS[a.name][0]}" if a.name in UNITS else a.name for a in axes]
+    heads = [f"{axis.name} {axis.unit}".rstrip() for axis in axes]
     cells = tuple(
         (
-            *(_shown(axis.name, row[axis.name]) for axis in axes),
+            *(axis.shown(row[axis.name]) for axis in axes),
             *(write(row[key]) if key in row else "" for key, _, write in shown),
             _verdict(row),
         )
@@ -218,17 +201,17 @@ def _picture(args: argparse.Namespace, rows: list[Row], axes: list[Axis], form: 
     from plan3d.simulator.reporting.plots_many import scaling
 
     first, *rest = axes
-    unit, factor = UNITS.get(first.name, ("", 1))
     second = rest[0].name if rest else None
     drawn = [
         {
             **row,
-            first.name: row[first.name] / factor if unit else row[first.name],
-            **({second: _with_unit(second, row[second])} if second else {}),
+            first.name: row[first.name] / first.factor if first.unit else row[first.name],
+            **{axis.name: axis.told(row[axis.name]) for axis in rest},
         }
         for row in rows
     ]
     name = first.name.replace("_", " ")
+    unit = f"({first.unit})" if "/" in first.unit else first.unit
     label = AXIS_NAMES.get(first.name, f"{name} / {unit}" if unit else name)
     asked = ", ".join(str(text) for text in (args.model, args.cluster) if text is not None)
     how = "best plan at every point" if args.plan is None else f"plan {args.plan}"

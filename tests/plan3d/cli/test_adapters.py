@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from plan3d import Adapters, Cluster, Model, Plan, Task, evaluate, find_plans
 from plan3d.cli.main import main
 
 TASK = ["--model", "llama-7b", "--cluster", "a100-80gb-sxm", "--gpus", "2"]
@@ -34,6 +35,35 @@ def test_an_adapter_is_part_of_the_task(capsys: pytest.CaptureFixture[str]) -> N
     assert (task["sequence"], task["global_batch"]) == (2048, 64)
     assert asked["profile"]["software"] == "hf-trainer"
     assert asked["nearest_run"] is None
+
+
+def asked_in_python(**changes: Any) -> Task:
+    model, cluster = Model.preset("llama-7b"), Cluster.profile("a100-80gb-sxm", gpus=2)
+    return Task(
+        model, cluster, sequence=2048, global_batch=64, adapters=Adapters(base="nf4-dq"), **changes
+    )
+
+
+@pytest.mark.parametrize("software", [None, "megatron-core", "torchtitan"])
+def test_python_gives_the_same_numbers(
+    software: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = asked_in_python(**({"software": software} if software else {}))
+    words = [*TASK, "--adapter", "qlora", *(("--software", software) if software else ())]
+    plan = evaluate(task, Plan(dp=2, zero=3, recompute="full"))
+    assert task.software.name == (software or "hf-trainer")
+    assert plan.step_seconds == pytest.approx(
+        answer(capsys, "estimate", *words, *PLAN)["plans"][0]["step_seconds"]
+    )
+    best = answer(capsys, "search", *words, "--top", "1")["plans"][0]
+    assert find_plans(task, top=1).best.step_seconds == pytest.approx(best["step_seconds"])
+
+
+def test_a_task_names_its_adapters() -> None:
+    said = repr(asked_in_python())
+    assert "adapters=Adapters(rank=16, targets=('q', 'k', 'v', 'o'), base='nf4-dq')" in said
+    assert "software='hf-trainer'" in said
+    assert len(said) <= 400
 
 
 @pytest.mark.parametrize("verb", ["estimate", "explain", "timeline"])

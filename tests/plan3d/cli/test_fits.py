@@ -50,17 +50,41 @@ def test_rows_are_those_of_estimates(row: int, capsys: pytest.CaptureFixture[str
     assert estimate["task"]["trained_parameters"] == way["trained_parameters"]
 
 
-def test_the_largest_micro_batch_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
-    for way in record(capsys, *ASKED)["ways"][3:]:
-        assert way["fits"] is (way["probability_fits"] >= 0.95)
-        if not way["fits"]:
-            assert way["micro_batch"] == 1
-            continue
-        plan = f"recompute={way['recompute']} micro_batch={2 * way['micro_batch']}"
-        words = ("--gpus", "1", "--adapter", way["way"], "--plan", plan)
-        more = record(capsys, "estimate", *ASKED[1:], *words)["plans"][0]
-        assert more["probability_fits"] < 0.95
-        assert way["longest_sequence"] >= 2048
+NODE = ("--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--gpus", "8", "--sequence", "4096")
+
+
+@pytest.mark.parametrize("row", [4, 6])
+def test_a_row_is_the_fastest_plan_that_fits(row: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all ZeRO stages and micro-batches, as a search finds it."""
+    way = record(capsys, "fits", *NODE)["ways"][row]
+    kept = ("--fix", f"recompute={way['recompute']}", "--fix", f"dp={way['dp']}", "--top", "1")
+    search = record(capsys, "search", *NODE, "--adapter", way["way"], *kept, "--all-plans")
+    (best,) = search["plans"]
+    assert way["fits"]
+    assert way["step_seconds"] == pytest.approx(best["step_seconds"])
+    assert {name: way[name] for name in ("zero", "micro_batch")} == {
+        name: best["plan"][name] for name in ("zero", "micro_batch")
+    }
+
+
+def test_the_star_is_the_fastest_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fits", *NODE]) == 0
+    (marked,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("* ")][:1]
+    assert marked.split()[1:5] == ["QLoRA", "full", "3", "4"]
+
+
+@pytest.mark.parametrize("row", [3, 4, 6])
+def test_the_longest_sequence_is_of_the_row_s_own_zero_stage(
+    row: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way = record(capsys, "fits", *NODE)["ways"][row]
+    plan = f"dp=8 micro_batch=1 zero={way['zero']} recompute={way['recompute']}"
+    for factor, fits in ((1, True), (2, False)):
+        sequence = str(factor * way["longest_sequence"])
+        words = (*NODE, "--sequence", sequence, "--adapter", way["way"], "--plan", plan)
+        main(["estimate", *words, "--json"])
+        (estimate,) = json.loads(capsys.readouterr().out)["plans"]
+        assert (estimate["probability_fits"] >= 0.95) is fits
 
 
 @pytest.mark.parametrize(

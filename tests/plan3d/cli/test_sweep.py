@@ -151,6 +151,29 @@ def test_a_file_of_something_else_is_not_replaced(capsys, tmp_path, resume):
     assert rows.read_text() == "my,notes\n"
 
 
+@pytest.mark.parametrize(
+    ("field", "typed", "unit", "cells"),
+    [
+        ("inter-node-bandwidth", "10Gb/s,50 Gb/s", "Gb/s", ["10", "50"]),
+        ("inter-node-bandwidth", "10Gb/s,25GB/s", "GB/s", ["1.25", "25"]),
+        ("memory", "64GB,80GB", "GB", ["64", "80"]),
+        ("network-latency", "5us,0.01ms", "us", ["5", "10"]),
+        ("power-limit", "500,700", "W", ["500", "700"]),
+    ],
+)
+def test_numbers_have_the_unit_that_was_typed(capsys, tmp_path, field, typed, unit, cells):
+    plot, name = tmp_path / "curves.svg", field.replace("-", "_")
+    words = ["--gpus", "16", "--over", f"{field}={typed}", "--plan", "tp=2", "-v"]
+    code, out, _ = run(capsys, *words, "--plot", str(plot))
+    assert code == 0
+    assert re.search(f"{name} *(\n.*)?{unit}", out)
+    assert re.search(f"{name}=({cells[0]}|{cells[1]}) {unit}: ", out)
+    rows = [line.split()[0] for line in out.splitlines() if line.endswith("dp=8")]
+    assert rows == cells
+    shown = unit if "/" not in unit else f"({unit})"
+    assert f"<!-- {name.replace('_', ' ')} / {shown} -->" in plot.read_text()
+
+
 def over_of(batches):
     return f"global-batch={','.join(map(str, batches))}"
 

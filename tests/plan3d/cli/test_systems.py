@@ -205,7 +205,12 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
     assert found["fastest"] == "zero3"
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3")
     least = ddp["least_memory_bytes"] / 2**30
-    assert f"no plan fits in 65.5 GiB of (GiB that it needs): sequential {least - 0.4:.1f}" in words
+    assert (
+        f"do not fit: sequential needs at least {least - 0.4:.1f} GiB, ddp {least:.1f}; "
+        "plans may use 65.5 of a GPU's 79.2 GiB"
+    ) in words
+    words = printed(capsys, "compare", *LARGE, "--systems", "ddp,zero3")
+    assert f"does not fit: ddp needs at least {least:.1f} GiB; plans may use 65.5" in words
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3", "-v")
     assert "does not fit in 65.5 GiB: 74.4 GiB are optimizer" in words
     assert "were its memory enough" in words

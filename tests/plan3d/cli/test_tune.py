@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.launch_files.frameworks import find_plans
+from plan3d.launch_files.questions import find_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate, simulate
@@ -183,7 +183,10 @@ def test_another_question_is_refused(tmp_path, capsys):
     before = (tmp_path / "tune.json").read_text()
     code, printed = tune(capsys, tmp_path, "--gpus", "32")
     assert code == 2
-    assert "another question: gpus 16, asked is 32" in printed.err
+    assert (
+        "this session was begun with gpus 16, not 32: ask for 16 again, or name another folder "
+        "with --logs"
+    ) in printed.err
     assert (tmp_path / "tune.json").read_text() == before
 
 

@@ -10,7 +10,6 @@ from plan3d.search.whatif.single_field_changes import (
     beyond_memory,
     binding_sentence,
     by_capacity,
-    changes_of,
     edit_values,
     edited,
     fitting,
@@ -21,6 +20,7 @@ from plan3d.search.whatif.single_field_changes import (
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES
+from plan3d.simulator.plan.given import changes_of
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import legal, violated
 from plan3d.simulator.step.evaluate import evaluate

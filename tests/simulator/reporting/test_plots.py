@@ -9,6 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from plan3d.search.find_plans import find_plans
 from plan3d.simulator.analysis.roofline import gemm_points
@@ -102,6 +103,44 @@ def test_the_frontier_falls(axes):
         assert f"{rank}: {plan}" in names(axes)
 
 
+@pytest.mark.parametrize("top", [6, 14])
+def test_every_numbered_plan_is_spelled_out(axes, top):
+    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=top)
+    costs = found.costs
+    plots_many.pareto(axes, costs, costs, found.limit)
+    numbers = [text.get_text() for text in axes.texts if text.get_text().isdigit()]
+    named = min(top, plots_many.NAMED)
+    assert numbers == [str(rank) for rank in range(1, named + 1)]
+    assert [name.partition(":")[0] for name in names(axes)[2:]] == numbers
+    said = "the 6 listed plans by rank" if top == 6 else "the 14 listed plans, the first 10 by rank"
+    assert names(axes)[1] == said
+
+
+def boxes_of(page):
+    """Boxes of the numbers of plans, and what they may not cover: markers, the limit, its text."""
+    canvas = FigureCanvasAgg(page)
+    canvas.draw()
+    (axes,) = page.axes
+    texts = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in axes.texts]
+    numbers = [box for name, box in texts if name.isdigit()]
+    at = axes.transData.transform(axes.lines[1].get_xydata())
+    others = [box for name, box in texts if not name.isdigit()]
+    others += [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in at]
+    limit, _ = axes.transData.transform((axes.lines[2].get_xdata()[0], 1))
+    return numbers, [*others, Bbox.from_extents(limit - 1, 0, limit + 1, page.bbox.y1)]
+
+
+@pytest.mark.parametrize("room", [1.0, 1.01, 1.02])
+def test_numbers_of_plans_cover_nothing(room):
+    """The limit of memory is just right of the fullest plan, others stand close together."""
+    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=9, frontier=True)
+    limit = room * float(found.costs.memory_total.max())
+    numbers, others = boxes_of(plots_many.frontier_page(found.frontier, found.costs, limit))
+    assert len(numbers) == 9
+    assert not any(one.overlaps(other) for one, other in combinations(numbers, 2))
+    assert not any(one.overlaps(other) for one in numbers for other in others)
+
+
 def test_curves_are_labelled_by_series(axes):
     series = {"tp=1": ([8, 16, 64], [1.0, 1.9, 7.0]), "tp=2": ([8, 16], [0.9, 1.7])}
     plots_many.curve(axes, series, "GPUs", "speed / (tokens/s)", ideal=True)
@@ -125,6 +164,24 @@ def test_words_make_a_categorical_axis(axes):
     plots_many.curve(axes, series, "model", "MFU / %")
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["llama-7b", "llama-13b"]
     assert axes.get_ylim()[0] == 0
+    (line,) = axes.lines
+    assert line.get_linestyle() == "None"
+    assert axes.get_xlim() == (-0.5, 1.5)
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize("values", [[64, 128, 256], [1, 2, 3, 4], [8, 16, 64, 512]])
+def test_ticks_are_the_swept_values(axes, values, ideal):
+    series = {"": (values, [float(x) for x in values])}
+    plots_many.curve(axes, series, "GPUs", "speed / (tokens/s)", ideal)
+    assert axes.get_xticks().tolist() == values
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == list(map(str, values))
+
+
+def test_ticks_are_apart(axes):
+    values = [100, 101, 102, 200, 300]
+    plots_many.curve(axes, {"": (values, [1.0] * 5)}, "sequence / tokens", "MFU / %")
+    assert axes.get_xticks().tolist() == [100, 200, 300]
 
 
 ROW = {"tokens_per_second": 1e5, "mfu": 0.4, "memory_bytes": 4e10, "capacity_bytes": 8e10}

@@ -340,3 +340,41 @@ def test_a_model_of_too_many_parameters_is_one_line_that_says_where() -> None:
     config = published("falcon-40b") | {"hidden_size": 2**26, "num_hidden_layers": 1000}
     with pytest.raises(InputError, match=r"^falcon-40b: \$: its sizes give .*; at most 1e\+16$"):
         Model.from_config_values(config, "falcon-40b")
+
+
+def slipped(name: str, key: str, typed: str) -> dict[str, Any]:
+    """A published configuration with another key."""
+    config = published(name)
+    config[typed] = config.pop(key)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "typed"),
+    [
+        ("llama-3.1-8b", "num_hidden_layers", "num_hidden_layer"),
+        ("llama-3.1-8b", "vocab_size", "vocabsize"),
+        ("llama-3.1-8b", "model_type", "model_tpye"),
+        ("llama-3.1-8b", "num_key_value_heads", "num_key_valu_heads"),
+        ("llama-3.1-8b", "tie_word_embeddings", "tie_word_embedings"),
+        ("mixtral-8x7b", "num_local_experts", "num_local_expert"),
+        ("mixtral-8x7b", "num_experts_per_tok", "num_expert_per_tok"),
+        ("starcoder2-7b", "sliding_window", "sliding_windw"),
+    ],
+)
+def test_a_key_that_is_one_slip_off_is_refused(name: str, key: str, typed: str) -> None:
+    """Whether the reader would refuse the file without the key, or take a default."""
+    assert f"$.{typed} is unknown; did you mean {key}?" in refusal(slipped(name, key, typed))
+
+
+@pytest.mark.parametrize("key", ["sliding_windw", "num_hidden_layer"])
+def test_a_key_beside_the_right_one_is_left_alone(key: str) -> None:
+    assert changed("starcoder2-7b", **{key: 1}) == changed("starcoder2-7b")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_a_configuration_may_be_a_dict(name: str) -> None:
+    config = published(name)
+    assert Model.from_config(config, name) == Model.from_config(CONFIGS / f"{name}.json")
+    assert Model.from_config(config).name == config["model_type"]
+    assert Model.from_config({**config, "_name_or_path": "mine/small"}).name == "small"

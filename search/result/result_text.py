@@ -1,0 +1,36 @@
+"""A search result as plain text: its first plans in a table, or why there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from plan3d.simulator.base.table_layout import plain
+from plan3d.simulator.base.units import whole_percent
+from plan3d.simulator.step.costs_tables import SHOWN, ranking, worth_saying
+from plan3d.simulator.uncertainty.memory import probability_fits
+
+from .obstacle import obstacle
+
+if TYPE_CHECKING:
+    from .search_result import SearchResult
+
+
+def text(result: SearchResult) -> str:
+    """At most SHOWN plans and four lines more."""
+    if result.costs is None:
+        return f"{result.where}: {obstacle(result)}"
+    shown = result.costs.take(slice(0, SHOWN))
+    fits = np.atleast_1d(probability_fits(shown))
+    table = ranking(shown, SHOWN, {"fits %": [whole_percent(float(one)) for one in fits]})
+    same = " ".join(f"{name}={value}" for name, value in worth_saying(shown).items())
+    left = len(result.plans) - len(shown)
+    return "\n".join(
+        [
+            f"{result.where}: {result.backend} search by {result.objective}",
+            plain(table),
+            *([f"... and {left} more: to_frame()"] if left else []),
+            *([f"in every plan {same}"] if same else []),
+        ]
+    )
