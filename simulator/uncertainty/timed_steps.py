@@ -230,7 +230,7 @@ def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:
         replace(
             same[0],
             seconds=float(np.median(_seconds(same))),
-            where=", ".join(one.where for one in same),
+            where=same[0].where + f" and {len(same) - 1} more" * (len(same) > 1),
         )
         for same in runs.values()
     ]

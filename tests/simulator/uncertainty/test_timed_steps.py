@@ -503,7 +503,7 @@ def test_runs_of_one_plan_are_one_step_of_their_median():
     again = [replace(first, seconds=first.seconds * by, where=f"again {by}") for by in (0.99, 2.0)]
     once = learn([first, second])
     more = learn([first, second, *again])
-    assert [step.where for step in more.steps] == ["step 1, again 0.99, again 2.0", "step 2"]
+    assert [step.where for step in more.steps] == ["step 1 and 2 more", "step 2"]
     assert more.measured == pytest.approx(once.measured)
     assert more.calibration.posterior.mean == pytest.approx(once.calibration.posterior.mean)
     assert more.calibration.steps == 2
