@@ -60,10 +60,7 @@ DERIVED = {
         ),
     ),
     "overlap_ep": Derived(
-        (
-            *("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
-            *("cp", "tp", "zero"),
-        ),
+        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute", "cp", "tp"),
         lambda p, task: (
             (np.asarray(p.ep) > 1)
             & queues_for_experts(p, task)

@@ -46,14 +46,15 @@ def uniform_only(task: Task, what: str) -> Task:
 
 
 def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
-    """The task whose usual framework lacks the rules that some value of `choose` cannot meet, and
-    those about the model: what it does not launch of plans it does not for a model either that
-    plan3d does not write."""
+    """The task whose usual framework lacks the rules that some value of `choose` cannot meet, or
+    the only value of a field (the precision of a machine that has one), and those about the model:
+    what it does not launch of plans it does not for a model either that plan3d does not write."""
     framework = task.framework
     if framework is None or framework.required:
         return task
-    axes, asked = Space.of(task, choose).axes, choose.keys()
+    axes = Space.of(task, choose).axes
     axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}
+    asked = {name for name, values in axes.items() if name in choose or len(values) == 1}
     kept = tuple(
         rule
         for rule in framework.rules

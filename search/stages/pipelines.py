@@ -18,7 +18,7 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.expert_rules import queues_for_experts
+from plan3d.simulator.rules.expert_rules import has_many_queues
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
 from plan3d.simulator.step.data_parallel import zero_in_pipeline
@@ -56,14 +56,14 @@ def pipelines(
         if beside and shared["ep"] == 1:
             continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
-        if beside and len(besides) > 1 and not queues_for_experts(SimpleNamespace(**shared), task):
-            if shared["cp"] > 1:
-                continue
-            shared["overlap_tp"] = 0
+        alone = beside and len(besides) > 1 and not has_many_queues(task)
+        if alone and shared["cp"] > 1:
+            continue
+        degrees = {**axes, "tp": tuple(tp for tp in axes["tp"] if tp == 1 or not alone)}
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)
-        rows = np.array(list(_strategies(task, axes, shared["cp"], meshes)), np.int64)
+        rows = np.array(list(_strategies(task, degrees, shared["cp"], meshes)), np.int64)
         if rows.size:
             own = [shape for shape in shapes if shape.overlap_ep == beside]
             yield from _Shared(task, axes, shared, rows).pipelines(meshes, own)

@@ -25,7 +25,12 @@ def queues_for_experts(p: Any, task: Task) -> Any:
     """Whether exchanges of experts can hide beside tensor and context parallelism: on GPUs before
     Blackwell these want one hardware queue and exchanges many. Megatron-LM runs both and advises
     against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes it."""
-    return (p.cp == 1) & (p.tp == 1) | ("mxfp8" in task.cluster.accelerator.peak)
+    return (p.cp == 1) & (p.tp == 1) | has_many_queues(task)
+
+
+def has_many_queues(task: Task) -> bool:
+    """Whether GPUs have hardware queues for all that is hidden at once: from Blackwell on."""
+    return "mxfp8" in task.cluster.accelerator.peak
 
 
 def has_expert_kernels(cluster: Cluster) -> bool:

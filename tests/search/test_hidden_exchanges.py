@@ -23,7 +23,7 @@ def question(cluster: str) -> Task:
 
 
 def clash(plan: Plan) -> bool:
-    return bool(plan.overlap_ep and (plan.overlap_tp or plan.cp > 1))
+    return bool(plan.overlap_ep and (plan.tp > 1 or plan.cp > 1))
 
 
 @pytest.mark.parametrize("backend", ["exhaustive", "branch-and-bound", "dynamic-programming"])
@@ -49,10 +49,9 @@ def test_what_is_asked_for_by_name_is_costed() -> None:
 
 def test_no_edit_leads_there_but_from_such_a_plan() -> None:
     task = question("h100-sxm")
-    one = evaluate(task, resolve(Plan.parse(BOTH.replace("overlap_tp=1", "overlap_tp=0")), 32))
-    edits = single_edits(one)
+    alone = "pp=2 ep=4 virtual_stages=2 overlap_ep=1"
+    edits = single_edits(evaluate(task, resolve(Plan.parse(alone), 32)))
     assert edits.costs is not None
-    assert "overlap_tp" not in edits.fields
     assert not any(map(clash, edits.costs.plans))
     both = single_edits(evaluate(task, resolve(Plan.parse(BOTH), 32)))
     assert both.costs is not None

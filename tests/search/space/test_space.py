@@ -99,11 +99,13 @@ def brute_force(name):
         if row["overlap_p2p"] == AUTO:
             row["overlap_p2p"] = int(row["virtual_stages"] > 1)
         if row["expert_dispatch"] == AUTO:
-            row["expert_dispatch"] = int(row["ep"] * row["etp"] > question.cluster.fast.gpus)
+            row["expert_dispatch"] = int(row["ep"] > 1)  # an H100 has kernels for it
         if row["overlap_ep"] == AUTO:
             beside = row["pp"] == 1 or row["virtual_stages"] > 1
-            queue = row["cp"] == 1 and not row["overlap_tp"]  # an H100 has one
-            row["overlap_ep"] = int(row["ep"] > 1 and row["recompute"] != 2 and beside and queue)
+            queue = row["cp"] == 1 and row["tp"] == 1  # an H100 has one
+            some = question.global_batch > row["dp"] * row["micro_batch"] * row["pp"]
+            full = row["recompute"] == 2
+            row["overlap_ep"] = int(row["ep"] > 1 and not full and beside and queue and some)
         rows.append(row)
     table = Plan(
         **{axis: [row[axis] for row in rows] for axis in AXES},

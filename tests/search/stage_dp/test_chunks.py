@@ -65,8 +65,10 @@ def every_plan(question, choose):
     gpus, modes = question.gpus // pp, choose["recompute"]
     own = [(tp, z) for tp, z in product(choose["tp"], choose["zero"]) if gpus % tp == 0]
     steps, sizes = [], []
-    for ep, ranks in product(choose["ep"], product(own, repeat=pp)):
-        rows = []
+    for ep, ranks, beside in product(choose["ep"], product(own, repeat=pp), (False, True)):
+        wide, rows = any(tp > 1 for tp, _ in ranks), []
+        if beside and (ep == 1 or wide):  # an H100 has one queue
+            continue
         for inner in combinations(range(1, layers), pp * v - 1):
             cut = np.diff((0, *inner, layers))
             if np.ptp(cut.reshape(v, pp), axis=0).max() > 1:
@@ -78,9 +80,9 @@ def every_plan(question, choose):
                 ])  # fmt: skip
         schedule = choose.get("schedule", ["interleaved"])[0]
         row = Plan(tp=ranks[0][0], dp=gpus // ranks[0][0], pp=pp, virtual_stages=v, ep=ep)
-        wide = any(tp > 1 for tp, _ in ranks)
         on = {"overlap_grad_reduce": 1, "overlap_param_gather": any(z for _, z in ranks)}
-        on |= {"overlap_p2p": 1, "overlap_ep": ep > 1, "overlap_tp": wide}
+        on |= {"overlap_p2p": 1, "overlap_ep": beside, "overlap_tp": wide}
+        on |= {"expert_dispatch": ep > 1}
         row = replace(row, schedule=schedule, zero=ranks[0][1], sequence_parallel=wide, **on)
         columns = resolve(row, question.gpus).columns().items()
         columns = {n: np.full(len(rows), int(c)) for n, c in columns}

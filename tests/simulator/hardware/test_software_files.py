@@ -249,7 +249,6 @@ def test_a_task_takes_a_stack_a_name_or_a_path(tmp_path: Path) -> None:
         ("/", "cannot be read"),
         ("nul\0.toml", "nul"),
         (3, "software must be a Software, its name or a path, not 3"),
-        (None, "software must be a Software, its name or a path, not None"),
     ],
 )
 def test_a_task_refuses_what_is_no_stack_at_once(given: object, hint: str) -> None:
