@@ -7,7 +7,7 @@ of the short list are a choice (uncertainty.choice) in which the timed ones are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.posterior import unconditioned
 from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn
 
 SHORT_LIST = 60
@@ -46,23 +45,37 @@ class Tried:
 class Advice:
     """What to do next."""
 
-    plans: Plan
-    """The timed plans in their order, then the short list."""
-    timed: int
-    """How many of them are timed."""
-    choice: Choice
+    forecast: Forecast
+    """Of the timed plans in their order, then of the short list."""
     learned: Learned | None
     """What the timed steps say of the constants; None before the first."""
 
     @property
+    def plans(self) -> Plan:
+        """The timed plans in their order, then the short list."""
+        return self.forecast.plans
+
+    @property
+    def choice(self) -> Choice:
+        """The plans as alternatives."""
+        return self.forecast.choice
+
+    @property
+    def timed(self) -> int:
+        """How many of them are timed."""
+        return len(self.learned.steps) if self.learned else 0
+
+    @property
     def best(self) -> int | None:
         """The fastest timed plan; None before the first."""
-        return int(self.choice.mean[: self.timed].argmin()) if self.timed else None
+        return int(self.seconds[: self.timed].argmin()) if self.timed else None
 
     @property
     def seconds(self) -> Value:
         """Expected seconds of a step, measured where a plan is timed [plan]."""
         out: Value = np.exp(self.choice.mean)
+        if self.learned:
+            out[: self.timed] = self.learned.measured
         return out
 
     @property
@@ -88,26 +101,13 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
         learned = learn([TimedStep(task, *one) for one in (*tried.timed, *tried.ran_out)])
         known = calibrated(task, learned.calibration)
     found = find_plans(known, top=SHORT_LIST, **options).unless_interrupted()
-    ran, ran_out = ([plan for plan, *_ in some] for some in (tried.timed, tried.ran_out))
-    seen = {_key(plan) for plan in (*ran, *ran_out, *tried.failed)}
+    ran = [step.plan for step in learned.steps] if learned else []
+    seen = {_key(plan) for plan in (*ran, *(plan for plan, *_ in tried.ran_out), *tried.failed)}
     listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]
     if not listed:
         return None
     plans = concat([plan.table() for plan in listed])
-    forecast = Forecast.of(known, plans)
-    if learned is not None:
-        forecast = _from_the_prior(forecast, learned)
-    choice = forecast.choice
-    if tried.timed and learned is not None:
-        choice = choice.knowing(range(len(ran)), np.log(learned.measured))
-    return Advice(plans=plans, timed=len(ran), choice=choice, learned=learned)
-
-
-def _from_the_prior(forecast: Forecast, learned: Learned) -> Forecast:
-    """The same slopes with nothing known: measured steps then count once, with their errors."""
-    prior, mode = learned.prior, learned.calibration.posterior.mean
-    back = forecast.log_seconds + forecast.slopes @ (prior.mean - mode)
-    return replace(forecast, log_seconds=back, posterior=unconditioned(prior), timed={})
+    return Advice(forecast=Forecast.of(known, plans), learned=learned)
 
 
 def _key(plan: Plan) -> str:

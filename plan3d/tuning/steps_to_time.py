@@ -34,7 +34,7 @@ def steps_to_time(task: Task, count: int) -> StepsToTime | None:
     if found.costs is None:
         return None
     forecast = Forecast.of(found.task, found.costs.plans)
-    new = np.flatnonzero(np.isnan(forecast.timed_seconds)).tolist()
+    new = [row for row in range(forecast.plans.rows) if row not in forecast.timed_rows]
     rows = forecast.choice.telling(count, new)
     return StepsToTime(
         plans=forecast.plans.take(np.array(rows)),

@@ -7,7 +7,7 @@ those of the posterior.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from .posterior import Posterior
 SECTION, PEAKS = "calibration", "peaks"
 FARTHEST = 20.0
 """Of the logarithm of any constant: e^20 is 5 10^8 times."""
+FREEST, LEAST = 1e9, 1e-6
+"""Of the degrees of freedom of errors, at most, and of their spread, at least."""
 TEXTS = ("software", "accelerator", "cluster")
 FARTHEST_PEAK = 1.5
 """Logarithm of a peak over its prediction beyond which it is of something else."""
@@ -40,6 +42,8 @@ class Timed:
     """What it is a step of, besides the stack and the machine."""
     plan: str
     seconds: float
+    weight: float = 1.0
+    """That of its row in the posterior: little where it contradicts the others."""
 
 
 def question_of(task: Task) -> str:
@@ -66,10 +70,10 @@ class Calibration:
     timed: tuple[Timed, ...] = ()
     """The plans that were timed."""
 
-    def timed_in(self, task: Task) -> dict[str, float]:
-        """Seconds of the timed plans of a task, by the plan."""
+    def timed_in(self, task: Task) -> dict[str, Timed]:
+        """The timed plans of a task, by the plan."""
         asked = question_of(task)
-        return {one.plan: one.seconds for one in self.timed if one.question == asked}
+        return {one.plan: one for one in self.timed if one.question == asked}
 
     @property
     def changes(self) -> dict[str, float]:
@@ -90,7 +94,7 @@ class Calibration:
             "freedom": self.posterior.freedom,
         }
         if self.timed:
-            body["timed"] = [[one.question, one.plan, one.seconds] for one in self.timed]
+            body["timed"] = [list(astuple(one)) for one in self.timed]
         sections: dict[str, Any] = {SECTION: {**head, **body}}
         if self.peaks:
             spread = {"stack": self.peaks.spread.stack, "plan": self.peaks.spread.plan}
@@ -154,7 +158,8 @@ def read_calibration(path: str | Path) -> Calibration:
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
         said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
         timed = tuple(
-            Timed(str(asked), str(plan), float(took)) for asked, plan, took in tree.get("timed", ())
+            Timed(str(asked), str(plan), float(took), float(weight))
+            for asked, plan, took, weight in tree.get("timed", ())
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
@@ -162,7 +167,9 @@ def read_calibration(path: str | Path) -> Calibration:
     ok = set(known) <= set(CONSTANTS) and mean.shape == (size,) and covariance.shape == (size, size)
     ok = ok and max(sigma, *np.abs(mean), *np.abs(covariance).ravel()) <= FARTHEST
     ok = ok and np.allclose(covariance, covariance.T, rtol=0, atol=1e-7)
-    if not (ok and sigma > 0 and freedom > 0 and np.linalg.eigvalsh(covariance).min() > 0):
+    ok = ok and len(set(known)) == size and steps >= 0 and 1 <= freedom <= FREEST
+    ok = ok and all(one.seconds > 0 and 0 < one.weight < math.inf for one in timed)
+    if not (ok and sigma >= LEAST and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
     return Calibration(
         **said,

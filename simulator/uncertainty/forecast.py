@@ -5,55 +5,33 @@
     interval    log t_i +- sqrt(z^2 J_i A J_i' + (q sigma s_i)^2)
 
 z, q quantiles of the normal distribution and of Student's t, A the covariance of constants. Errors
-e of timed plans are known, less what their repeats differ by, and move those of plans that are like
-them (R of `likeness`, E = sigma^2 s R s):
+e of timed plans are known, less what their repeats differ by and what their weights w take for
+accidents, and move those of plans that are like them (R of `likeness`, E = sigma^2 s R s):
 
-    K = E_S' (E_SS + REPEAT^2)^-1,   m + K (y - m_S),   (J - K J_S) A (J - K J_S)' + E - K E_S
+    K = E_S' (E_SS + REPEAT^2 + sigma^2 s^2 (1/w - 1))^-1
+    m + K (y - m_S),   (J - K J_S) A (J - K J_S)' + E - K E_S
 
 Source: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..task import Task
+from .calibration import Timed
 from .choice import REPEAT, Choice
 from .learned import prior_of
 from .posterior import Posterior, unconditioned
-from .predictive import half_width, likeness
+from .predictive import half_width, likeness, scale_of
 from .response import Simulated
-
-LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
-"""Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
-are published. Chosen before such rows were looked at."""
-FINE = 32
-
-
-def narrow(recipe: Recipe) -> bool:
-    """Whether a recipe multiplies in fewer than 16 bits."""
-    return any(form.width == "8bit" for form in recipe.formats)
-
-
-def scale_of(task: Task, plans: Plan) -> Value:
-    """How much wider than usual the error of a step is [row]."""
-    return scale_in(task, plans.precision.tolist())
-
-
-def scale_in(task: Task, precisions: Sequence[int]) -> Value:
-    """The same of plans in these precisions."""
-    low = np.array([narrow(RECIPES[code]) for code in precisions], bool)
-    experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
-    out: Value = np.where(low, LOW_PRECISION, 1.0) * (MANY_EXPERTS if experts >= FINE else 1.0)
-    return out
 
 
 def known_of(task: Task) -> Posterior:
@@ -75,8 +53,8 @@ class Forecast:
     """s [row]."""
     posterior: Posterior
     plans: Plan
-    timed: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of plans that were timed, by the plan."""
+    timed: Mapping[str, Timed] = field(default_factory=dict)
+    """Plans that were timed, by the plan."""
 
     @classmethod
     def of(cls, task: Task, plans: Plan) -> Forecast:
@@ -103,31 +81,28 @@ class Forecast:
         return out
 
     @cached_property
-    def timed_seconds(self) -> Value:
-        """Measured seconds of the plans that were timed, nan of the others [row]."""
+    def timed_rows(self) -> dict[int, Timed]:
+        """Plans of the table that were timed, by the row."""
         if not self.timed:
-            return np.full(self.plans.rows, np.nan)
-        return np.array([self.timed.get(str(plan), np.nan) for plan in self.plans])
-
-    @property
-    def timed_rows(self) -> list[int]:
-        """Which plans were timed."""
-        rows: list[int] = np.flatnonzero(np.isfinite(self.timed_seconds)).tolist()
-        return rows
+            return {}
+        named = {row: str(plan) for row, plan in enumerate(self.plans)}
+        return {row: self.timed[name] for row, name in named.items() if name in self.timed}
 
     @cached_property
     def choice(self) -> Choice:
         """The plans as alternatives, of which one is the fastest."""
-        noise, at = self.posterior.sigma * self.scale, self.timed_rows
+        noise, at = self.posterior.sigma * self.scale, list(self.timed_rows)
         mean, slopes = self.log_seconds, self.slopes
         errors = noise[:, None] * noise * likeness(self.plans)
         if at:
-            known = errors[np.ix_(at, at)] + REPEAT**2 * np.eye(len(at))
+            seconds, weights = np.array([(o.seconds, o.weight) for o in self.timed_rows.values()]).T
+            odd = noise[at] ** 2 * np.maximum(1 / weights - 1, 0.0)
+            known = errors[np.ix_(at, at)] + np.diag(odd + REPEAT**2)
             gain = np.linalg.solve(known, errors[at]).T
-            mean = mean + gain @ (np.log(self.timed_seconds[at]) - mean[at])
+            mean = mean + gain @ (np.log(seconds) - mean[at])
             slopes, errors = slopes - gain @ slopes[at], errors - gain @ errors[at]
         covariance = slopes @ self.posterior.covariance @ slopes.T + errors
-        return Choice(mean, covariance, self.posterior.freedom)
+        return Choice(mean, covariance, self.posterior.freedom + len(at))
 
 
 def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:

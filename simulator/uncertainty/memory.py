@@ -5,7 +5,7 @@
     P(fits) = P(b + e_i <= log(capacity / predicted_i))
 
 b the error that all plans of a stack share, s_i how much wider than usual that of a plan is
-(forecast.scale_of). The prediction is the median. A peak is what the allocator holds, slack and
+(predictive.scale_of). The prediction is the median. A peak is what the allocator holds, slack and
 context included: a run that needs its slack back to go on stalls, and does not count as fitting.
 """
 
@@ -24,8 +24,8 @@ from ..hardware.software import OF_PEAKS, Software
 from ..layers.held_memory import LESS, Held, most_below
 from ..step.costs import Costs
 from ..task import Task
-from .forecast import scale_in, scale_of
 from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
+from .predictive import scale_in, scale_of
 
 SURE, EVEN = 0.95, 0.5
 """Probabilities from which a plan is said to fit, and to be at the edge."""

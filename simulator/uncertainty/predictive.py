@@ -6,12 +6,15 @@ log t_new ~ f(theta) + J (d - m) + e,    d ~ N(m, A),    e ~ sigma s t_nu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
 
 from ..base.arrays import Value
+from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
+from ..task import Task
 from .posterior import Posterior
 
 ALIKE = 2.0
@@ -19,6 +22,29 @@ ALIKE = 2.0
 ranking groups, one vote a unit: the best measured plan has the highest probability at 2 to 3."""
 SIZES = ("tp", "cp", "pp", "dp", "ep", "etp", "virtual_stages", "micro_batch")
 """Fields whose distance is in doublings."""
+
+LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
+"""Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
+are published. Chosen before such rows were looked at."""
+FINE = 32
+
+
+def narrow(recipe: Recipe) -> bool:
+    """Whether a recipe multiplies in fewer than 16 bits."""
+    return any(form.width == "8bit" for form in recipe.formats)
+
+
+def scale_of(task: Task, plans: Plan) -> Value:
+    """How much wider than usual the error of a step is [row]."""
+    return scale_in(task, plans.precision.tolist())
+
+
+def scale_in(task: Task, precisions: Sequence[int]) -> Value:
+    """The same of plans in these precisions."""
+    low = np.array([narrow(RECIPES[code]) for code in precisions], bool)
+    experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
+    out: Value = np.where(low, LOW_PRECISION, 1.0) * (MANY_EXPERTS if experts >= FINE else 1.0)
+    return out
 
 
 def student_quantile(p: float) -> float:

@@ -22,11 +22,11 @@ from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
 from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of
-from .forecast import scale_of
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
 from .memory_prior import Peaks, conditioned, weights
 from .posterior import Prior, Rows, solve, unconditioned
+from .predictive import scale_of
 from .response import Simulated
 
 FARTHEST = 10.0
@@ -204,8 +204,10 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         posterior=posterior,
         peaks=known,
         timed=tuple(
-            Timed(question_of(step.task), str(step.plan), seconds)
-            for step, seconds in zip(steps, _seconds(steps).tolist(), strict=True)
+            Timed(question_of(step.task), str(step.plan), seconds, weight)
+            for step, seconds, weight in zip(
+                steps, _seconds(steps).tolist(), posterior.weights.tolist(), strict=True
+            )
         ),
     )
     return Learned(

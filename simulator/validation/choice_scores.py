@@ -18,8 +18,9 @@ from ..base.arrays import Index, Value
 from ..plan.plan import concat
 from ..runs.run_tasks import Question
 from ..uncertainty.choice import Choice
-from ..uncertainty.forecast import Forecast, scale_of
+from ..uncertainty.forecast import Forecast
 from ..uncertainty.posterior import Prior, unconditioned
+from ..uncertainty.predictive import scale_of
 from ..uncertainty.response import Response
 from . import metrics
 

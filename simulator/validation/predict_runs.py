@@ -21,8 +21,9 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question
 from ..step.costs import Costs
 from ..step.evaluate import simulate
-from ..uncertainty.forecast import Forecast, scale_of
+from ..uncertainty.forecast import Forecast
 from ..uncertainty.memory import Spread, probability, spread_of
+from ..uncertainty.predictive import scale_of
 from ..uncertainty.prior import START
 from . import metrics
 

@@ -277,16 +277,16 @@ def clusters(spread: float) -> Iterator[Hidden]:
     for seed, (model, cluster, gpus, sequence, batch) in enumerate(TASKS):
         where = Cluster.profile(cluster, gpus=gpus)
         task = Task(Model.preset(model), where, sequence=sequence, global_batch=batch)
-        prior, known = known_of(task)
+        known = known_of(task)
         random = np.random.default_rng(seed)
         variables = [v for v in UniformProblem(Space.of(task)).variables if v.name in DISTINCT]
         for _ in range(CLUSTERS):
             d = random.multivariate_normal(known.mean, known.covariance)
-            each = spread * prior.sigma / np.sqrt(len(variables))
+            each = spread * known.sigma / np.sqrt(len(variables))
             errors = {
                 v.name: {x: float(random.normal(0, each)) for x in v.values} for v in variables
             }
-            yield Hidden(task, dict(zip(prior.names, d.tolist(), strict=True)), errors)
+            yield Hidden(task, dict(zip(known.names, d.tolist(), strict=True)), errors)
 
 
 def hidden(spread: float) -> Found:

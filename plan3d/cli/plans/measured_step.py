@@ -6,11 +6,12 @@ constants that the step makes likely.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
@@ -18,12 +19,16 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.posterior import Posterior
+from plan3d.simulator.uncertainty.response import Simulated
 from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 
 WORTH_SAYING = 0.01
 """Share of the step that a constant's move must be to be named."""
 DISAGREES = 0.05
 """Relative difference of measured and predicted from which there is something to check."""
+WAY, TINY = 16, 1e-12
+"""Points of the way to a mode; a move below which there is none to share."""
 NAMED = 3
 """Constants that are named, the largest moves first; the JSON object has all."""
 CHECKED = 2
@@ -40,6 +45,7 @@ CAUSES = {
     "fast_latency": "nccl-tests of small messages inside a node",
     "network_bandwidth": "nccl-tests across nodes, all NICs in use, no other jobs on them",
     "network_latency": "nccl-tests of small messages across nodes",
+    "experts": "tokens routed evenly; fused permutation, grouped products, the dispatcher",
     "contention": "overlap is on, and how many SMs NCCL takes",
 }
 """What to check where a step is slower than predicted, by the constant that would explain it."""
@@ -58,7 +64,8 @@ class Measured:
     conditioned: float
     """Predicted with the step known."""
     moves: dict[str, float]
-    """Change of log t by constant, the largest first."""
+    """Change of log t by constant, the largest first; together that from predicted to
+    conditioned."""
 
     @classmethod
     def of(cls, task: Task, plan: Plan, seconds: float) -> Measured:
@@ -67,16 +74,17 @@ class Measured:
         check(plan, task)
         step = TimedStep(task, plan, seconds, "--measured-step")
         found = learn([step]).calibration
-        known, table = calibrated(task, found), plan.table()
-        low, high = Forecast.of(task, table).interval()
-        moved = Forecast.of(known, table).slopes[0] * found.posterior.mean
+        known = calibrated(task, replace(found, timed=()))
+        low, high = Forecast.of(task, plan.table()).interval()
+        predicted, conditioned = (evaluate(one, plan).step_seconds for one in (task, known))
+        moved = _moves(task, plan, found.posterior, np.log(conditioned / predicted))
         order = np.argsort(-np.abs(moved))
         return cls(
             task=known,
             seconds=seconds,
-            predicted=evaluate(task, plan).step_seconds,
+            predicted=predicted,
             interval=(float(low[0]), float(high[0])),
-            conditioned=evaluate(known, plan).step_seconds,
+            conditioned=conditioned,
             moves={found.posterior.names[k]: float(moved[k]) for k in order},
         )
 
@@ -91,7 +99,7 @@ class Measured:
             f"{100 * (self.seconds / self.conditioned - 1):+.1f} % are left to this run alone",
         ]
         told = [
-            f"{CONSTANTS[name].acts_on} {100 * move:+.1f} %"
+            f"{CONSTANTS[name].acts_on} {100 * np.expm1(move):+.1f} %"
             for name, move in self.moves.items()
             if abs(move) >= WORTH_SAYING
         ]
@@ -118,3 +126,13 @@ class Measured:
             "moves": self.moves,
             "checks": self.checks,
         }
+
+
+def _moves(task: Task, plan: Plan, known: Posterior, total: float) -> Value:
+    """Change of log t by each constant on the straight way to the mode [constant]: slopes times d,
+    the mean of WAY middles of the way, as steps bend; together `total`."""
+    response = Simulated([(task, plan.table(), np.arange(1))], known.names)
+    middles = (np.arange(WAY) + 0.5) / WAY
+    slopes = [response.at(share * known.mean)[1][0] for share in middles]
+    moved: Value = np.mean(slopes, axis=0) * known.mean
+    return moved + (total - moved.sum()) * np.abs(moved) / max(np.abs(moved).sum(), TINY)

@@ -143,11 +143,13 @@ def _seen(costs: Costs) -> Items:
 def timed(costs: Costs) -> list[str]:
     """What a calibration keeps of this plan's step and of the fastest of the same question."""
     task = costs.task
-    known: dict[str, float] = task.calibration.timed_in(task) if task.calibration else {}
-    own, fastest = str(costs.plans.take(0)), min(known, key=lambda plan: known[plan], default="")
-    lines = [f"this plan took {known[own]:.4g} s a step"] if own in known else []
-    if fastest not in ("", own):
-        lines.append(f"the fastest of {len(known)} took {known[fastest]:.4g} s: {fastest}")
+    known = task.calibration.timed_in(task) if task.calibration else {}
+    own = str(costs.plans.take(0))
+    lines = [f"this plan took {known[own].seconds:.4g} s a step"] if own in known else []
+    fastest = min(known.values(), key=lambda one: one.seconds, default=None)
+    if fastest is not None and fastest.plan != own:
+        many = f"the fastest of {len(known)}" if len(known) > 1 else "a timed plan"
+        lines.append(f"{many} took {fastest.seconds:.4g} s: {fastest.plan}")
     return lines
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from decimal import Decimal
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,8 +91,8 @@ def _choice_lines(result: SearchResult, costs: Costs) -> list[str]:
     """The short list, plans that the prediction cannot tell from the best; and those timed."""
     forecast = Forecast.of(result.task, costs.plans)
     out = [_ties(result.ties, forecast)] if result.ties >= 2 else []
-    seconds = forecast.timed_seconds
-    timed = [f"plan {row + 1} took {seconds[row]:.4g} s" for row in forecast.timed_rows]
+    known = forecast.timed_rows
+    timed = [f"plan {row + 1} took {one.seconds:.4g} s" for row, one in known.items()]
     return [*out, f"timed: {', '.join(timed)}"] if timed else out
 
 
@@ -111,7 +110,7 @@ def _ties(ties: int, forecast: Forecast) -> str:
 
 def _to_time(forecast: Forecast) -> str:
     """Which plans to time next, and what that leaves."""
-    found = forecast.choice.time_next(TO_TIME, forecast.timed_rows)
+    found = forecast.choice.time_next(TO_TIME, list(forecast.timed_rows))
     if not found:
         return "all are timed"
     ranks = " ".join(str(one.row + 1) for one in found)
@@ -175,11 +174,11 @@ def search_record(
         for plan, standing in zip(plans, family_records(result), strict=True):
             plan |= standing
         choice = forecast.choice
-        columns = (choice.fastest, choice.regret, forecast.timed_seconds)
-        known = zip(plans, *(column.tolist() for column in columns), strict=True)
-        for plan, share, regret, seconds in known:
+        timed = forecast.timed_rows
+        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
+        for row, (plan, share, regret) in enumerate(known):
             plan |= {"probability_fastest": share, "expected_regret": regret}
-            plan["timed_seconds"] = None if isnan(seconds) else seconds
+            plan["timed_seconds"] = timed[row].seconds if row in timed else None
         time_next = [
             {
                 "rank": one.row + 1,
@@ -187,7 +186,7 @@ def search_record(
                 "expected_regret": one.regret,
                 "launch_line": shlex.join(launch(result.plans[one.row])) or None,
             }
-            for one in choice.time_next(TO_TIME, forecast.timed_rows)
+            for one in choice.time_next(TO_TIME, list(timed))
         ]
         if result.risk is not None:
             at_risk = forecast.quantile(result.risk).tolist()

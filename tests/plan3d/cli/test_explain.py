@@ -210,7 +210,7 @@ def test_a_framework_that_is_not_that_of_the_launch_file_is_refused(capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("factor", [0.85, 1.15])
+@pytest.mark.parametrize("factor", [0.85, 1.15, 2.5])
 def test_a_measured_step_moves_what_is_explained(capsys, factor):
     """Most of a difference of 15 % is taken for constants, none of it beyond what was measured."""
     plain = record_of(capsys, "--plan", PLAN)
@@ -224,7 +224,7 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
     assert low < after < high
     assert abs(after - float(seconds)) < 0.5 * abs(before - float(seconds))
     moved = sum(said["moves"].values())
-    assert moved == pytest.approx(np.log(after / before), abs=0.03)
+    assert moved == pytest.approx(np.log(after / before), abs=1e-9)
     assert sum(bar["seconds"] for bar in found["waterfall"]) == pytest.approx(after)
     _, out, _ = run(capsys, "--plan", PLAN, "--measured-step", seconds)
     said = " ".join(out.split())

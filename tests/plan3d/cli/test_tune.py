@@ -234,3 +234,24 @@ def test_an_interrupted_search_gives_no_advice():
 
     with pytest.raises(KeyboardInterrupt):
         advise(TASK, Tried(), progress=stop)
+
+
+def test_a_stalled_run_is_no_step_of_the_others_and_not_the_best():
+    """Three steps of a machine 10 % slower than its profile, one of them three times as long:
+    plans that nobody timed are expected within 10 % of the machine, and the best is the fastest
+    that was measured, with its seconds."""
+    true = scaled(TASK, {"common": 0.1})
+    plans = [*find_plans(TASK, top=8).plans]
+    seconds = [evaluate(true, plan).step_seconds for plan in plans]
+    times = [(plans[row], seconds[row] * (3 if row == 1 else 1)) for row in (0, 1, 3)]
+    timed = [(plan, took, f"run {at}", None) for at, (plan, took) in enumerate(times)]
+    advice = advise(TASK, Tried(timed=timed), choose={})
+    assert advice.learned.contradicting == [1]
+    off = [
+        advice.seconds[row] / evaluate(true, advice.row(row)).step_seconds
+        for row in range(advice.timed, advice.plans.rows)
+    ]
+    assert np.abs(np.log(off)).max() < 0.1
+    assert advice.best == int(np.argmin([took for _, took in times]))
+    assert advice.seconds[: advice.timed] == pytest.approx([took for _, took in times])
+    assert advice.choice.regret[advice.best] < 0.15

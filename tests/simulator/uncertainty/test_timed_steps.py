@@ -528,12 +528,12 @@ def test_timed_plans_are_known_in_a_choice(tmp_path):
     task = calibrated(TASK, read_calibration(tmp_path / "c.toml"))
     near, apart = "tp=2 pp=4 micro_batch=2", "tp=8 pp=8 micro_batch=1 zero=0"
     forecast = Forecast.of(task, concat([plan(text).table() for text in (TEXTS[0], near, apart)]))
-    assert forecast.timed_rows == [0]
+    assert list(forecast.timed_rows) == [0]
     moved = forecast.choice.mean - forecast.log_seconds
     assert np.exp(forecast.choice.mean[0]) == pytest.approx(steps[0].seconds, rel=0.01)
     assert 0 < moved[2] < moved[1] < moved[0]
     spread = np.sqrt(forecast.choice.covariance.diagonal())
-    assert spread[0] < 0.006 < spread[1] < spread[2]
+    assert spread[0] < 0.012 < spread[1] < spread[2]
     other = replace(task, global_batch=512)
     assert not Forecast.of(other, forecast.plans).timed_rows
 
