@@ -119,6 +119,8 @@ class Task(_Question):
         check_type("cluster", self.cluster, Cluster, f"Cluster.profile({name!r}, gpus=...)")
         _positive("sequence", self.sequence)
         _positive("global_batch", self.global_batch)
+        if self.calibration:
+            self.calibration.check(self)
         if self.model.mtp_layers > 1:
             raise InputError(
                 f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "

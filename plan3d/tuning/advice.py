@@ -19,14 +19,14 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn
+from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn, whole_peak
 
 SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""
 
 
 Outcome = tuple[Plan, float | None, str, float | None]
-"""A plan, seconds of its step, where they were read, and its peak in bytes."""
+"""A plan, seconds of its step, where they were read, and the bytes that its allocator reserved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     and none is timed."""
     learned, known = None, task
     if tried.timed or tried.ran_out:
-        learned = learn([TimedStep(task, *one) for one in (*tried.timed, *tried.ran_out)])
+        learned = learn([_step(task, *one) for one in (*tried.timed, *tried.ran_out)])
         known = calibrated(task, learned.calibration)
     found = find_plans(known, top=SHORT_LIST, **options).unless_interrupted()
     ran = [step.plan for step in learned.steps] if learned else []
@@ -108,6 +108,13 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
         return None
     plans = concat([plan.table() for plan in listed])
     return Advice(forecast=Forecast.of(known, plans), learned=learned)
+
+
+def _step(
+    task: Task, plan: Plan, seconds: float | None, where: str, peak: float | None
+) -> TimedStep:
+    whole = None if peak is None else whole_peak(task, plan, peak)
+    return TimedStep(task, plan, seconds, where, whole)
 
 
 def _key(plan: Plan) -> str:

@@ -49,6 +49,8 @@ OF_TASK: dict[str, Callable[[Task, Any], Task]] = {
     "software": lambda task, value: replace(task, software=value),
 }
 """Fields of a task that can be varied, in the order in which they are set."""
+OF_STACK = {"cluster", "software"}
+"""Those that a calibration holds for one value of."""
 
 
 def sweep(
@@ -77,6 +79,12 @@ def sweep(
     """
     check_lists("over", over)
     given = None if plan is None else as_plan(plan)
+    of_stack = sorted(OF_STACK & over.keys()) if task.calibration else []
+    if of_stack:
+        raise InputError(
+            f"over: {of_stack[0]} of a calibrated task, whose calibration is of one stack and "
+            "machine: vary that of the task without it, or calibrate one of each"
+        )
     common = {"tokens": tokens, "price": price, "headroom": headroom, "objective": objective}
     points = [
         _point(task, labels, values, given, {**common, "choose": choose or {}})

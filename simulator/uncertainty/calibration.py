@@ -70,6 +70,15 @@ class Calibration:
     timed: tuple[Timed, ...] = ()
     """The plans that were timed."""
 
+    def check(self, task: Task) -> None:
+        """InputError where it is of another stack or machine than a task."""
+        machine = task.cluster.accelerator.name
+        if (self.software, self.accelerator) != (task.software.name, machine):
+            raise InputError(
+                f"--calibration is of {self.software} on {self.accelerator}, the question of "
+                f"{task.software.name} on {machine}"
+            )
+
     def timed_in(self, task: Task) -> dict[str, Timed]:
         """The timed plans of a task, by the plan."""
         asked = question_of(task)
@@ -118,12 +127,9 @@ def calibrated(task: Task, calibration: Calibration | str | Path) -> Task:
     if isinstance(calibration, str | Path):
         calibration = read_calibration(calibration)
     check_type("calibration", calibration, Calibration, "the path of its file")
-    machine = task.cluster.accelerator.name
-    if (calibration.software, calibration.accelerator) != (task.software.name, machine):
-        raise InputError(
-            f"--calibration is of {calibration.software} on {calibration.accelerator}, the "
-            f"question of {task.software.name} on {machine}"
-        )
+    if task.calibration:
+        raise InputError("the task has a calibration already: give that of all steps")
+    calibration.check(task)
     known = scaled(task, calibration.changes)
     if calibration.peaks:
         known = replace(known, software=_holding(known.software, math.exp(calibration.peaks.off)))

@@ -223,6 +223,15 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
     )
 
 
+def whole_peak(task: Task, plan: Plan, reserved: float) -> float:
+    """Bytes that a GPU holds whose allocator reserved so many: with what that does not see, the
+    CUDA context and the buffers of communicators."""
+    costs = evaluate(task, plan).one()
+    reserve = costs.memory["reserve"]
+    slack = task.software.allocator_slack * (costs.memory_bytes - reserve)
+    return float(reserved + reserve - slack)
+
+
 def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:
     """Runs of one plan as one of their median: runs again tell of the plan, not of the stack."""
     runs: dict[tuple[str, str], list[TimedStep]] = {}
@@ -304,6 +313,10 @@ def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     scale = float(scale_of(run.task, run.plan.table())[0])
     if run.peak is None:
         room = math.log(capacity / predicted)
+        if run.ran_out and room > math.log(FARTHEST):
+            needs = f"{predicted / GIB:.4g} GiB of {capacity / GIB:.4g} GiB"
+            what = "check its plan, batch, model and machine, and that nothing else ran there"
+            raise InputError(f"{run.where}: ran out of memory, predicted {needs}; {what}")
         return (room, math.inf, scale) if run.ran_out else (-math.inf, room, scale)
     off = math.log(run.peak / predicted)
     if run.peak > LARGEST_PEAK * capacity or abs(off) > FARTHEST_PEAK:

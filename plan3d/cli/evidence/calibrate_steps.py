@@ -28,6 +28,7 @@ from ..screen.output import Screen, check_writable, print_json, write_whole
 from . import learned_steps
 
 if TYPE_CHECKING:
+    from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep
 
@@ -68,8 +69,7 @@ OWN = (
         value="SIZE",
         read=memory,
         many=True,
-        help="memory that its fullest GPU held, as nvidia-smi or the allocator's reserved bytes "
-        "say: 61.5GiB",
+        help="memory that its fullest GPU held, as nvidia-smi says: 61.5GiB",
     ),
     Option(
         flag="--out",
@@ -91,13 +91,15 @@ OWN = (
 ABOUT = """Learn from timed steps of your stack: a calibration for --calibration FILE.
 
   plan3d calibrate steps --model llama-7b --cluster h100-sxm --gpus 64 \\
-      --plan "tp=2 pp=2" --seconds 1.7 --plan "tp=4" --seconds 1.9 --out c.toml
-  plan3d calibrate steps runs.csv --model llama-7b --cluster h100-sxm --gpus 64
+      --global-batch 512 --plan "tp=2 pp=2" --seconds 1.7 \\
+      --plan "tp=4" --seconds 1.9 --out c.toml
+  plan3d calibrate steps runs.csv --model llama-7b --cluster h100-sxm \\
+      --gpus 64 --global-batch 512
   plan3d calibrate steps run.log --plan "tp=2 pp=2" --model llama-7b \\
-      --cluster h100-sxm --gpus 64
+      --cluster h100-sxm --gpus 64 --global-batch 512
 
 A CSV has the columns plan and seconds, and may have peak, gpus, global_batch
-and sequence. A log gives the step of one --plan."""
+and sequence. A log gives the step of one --plan, and what its allocator held."""
 
 
 class _Help(argparse.Action):
@@ -179,7 +181,7 @@ def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     files = [(name, read_text(Path(name), errors="replace")) for name in args.files]
     logs = [(name, text) for name, text in files if not is_table(text)]
     for plan, (where, took, peak) in zip(args.plan or [], _outcomes(args, logs), strict=True):
-        yield _step(args, plan, took, peak, where)
+        yield _step(args, plan, took, peak, where, of_allocator=bool(logs))
     for name, content in files:
         for number, row in enumerate(_rows(name, content) if is_table(content) else (), 1):
             where = f"{name}: row {number}"
@@ -248,24 +250,46 @@ def _whole(cell: str, where: str) -> int:
 
 
 def _step(
-    args: argparse.Namespace, plan: str, took: float | str, peak: float | None, where: str
+    args: argparse.Namespace,
+    plan: str,
+    took: float | str,
+    peak: float | None,
+    where: str,
+    of_allocator: bool = False,
 ) -> TimedStep:
+    """One run; the peak is that of a whole GPU, or what its allocator reserved."""
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep, whole_peak
+
+    if args.global_batch is None and args.global_batch_tokens is None:
+        raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")
+    task = _task(args)
+    resolved = _resolved(args, task, plan, where)
+    if isinstance(took, str) and peak is not None:
+        raise InputError(f"{where}: a run that ran out of memory has no peak")
+    if peak is not None and of_allocator:
+        peak = whole_peak(task, resolved, peak)
+    return TimedStep(task, resolved, None if isinstance(took, str) else took, where, peak)
+
+
+def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Plan:
+    """The plan that ran, with what it and the options leave open."""
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep
 
     from ..arguments import plan_arguments
 
-    task, found = _task(args), plan_arguments.read_plan(plan, where)
+    found = plan_arguments.read_plan(plan, where)
     known = {option.name: None for option in OPTIONS}
     asked = argparse.Namespace(**{**known, **vars(args)})
-    resolved = resolve(plan_arguments.completed(found, asked), task.gpus)
-    if not resolved.scalar:
+    completed = plan_arguments.completed(found, asked)
+    if not completed.scalar:
         raise InputError(f"{where}: a measured step ran one plan, not a table")
-    check(resolved, task)
-    if isinstance(took, str) and peak is not None:
-        raise InputError(f"{where}: a run that ran out of memory has no peak")
-    return TimedStep(task, resolved, None if isinstance(took, str) else took, where, peak)
+    try:
+        resolved = resolve(completed, task.gpus)
+        check(resolved, task)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return resolved
 
 
 def _task(args: argparse.Namespace) -> Task:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 def show(screen: Screen, learned: Learned) -> None:
     """Print what was learned."""
+    from ..screen import views
+
+    screen.lines(views.header((*learned.steps, *learned.peaks)[0].task))
+    print()
     if learned.steps:
         screen.table(_step_table(learned))
         screen.table(_constant_table(learned))

@@ -135,4 +135,5 @@ def _moves(task: Task, plan: Plan, known: Posterior, total: float) -> Value:
     middles = (np.arange(WAY) + 0.5) / WAY
     slopes = [response.at(share * known.mean)[1][0] for share in middles]
     moved: Value = np.mean(slopes, axis=0) * known.mean
-    return moved + (total - moved.sum()) * np.abs(moved) / max(np.abs(moved).sum(), TINY)
+    moved += (total - moved.sum()) * np.abs(moved) / max(np.abs(moved).sum(), TINY)
+    return moved

@@ -11,6 +11,7 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.search.find_plans import find_plans
+from plan3d.search.whatif.variation import sweep
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -466,6 +467,13 @@ def test_peaks_on_the_command_line(capsys, tmp_path):
 LINE = " iteration {}/ 50 | elapsed time per iteration (ms): {:.1f} | global batch size: 256 |\n"
 
 
+def _beside(text):
+    """Context and communicators: the reserve without the slack of what the allocator holds."""
+    parts = evaluate(TASK, plan(text)).memory
+    held = sum(size for name, size in parts.items() if name != "reserve")
+    return parts["reserve"] - TASK.software.allocator_slack * held
+
+
 def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):
     """Megatron prints MiB reserved; a log that ends out of memory is a bound; one log a plan."""
     took = 1e3 * seconds(TASK, TEXTS[0])
@@ -475,7 +483,8 @@ def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):
     out.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
     plans = ["--plan", TEXTS[0], "--plan", "tp=2 micro_batch=2"]
     assert main([*COMMAND, str(good), str(out), *plans, "--out", str(mine)]) == 0
-    assert "24.0" in capsys.readouterr().out
+    held = 24 * 2**30 + _beside(TEXTS[0])
+    assert f" {held / 2**30:.1f} " in capsys.readouterr().out
     found = read_calibration(mine)
     assert (found.steps, found.peaks.runs) == (1, 2)
     assert main([*COMMAND, str(good), str(out), *plans[:2]]) == 2
@@ -561,3 +570,36 @@ def test_searches_name_timed_plans_and_suggest_others(capsys, tmp_path):
     assert text not in {one["plan"] for one in again["time_next"]}
     main(["estimate", *asked, "--plan", text, "--calibration", file])
     assert f"this plan took {took:.4g} s a step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--plan", "tp=3", "--seconds", "4"], "--plan 1: tensor size 3 does not divide"),
+        (["--plan", "tp=8 pp=8 recompute=full", "--seconds", "oom"], "--plan 1: ran out of memory"),
+    ],
+)
+def test_what_cannot_have_run_is_named_with_its_row(arguments, said, capsys, tmp_path):
+    code, printed = run(capsys, *arguments, "--out", str(tmp_path / "c.toml"))
+    assert code == 2
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (tmp_path / "c.toml").exists()
+
+
+def test_steps_of_no_batch_are_refused(capsys):
+    asked = [word for word in COMMAND if word not in ("--global-batch", "256")]
+    assert main([*asked, "--plan", TEXTS[0], "--seconds", "4"]) == 2
+    assert "--plan 1: a step is of a batch: give --global-batch" in capsys.readouterr().err
+
+
+def test_a_calibration_is_of_one_stack_and_machine():
+    learned = learn(timed(1.1))
+    task = calibrated(TASK, learned.calibration)
+    with pytest.raises(InputError, match="calibration already"):
+        calibrated(task, learned.calibration)
+    with pytest.raises(InputError, match="A100-80GB-SXM4, the question of megatron-core on H100"):
+        replace(task, cluster=Cluster.profile("h100-sxm", gpus=64))
+    with pytest.raises(InputError, match="over: cluster of a calibrated task"):
+        sweep(task, over={"cluster": ["a100-80gb-sxm"]})
+    assert len(sweep(task, over={"gpus": [32, 64]}, plan=TEXTS[1]).rows) == 2
