@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import InputError, misspelt
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import Kept
@@ -29,6 +29,9 @@ class Document:
     content: dict[str, Any]
     file: str
     used: set[Path] = field(default_factory=set)
+    """Paths that were read."""
+    asked: set[Path] = field(default_factory=set)
+    """Paths that were looked for, read or not."""
 
     def section(self, at: str = "") -> JsonObject:
         """The object at a path, empty where there is none. InputError where it is none."""
@@ -40,6 +43,7 @@ class Document:
         return here
 
     def _place(self, at: str) -> tuple[JsonObject, str]:
+        self.asked.add(tuple(at.split(".")))
         section, _, key = at.rpartition(".")
         return self.section(section), key
 
@@ -93,12 +97,23 @@ class Document:
     def rest(self, matters: Collection[str], follow: Collection[str]) -> list[Kept]:
         """Every value that was not read; null says nothing. Those at the places `follow` stand for
         settings that follow from the plan."""
-        left = [(path, value) for path, value in leaves(self.content) if path not in self.used]
-        named = [(".".join(path), path, value) for path, value in left if value is not None]
-        return [
-            Kept(f"$.{at}", shown(value), at in matters, at in follow, keys=path, value=value)
-            for at, path, value in named
-        ]
+        known = {path[:length] for path in self.asked for length in range(1, len(path) + 1)}
+        kept = []
+        for path, value in leaves(self.content):
+            if path in self.used or value is None:
+                continue
+            at, near = ".".join(path), nearest(path, known)
+            part = Kept(f"$.{at}", shown(value), at in matters or bool(near), at in follow)
+            kept.append(replace(part, keys=path, value=value, near=near))
+        return kept
+
+
+def nearest(path: Path, known: Collection[Path]) -> str:
+    """The known place of which a path misspells the key or a section; '' where there is none."""
+    depth = next((at for at in range(len(path)) if path[: at + 1] not in known), len(path))
+    inside = {place[depth] for place in known if place[:depth] == path[:depth] != place}
+    name = misspelt(path[depth], inside) if depth < len(path) else ""
+    return f"$.{'.'.join((*path[:depth], name))}" if name else ""
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -85,8 +85,11 @@ SHORTEST = 5
 
 
 def one_slip(word: str, other: str) -> bool:
-    """Whether a letter of the other word is left out, added, exchanged or swapped with the next."""
+    """Whether a letter of the other word is left out, added, exchanged or swapped with the next;
+    digits are no slip (--fp4-format is not --fp8-format)."""
     if word == other or abs(len(word) - len(other)) > 1 or len(other) < SHORTEST:
+        return False
+    if [*filter(str.isdigit, word)] != [*filter(str.isdigit, other)]:
         return False
     same = next((i for i, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), None)
     if same is None:
@@ -94,3 +97,8 @@ def one_slip(word: str, other: str) -> bool:
     a, b = word[same:], other[same:]
     swapped = a[1::-1] + a[2:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or swapped == b
+
+
+def misspelt(word: str, known: Iterable[str]) -> str:
+    """The known name that a word is one slip from; '' where none is."""
+    return min((name for name in known if one_slip(word, name)), default="")

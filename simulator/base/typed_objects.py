@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .errors import InputError, did_you_mean, one_slip
+from .errors import InputError, did_you_mean, misspelt
 
 LARGEST_SIZE = 2**31
 
@@ -93,7 +93,7 @@ class JsonObject:
     def refuse_slips(self) -> None:
         """No key that is one slip off another that was looked for in vain."""
         for key in self.values:
-            meant = next((known for known in sorted(self.missed) if one_slip(str(key), known)), "")
+            meant = misspelt(str(key), self.missed)
             if meant and meant not in self.values and self.has(key):
                 raise self.refuse(key, f"is unknown; did you mean {meant}?")
 

@@ -104,7 +104,9 @@ def _buckets(config: Document, n: Numbers) -> int:
     places = [f"zero_optimization.{name}" for name in BUCKETS]
     zero = config.section("zero_optimization").values
     size, gathered = (zero.get(name) for name in BUCKETS)
-    if size != gathered or not n.overlap_grad_reduce or n.zero == 3:
+    if not all([config.there(place) for place in places]) or size != gathered:
+        return 0
+    if not n.overlap_grad_reduce or n.zero == 3:
         return 0
     if not isinstance(size, int | float) or not 1 <= size < 2**31 or size != int(size):
         return 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from plan3d.simulator.base.errors import misspelt
+
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of
-from ..shell.flags import Flags, misspelt
+from ..shell.flags import Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
 from ..tables import Numbers, read_implied

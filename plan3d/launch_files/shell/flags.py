@@ -5,7 +5,7 @@ A flag that nobody reads is kept: `rest` lists it, so that it is shown and writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plan3d.simulator.base.errors import InputError
@@ -172,27 +172,6 @@ class Flags:
         """The flags that were never read and words that no flag takes, in their order."""
         left = [f if f.name not in self.used else self.loose.get(f.name) for f in self.given]
         return tuple(filter(None, left))
-
-
-def misspelt(name: str, known: Iterable[str]) -> str:
-    """The known flag that a name is one slip from: a letter too many, too few, another or two that
-    changed places. '' where none is; digits are no slip (--fp4-format is not --fp8-format)."""
-    return min((one for one in known if _slip(name, one)), default="")
-
-
-def _slip(one: str, other: str) -> bool:
-    start = _shared(one, other)
-    end = _shared(one[start:][::-1], other[start:][::-1])
-    a, b = one[start : len(one) - end], other[start : len(other) - end]
-    if a == b or any(letter.isdigit() for letter in a + b):
-        return False
-    return max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
-
-
-def _shared(one: str, other: str) -> int:
-    """Letters that two words begin with together."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _key(name: str) -> str:

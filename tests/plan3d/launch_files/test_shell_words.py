@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.launch_files.shell.flags import Flags, misspelt
+from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import training_words
 from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
@@ -230,21 +230,3 @@ def test_arithmetic_that_is_none_stays_open(text):
     found = flags(f"python a.py --num-layers $(({text}))\n")
     with pytest.raises(InputError, match="--num-layers"):
         found.size("--num-layers")
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("--tensor-model-paralel-size", "--tensor-model-parallel-size"),
-        ("--tensor-model-parallel-siize", "--tensor-model-parallel-size"),
-        ("--tensor-model-parallel-sise", "--tensor-model-parallel-size"),
-        ("--seq-lenght", "--seq-length"),
-        ("--fp4-format", ""),
-        ("--encoder-num-layers", ""),
-        ("--lr", ""),
-        ("--seq-length", ""),
-    ],
-)
-def test_a_name_one_slip_from_a_flag_is_told(typed, meant):
-    known = {"--tensor-model-parallel-size", "--seq-length", "--fp8-format", "--decoder-num-layers"}
-    assert misspelt(typed, known) == meant
