@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from plan3d.search.whatif.best_change import best_change
+from plan3d.search.whatif.best_change import best_change, does_not_fit
 from plan3d.search.whatif.single_field_changes import WORTH
 from plan3d.simulator.base.units import GIB, format_bytes, format_count, format_flops
 from plan3d.simulator.plan.values import spell
@@ -45,12 +45,13 @@ def sentence(costs: Costs, tokens: float | None = None, price: float | None = No
     """The answer in one sentence: the step of one plan, or what training takes, with its 80 %."""
     task, one = costs.task, costs.one()
     low, high = report.bounds(one)
+    where = f"{gpus(task)}{'' if one.fits else ', where it does not fit'}"
     if tokens is not None:
-        return f"{gpus(task)}: {training(one, (low, high), tokens, price)}"
+        return f"{where}: {training(one, (low, high), tokens, price)}"
     apart = one.mfu > LONG * one.mfu_causal
     causal = f" ({100 * one.mfu_causal:.1f} causal)" if apart else ""
     return (
-        f"{task.model.name} on {gpus(task)}: {one.step_seconds:.4g} s a step "
+        f"{task.model.name} on {where}: {one.step_seconds:.4g} s a step "
         f"({low:.4g} to {high:.4g} at 80 %), {100 * one.mfu:.1f} % MFU{causal}, "
         f"{one.tokens_per_second:,.0f} {task.model.unit}/s"
     )
@@ -120,7 +121,7 @@ def asked(task: Task, precision: str) -> Items:
 def fits(costs: Costs, limit: float | None = None) -> str:
     """Whether one plan fits, with which margin and how likely."""
     one = costs.one()
-    if not one.fits or (limit is not None and one.memory_bytes > limit):
+    if does_not_fit(one, limit):
         return re.sub("^[A-Z ]+", lambda shouted: shouted[0].lower(), views.verdict(one))
     likely = float(probability_fits(one))
     if as_one_that_ran_out(one):
@@ -211,8 +212,7 @@ def _kernels(costs: Costs) -> str:
 
 def helps(costs: Costs, limit: float | None = None) -> Items:
     """The one change that would help most."""
-    found, one = best_change(costs, limit), costs.one()
-    over = not one.fits or (limit is not None and one.memory_bytes > limit)
+    found, over = best_change(costs, limit), does_not_fit(costs, limit)
     if found is None:
         none = "no one change of plan, batch, network or precision"
         does = "makes it fit" if over else f"fits and gains {100 * WORTH:.0f} %"
