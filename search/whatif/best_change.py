@@ -57,8 +57,8 @@ def _may(costs: Costs, limit: float | None) -> NDArray[np.bool_]:
 
 
 def _of_the_plan(costs: Costs, limit: float | None) -> Iterator[Change]:
-    """The fastest legal change of one field that fits, and is launched where the plan itself is."""
-    edits = single_edits(costs, launchable=True)
+    """The fastest change of one field that fits."""
+    edits = single_edits(costs)
     if edits.costs is None:
         return
     for row in np.flatnonzero(_may(edits.costs, limit))[:1].tolist():

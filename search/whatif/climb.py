@@ -34,7 +34,6 @@ from ..space.space import Space
 from ..stages.stage_plans import ranked, written_out
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
-from .launchable_changes import keeps_launched
 from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
@@ -199,11 +198,10 @@ def _top(costs: Costs, names: Collection[str], limit: float) -> _Top:
 
 
 def _fastest(edits: Edits, before: Costs, limit: float) -> int | None:
-    """The first row of the edits that saves enough, fits and is launched; None where none is."""
+    """The first row of the edits that saves enough and fits; None where none does."""
     if edits.costs is None:
         return None
-    may = keeps_launched(edits.costs.plans, before.plans, before.task)
-    may &= edits.costs.memory_total <= limit
+    may = edits.costs.fits & (edits.costs.memory_total <= limit)
     may &= edits.costs.step < before.step[0] * (1 - WORTH)
     rows = np.flatnonzero(may)
     return int(rows[0]) if rows.size else None

@@ -185,14 +185,12 @@ def explain(
     task: Task,
     plan: Given,
     against: Given | None = None,
-    *,
-    launchable: bool = False,
 ) -> Explanation:
     """Explain one plan; one that does not fit may be asked about as well.
 
-    `against` is another plan, or changes of this one: "tp=4" or {"tp": 4}. `launchable` offers only
-    edits that the framework of the task launches, where it launches the plan itself. Raises
-    InputError where the plan breaks a rule.
+    `against` is another plan, or changes of this one: "tp=4" or {"tp": 4}. Edits are those that the
+    framework of the task launches, where it launches the plan itself. Raises InputError where the
+    plan breaks a rule.
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
@@ -205,7 +203,7 @@ def explain(
     return Explanation(
         costs=costs,
         waterfall=waterfall(costs),
-        edits=single_edits(costs, launchable=launchable),
+        edits=single_edits(costs),
         sensitivities=sensitivities(costs),
         capacities=by_capacity(costs),
         against=None if against is None else _contrast(costs, against),

@@ -151,21 +151,17 @@ def _key(plan: Plan) -> str:
     return f"{fields} {plan.layers_per_stage} {plan.segments_text}"
 
 
-def single_edits(
-    costs: Costs, names: Collection[str] | None = None, *, launchable: bool = False
-) -> Edits:
+def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
     """Every legal change of one field of one plan that has an effect, fastest first; with `names`
-    only of these fields. `launchable` keeps to what the framework of the task launches, where it
-    launches the plan itself."""
+    only of these fields. Changes keep to what the framework of the task launches, where it launches
+    the plan itself."""
     task = costs.task
     candidates = list(_candidates(costs, names))
     if not candidates:
         return Edits((), (), None)
     plans = concat([plan.table() for _, _, plan in candidates])
-    allowed = legal(plans, task) & _advised(plans, costs)
-    if launchable:
-        allowed &= keeps_launched(plans, costs.plans, task)
-    may = np.flatnonzero(allowed)
+    allowed = legal(plans, task) & keeps_launched(plans, costs.plans, task)
+    may = np.flatnonzero(allowed & _advised(plans, costs))
     if not may.size:
         return Edits((), (), None)
     found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))

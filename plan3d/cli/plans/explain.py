@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         measured = _measured(args, task, plan)
         task = measured.task
     against = None if args.against is None else _other(args)
-    found = explained(task, plan, against, launchable=args.file is not None)
+    found = explained(task, plan, against)
     if args.plot is not None:
         from plan3d.simulator.reporting.plots import explanation
 

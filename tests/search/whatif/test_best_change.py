@@ -17,7 +17,8 @@ def test_fp8_comes_with_what_makes_room_for_it():
     plain = costs("zero=2 recompute=selective")
     assert probability_fits(costs("zero=2 recompute=selective precision=fp8")) < SURE
     found = best_change(plain)
-    assert found is not None and found.what.startswith("precision=fp8 zero=3")
+    assert found is not None
+    assert found.what.startswith("precision=fp8 zero=3")
     after = costs("zero=3 recompute=selective precision=fp8")
     assert probability_fits(after) >= SURE
     gained = after.tokens_per_second / plain.tokens_per_second - 1
@@ -26,14 +27,16 @@ def test_fp8_comes_with_what_makes_room_for_it():
 
 def test_fp8_alone_where_it_fits_alone():
     found = best_change(costs("tp=8 pp=4 virtual_stages=5", 512, "llama-3.1-70b", 1024))
-    assert found is not None and found.what == "precision=fp8, which trains other numbers"
+    assert found is not None
+    assert found.what == "precision=fp8, which trains other numbers"
 
 
 def test_what_is_proposed_is_sure_to_fit():
     one = costs("tp=2 pp=2 zero=2", model="llama-3.1-70b")
     assert does_not_fit(one)
     found = best_change(one)
-    assert found is not None and "=" in found.what
+    assert found is not None
+    assert "=" in found.what
     field, value = found.what.split("=")
     again = costs(f"pp=2 zero=2 {field}={value}", model="llama-3.1-70b")
     assert probability_fits(again) >= SURE
@@ -42,8 +45,11 @@ def test_what_is_proposed_is_sure_to_fit():
 def test_a_limit_of_bytes_stands_in_for_being_sure():
     plain = costs("zero=2 recompute=selective")
     less = 0.9 * plain.memory_bytes
-    assert does_not_fit(plain, less) and not does_not_fit(plain)
+    assert does_not_fit(plain, less)
+    assert not does_not_fit(plain)
     tight = best_change(plain, less)
-    assert tight is not None and tight.what == "precision=fp8 zero=3, which trains other numbers"
+    assert tight is not None
+    assert tight.what == "precision=fp8 zero=3, which trains other numbers"
     loose = best_change(plain, plain.capacity)
-    assert loose is not None and loose.what == "precision=fp8, which trains other numbers"
+    assert loose is not None
+    assert loose.what == "precision=fp8, which trains other numbers"
