@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from plan3d import plots
     from plan3d.launch_files.frameworks import for_framework
-    from plan3d.launch_files.questions import find_plans, smallest_cluster, sweep
+    from plan3d.launch_files.questions import find_cluster, find_plans, sweep
     from plan3d.search.result.search_result import SearchResult
     from plan3d.search.whatif.backend_benchmark import compare_backends
     from plan3d.search.whatif.compare_systems import compare_systems
@@ -73,6 +73,7 @@ _HOME = {
     "compare_systems": "search.whatif.compare_systems",
     "evaluate": "simulator.step.evaluate",
     "explain": "search.whatif.explanation",
+    "find_cluster": "launch_files.questions",
     "find_plans": "launch_files.questions",
     "for_framework": "launch_files.frameworks",
     "learn": "simulator.uncertainty.timed_steps",
@@ -81,7 +82,6 @@ _HOME = {
     "probability_fits": "simulator.uncertainty.memory",
     "profile_names": "simulator.hardware.profile_file",
     "read_calibration": "simulator.uncertainty.calibration",
-    "smallest_cluster": "launch_files.questions",
     "software_profile": "simulator.hardware.software_stack",
     "step_interval": "simulator.uncertainty.forecast",
     "sweep": "launch_files.questions",
@@ -117,6 +117,7 @@ __all__ = [
     "compare_systems",
     "evaluate",
     "explain",
+    "find_cluster",
     "find_plans",
     "for_framework",
     "learn",
@@ -126,7 +127,6 @@ __all__ = [
     "probability_fits",
     "profile_names",
     "read_calibration",
-    "smallest_cluster",
     "software_profile",
     "step_interval",
     "sweep",

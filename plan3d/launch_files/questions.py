@@ -11,7 +11,7 @@ from plan3d.search.result.options import Progress
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.choices import Choices, check_choices, check_lists
 from plan3d.search.whatif.climb import climbed, never_behind, with_climbed
-from plan3d.search.whatif.cluster_size import smallest_cluster as smallest
+from plan3d.search.whatif.cluster_size import find_cluster as searched_cluster
 from plan3d.search.whatif.sweep import Sweep
 from plan3d.search.whatif.variation import Values
 from plan3d.search.whatif.variation import sweep as swept
@@ -80,7 +80,7 @@ def find_plans(
     return with_climbed(found, asked, options, top) if at_risk else found
 
 
-def smallest_cluster(
+def find_cluster(
     task: Task,
     *,
     tokens: float | str,
@@ -103,10 +103,11 @@ def smallest_cluster(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """The search on the fewest GPUs that train `tokens`, such as 2e12 or "2T", in time.
+    """The search on the GPUs that train `tokens`, such as 2e12 or "2T", in time or for a budget.
 
-    * `days`: the most that training may take.
-    * `budget_usd`: the most that it may cost, at a `price` in USD per GPU-hour.
+    * `days`: the most that training may take: the fewest GPUs.
+    * `budget_usd`: the most that it may cost, at a `price` in USD per GPU-hour: with no `days`, the
+      GPUs that are done first.
     * `reliability`: the failures to count in (simulator.analysis.goodput.Reliability).
     * `framework`, `backend`, `space`, `objective`, `choose`, `system`, `headroom`, `top`,
       `families`, `frontier`, `budget`, `time_limit`, `seed`, `progress`: as find_plans has them.
@@ -116,7 +117,7 @@ def smallest_cluster(
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
-    >>> smallest_cluster(task, tokens="100B", days=10, choose={"tp": [1, 2]}).task.gpus >= 8
+    >>> find_cluster(task, tokens="100B", days=10, choose={"tp": [1, 2]}).task.gpus >= 8
     True
     """
     given = {"tokens": tokens, "days": days, "budget_usd": budget_usd, "price": price}
@@ -128,7 +129,7 @@ def smallest_cluster(
     }
     listed = lists_families(backend, objective) if families is None else families
     asked = _asked(task, framework, choose)
-    return _climbed(smallest, asked, {**options, "families": listed, "progress": progress})
+    return _climbed(searched_cluster, asked, {**options, "families": listed, "progress": progress})
 
 
 def sweep(

@@ -1,4 +1,4 @@
-"""Cluster sizes: why nothing fits, and how many GPUs a deadline or a budget needs."""
+"""Cluster sizes: why nothing fits, and how many GPUs a deadline needs or a budget buys."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ DAY = 86400.0
 """Seconds."""
 MOST_GPUS = 131072
 """GPUs beyond which the inverse question is not searched."""
+SOONER = 0.01
+"""Share of the training time that more GPUs must save."""
 NEAR_NODES = 8
 """Nodes more and fewer on which a legal plan is looked for."""
 MOST_DOUBLINGS = 8
@@ -135,7 +137,7 @@ def train_seconds(costs: Costs, tokens: float) -> Any:
     return tokens / costs.tokens_per_second
 
 
-def smallest_cluster(
+def find_cluster(
     task: Task,
     *,
     tokens: float,
@@ -146,8 +148,9 @@ def smallest_cluster(
     progress: Progress | None = None,
     **options: Any,
 ) -> SearchResult:
-    """The search result on the fewest GPUs that train `tokens` within the days and the budget, with
-    the failures of `reliability`.
+    """The search result on the GPUs that train `tokens` within the days and the budget, with the
+    failures of `reliability`: the fewest that do it in these days; with a budget alone those that
+    are done first, the fewest within SOONER.
 
     GPU counts are whole fast domains, powers of two of them and three times those. `price` is in
     USD per GPU-hour; `options` go to find_plans. Raises NoFeasiblePlanError when no count up to
@@ -162,21 +165,26 @@ def smallest_cluster(
     seconds = (days if days is not None else np.inf) * DAY
     hours = budget_usd / price if budget_usd is not None and price else np.inf
     tried, nearest = "", np.inf
+    found, soonest = None, np.inf
     for gpus in _sizes(task, tokens, seconds):
         result = find_plans(with_gpus(task, gpus), progress=progress, **options)
         best = result.best
         if result.interrupted:
-            return result
+            return result if found is None else found.ended_by_interrupt()
         if best is None:
             continue
         needed = _with_failures(train_seconds(best, tokens), gpus, reliability)
         spent = needed * gpus / 3600
         excess = max(needed / seconds, spent / hours)
-        if excess <= 1:
+        if excess <= 1 and days is not None:
             return result
+        if excess <= 1 and needed < soonest * (1 - SOONER):
+            found, soonest = result, needed
         if excess < nearest:
             nearest = excess
             tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
+    if found is not None:
+        return found
     limits = [f"{days:g} days"] if days is not None else []
     limits += [f"{hours:,.0f} GPU-hours"] if budget_usd is not None else []
     raise NoFeasiblePlanError(

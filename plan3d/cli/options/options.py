@@ -239,7 +239,7 @@ OPTIONS = (
         value="X",
         read=dollars,
         verbs=SEARCH,
-        help="instead of --gpus: the fewest GPUs that train --tokens for X USD, 1.3M, at --price",
+        help="instead of --gpus: the GPUs that train --tokens soonest for X USD, 1.3M, at --price",
     ),
     *GOODPUT_OPTIONS,
     Option(

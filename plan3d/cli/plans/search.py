@@ -209,11 +209,11 @@ def _find(
 
     if tokens is None or not task_arguments.asks_for_gpus(args):
         return find_plans(task, **options)
-    from plan3d.search.whatif.cluster_size import smallest_cluster
+    from plan3d.search.whatif.cluster_size import find_cluster
 
     limits = {"days": args.days, "budget_usd": args.budget_usd, "price": args.price}
     limits["reliability"] = reliability
-    return smallest_cluster(task, tokens=tokens, **limits, **options)
+    return find_cluster(task, tokens=tokens, **limits, **options)
 
 
 def _at_the_edge(result: SearchResult, options: dict[str, Any]) -> Costs | None:

@@ -270,6 +270,21 @@ def test_the_inverse_question_finds_the_gpus(capsys: pytest.CaptureFixture[str])
     assert len(nothing["infeasible"]) == 1
 
 
+def test_a_larger_budget_buys_more_gpus_that_are_done_sooner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEW]
+    asked += ["--tokens", "26B", "--price", "2"]
+    small, large = (answer(capsys, *asked, "--budget-usd", usd) for usd in ("1500", "3000"))
+    assert large["task"]["gpus"] > small["task"]["gpus"]
+    assert large["plans"][0]["train_seconds"] < small["plans"][0]["train_seconds"]
+    assert small["plans"][0]["cost_usd"] <= 1500
+    assert large["plans"][0]["cost_usd"] <= 3000
+    days = str(2 * large["plans"][0]["train_seconds"] / 86400)
+    both = answer(capsys, *asked, "--budget-usd", "3000", "--days", days)
+    assert both["task"]["gpus"] < large["task"]["gpus"]  # the fewest that keep the days
+
+
 def test_a_budget_has_the_suffixes_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEW]
     asked += ["--tokens", "26B", "--price", "2", "--budget-usd"]

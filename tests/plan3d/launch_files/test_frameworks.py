@@ -314,7 +314,7 @@ def test_public_searches_restrict_as_the_command_line_does():
     assert said(other) == said(climbed(find_plans(asked, families=True), {}, top=10))
     rows = plan3d.sweep(task(), {"gpus": [8, 16]}, framework="torchtitan").rows
     assert rows[1]["step_seconds"] == pytest.approx(other.best.step_seconds)
-    fewest = plan3d.smallest_cluster(
+    fewest = plan3d.find_cluster(
         task(), tokens=1e10, days=30, framework="torchtitan", choose={"tp": [1]}
     )
     assert fewest.task.framework == framework("torchtitan")

@@ -20,8 +20,8 @@ from plan3d import (
     calibrated,
     evaluate,
     explain,
+    find_cluster,
     find_plans,
-    smallest_cluster,
     sweep,
 )
 from plan3d.cli.main import main
@@ -63,7 +63,7 @@ def test_changes_of_a_plan_may_be_fields() -> None:
 
 def test_counts_may_have_suffixes() -> None:
     asked: dict[str, Any] = {"days": 60, "choose": {"tp": [1]}}
-    found = [smallest_cluster(TASK, tokens=n, **asked) for n in ("300B", 3e11)]
+    found = [find_cluster(TASK, tokens=n, **asked) for n in ("300B", 3e11)]
     assert found[0].task.gpus == found[1].task.gpus
     rows = [sweep(TASK, {"tp": [1]}, plan="pp=1", tokens=n, price=2).rows for n in ("2T", 2e12)]
     assert rows[0] == rows[1]
@@ -105,8 +105,8 @@ def test_a_calibration_may_be_its_path(tmp_path: Path) -> None:
         (lambda: sweep(TASK, "tp"), "over must be a dict of lists, such as"),
         (lambda: sweep(TASK, {"tp": [1]}, plan=2), "a plan must be a Plan"),
         (lambda: sweep(TASK, {"tp": [1]}, tokens=-1), "tokens must be a number above 0, not -1"),
-        (lambda: smallest_cluster(TASK, tokens="many", days=1), "tokens 'many' needs a number"),
-        (lambda: smallest_cluster(TASK, tokens=1e12, days=0), "days must be a number above 0"),
+        (lambda: find_cluster(TASK, tokens="many", days=1), "tokens 'many' needs a number"),
+        (lambda: find_cluster(TASK, tokens=1e12, days=0), "days must be a number above 0"),
         (
             lambda: calibrated(TASK, 3),
             "calibration must be of type Calibration, not 3; pass the path of",
@@ -124,8 +124,8 @@ def test_mistakes_are_one_line_that_says_what_to_pass(ask: Callable[[], Any], sa
     ("public", "inner", "left_out"),
     [
         (find_plans, searches.find_plans, set()),
-        (smallest_cluster, cluster_size.smallest_cluster, {"options"}),
-        (smallest_cluster, searches.find_plans, {"risk"}),
+        (find_cluster, cluster_size.find_cluster, {"options"}),
+        (find_cluster, searches.find_plans, {"risk"}),
         (sweep, variation.sweep, set()),
     ],
 )

@@ -11,7 +11,7 @@ from plan3d.cli.main import main
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.at_risk import SHORT_LIST
 from plan3d.search.whatif.climb import climbed, with_climbed
-from plan3d.search.whatif.cluster_size import smallest_cluster
+from plan3d.search.whatif.cluster_size import find_cluster
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
@@ -80,7 +80,7 @@ def test_where_it_cannot_act_it_is_refused(options, why):
     with pytest.raises(InputError, match=why):
         find_plans(TASK, **options)
     with pytest.raises(InputError, match="does not go with days"):
-        smallest_cluster(TASK, tokens=1e9, days=1, risk=0.9)
+        find_cluster(TASK, tokens=1e9, days=1, risk=0.9)
 
 
 def test_the_command_says_what_ranked(capsys):

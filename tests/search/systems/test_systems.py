@@ -11,7 +11,7 @@ from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import completed, constraints
 from plan3d.search.systems.systems import SYSTEMS, Those, system
-from plan3d.search.whatif.cluster_size import smallest_cluster, why_infeasible, with_gpus
+from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
 from plan3d.search.whatif.compare_systems import compare_systems
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -242,7 +242,7 @@ def test_more_gpus_are_searched_within_the_system() -> None:
 
 
 def test_the_fewest_gpus_are_those_of_the_system() -> None:
-    found = smallest_cluster(TASK, tokens=1e9, days=1.0, system="pipedream")
+    found = find_cluster(TASK, tokens=1e9, days=1.0, system="pipedream")
     assert found.system == "pipedream"
     assert all(plan.pp > 1 and plan.zero == 0 for plan in found.plans)
     with pytest.raises(InputError, match="unknown system"):
