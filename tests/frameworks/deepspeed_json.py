@@ -62,6 +62,7 @@ KEYS = {
     "zero_optimization",
     "bf16",
     "fp16",
+    "optimizer",
 }
 """Keys at the top, which DeepSpeed does not check itself."""
 
