@@ -5,7 +5,7 @@ gain = tokens/s after over tokens/s before, less one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,11 +36,17 @@ class Change:
 
 def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     """The change of one plan that gives most tokens/s and fits `limit` bytes (default: is sure to
-    fit a GPU); None where none gives WORTH, or, of a plan that does not fit, where none makes it
-    fit."""
-    found = [*_of_the_plan(costs, limit), *_of_the_task(costs.one(), limit)]
-    best = max(found, key=lambda change: change.gain, default=None)
-    return best if best is not None and (best.gain >= WORTH or does_not_fit(costs, limit)) else None
+    fit a GPU); None where none gives WORTH. A plan that does not fit is helped by what makes it
+    fit, whatever it gives: by a change of the plan, if there is one, before any of the task."""
+    of_the_plan = list(_of_the_plan(costs, limit))
+    if does_not_fit(costs, limit):
+        return _largest(of_the_plan) or _largest(_of_the_task(costs.one(), limit))
+    best = _largest([*of_the_plan, *_of_the_task(costs.one(), limit)])
+    return best if best is not None and best.gain >= WORTH else None
+
+
+def _largest(changes: Iterable[Change]) -> Change | None:
+    return max(changes, key=lambda change: change.gain, default=None)
 
 
 def does_not_fit(costs: Costs, limit: float | None = None) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
-from plan3d.search.whatif.best_change import best_change, does_not_fit
+from plan3d.search.whatif.best_change import TRAINS, best_change, does_not_fit
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 
 
@@ -49,7 +49,16 @@ def test_a_limit_of_bytes_stands_in_for_being_sure():
     assert not does_not_fit(plain)
     tight = best_change(plain, less)
     assert tight is not None
-    assert tight.what == "precision=fp8 zero=3, which trains other numbers"
+    assert TRAINS not in tight.what
     loose = best_change(plain, plain.capacity)
     assert loose is not None
     assert loose.what == "precision=fp8, which trains other numbers"
+
+
+def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():
+    one = costs("zero=1", batch=256)
+    assert does_not_fit(one)
+    found = best_change(one)
+    assert found is not None
+    assert found.what == "zero=3"
+    assert probability_fits(costs("zero=3", batch=256)) >= SURE
