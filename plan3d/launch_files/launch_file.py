@@ -13,7 +13,10 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.rules.recompute_rules import recomputed_modules
+from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 
@@ -142,13 +145,16 @@ def stated_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, tup
     return {} if tuple(chunks) == usual else {"layers_per_stage": tuple(chunks)}
 
 
-def settled(launch: Launch, plan: Plan, gpus: int) -> Plan:
-    """The plan without what has no effect on one data-parallel rank (frameworks ignore it), and
-    with the shards of its replicas.
+def settled(launch: Launch, plan: Plan, task: Task) -> Plan:
+    """The plan without what frameworks ignore: selective recompute of what the model has nothing
+    of, and what has no effect on one data-parallel rank; and with the shards of its replicas.
 
     Raises InputError where the replicas do not divide the data ranks.
     """
-    row = resolve(plan, gpus)
+    row = resolve(plan, task.gpus)
+    listed = task.software.selective
+    if row.recompute == Recompute.SELECTIVE and listed and not recomputed_modules(task):
+        plan = replace(plan, recompute=Recompute.NONE)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
         alone = replace(plan, overlap_grad_reduce=0, bucket_parameters=0)

@@ -2,8 +2,9 @@
 
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
 alike to NEAR are therefore one answer, and the simplest of them is given: least context
-parallelism, tensor parallelism inside a fast domain, chunks of as many layers each, fewest virtual
-stages, gradients reduced beside the backward pass and not sharded, least memory. So are families:
+parallelism, tensor parallelism inside a fast domain, chunks of as many layers each, groups of pp
+micro-batches, fewest virtual stages, gradients reduced beside the backward pass and not sharded,
+least memory. So are families:
 of those whose plan is within NEAR of the fastest of all, the one that splits the model in the
 fewest ways comes first.
 """
@@ -37,6 +38,7 @@ SIMPLER: tuple[Callable[[Costs], Value], ...] = (
     lambda costs: np.asarray(costs.plans.cp),
     lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast.gpus),
     lambda costs: np.asarray(costs.task.model.layers % _chunks(costs.plans) > 0),
+    lambda costs: np.asarray(costs.plans.micro_batch_group > 0),
     lambda costs: np.asarray(costs.plans.virtual_stages),
     lambda costs: 1 - np.asarray(costs.plans.overlap_grad_reduce),
     lambda costs: np.asarray(costs.plans.zero > 1),

@@ -17,6 +17,7 @@ from plan3d.simulator.rules.expert_rules import (
     overlaps_experts,
     queues_for_experts,
 )
+from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
@@ -50,6 +51,9 @@ DERIVED = {
         ("overlap_grad_reduce", "zero"),
         lambda p, task: p.overlap_grad_reduce * (np.asarray(p.zero) > 0),
     ),
+    "micro_batch_group": Derived(
+        ("pp", "dp", "micro_batch", "virtual_stages", "schedule"), shortest_groups
+    ),
     "overlap_p2p": Derived(("virtual_stages",), lambda p, task: np.asarray(p.virtual_stages) > 1),
     "expert_dispatch": Derived(
         ("ep",),
@@ -75,7 +79,7 @@ DERIVED = {
 do where it is legal and of use (Megatron-Core overlaps no experts under full recompute, nor beside
 multi-token prediction without stages, and advises against it beside other hidden communication
 where GPUs have no queues for both; a pipeline with as many micro-batches as ranks or fewer has none
-to run beside another)."""
+to run beside another; groups of micro-batches are of pp, or the shortest that leave no rest)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -124,6 +128,7 @@ OF_TASK: dict[str, Callable[[Task], tuple[int, ...]]] = {
         task, LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     ),
     "virtual_stages": lambda task: _chunks(task.model.layers),
+    "micro_batch_group": lambda task: (AUTO,),
     "cp_comm": _exchanges_of_keys,
     "overlap_ep": _where_exchanged,
     "expert_dispatch": _where_exchanged,

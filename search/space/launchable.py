@@ -21,7 +21,11 @@ from plan3d.simulator.task import Task
 
 from .space import Space
 
-SOME = {"overlap_ep": (0, 1), "expert_dispatch": tuple(CHOICES["expert_dispatch"].names.values())}
+SOME = {
+    "overlap_ep": (0, 1),
+    "micro_batch_group": (0,),
+    "expert_dispatch": tuple(CHOICES["expert_dispatch"].names.values()),
+}
 """Values of the fields that only a search derives: no plan has them open."""
 
 

@@ -20,13 +20,13 @@ Table = NDArray[np.int64]
 WINDOW = 4
 """Layers that a stage may end before or after an even cut."""
 EIGHTHS = 8
-"""Parts of a stage's layers that change how they recompute at once: first from not at all to
-selectively, one eighth after another, then from selectively to in full."""
+"""Parts of a stage's layers that change how they recompute at once: first from not at all to the
+next of MODES that there is, one eighth after another, then to the one after it."""
 ALONE, SIDE = 0.4, 0.7
 """Share of moves of one stage alone; chance of others to take along all before it, or after it."""
 STRIDES = (1, 2, 4, 8)
 """Eighths by which recompute changes in a move."""
-MODES = np.array([Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL], np.int64)
+MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 """Recompute from light to heavy."""
 PP, MICRO_BATCHES, FIRST = range(3)
 """Places of the variables of the whole plan, and of the first stage's first."""
@@ -53,12 +53,13 @@ def heavier(share: Table, layers: Table) -> Table:
     return out
 
 
-def distinct_shares(layers: Table) -> Mask:
-    """Eighths [row, share] of which no smaller one recomputes the same."""
-    share = np.arange(2 * EIGHTHS + 1)
+def distinct_shares(layers: Table, modes: int) -> Mask:
+    """Eighths [row, share] of which no smaller one recomputes the same, in so many modes."""
+    share = np.arange((modes - 1) * EIGHTHS + 1)
     more = heavier(share, layers[:, None])
     fresh: Mask = np.diff(more, axis=1, prepend=-1) > 0
-    fresh[:, EIGHTHS + 1] = more[:, EIGHTHS + 1] > 0
+    first = share[1:] % EIGHTHS == 1
+    fresh[:, 1:][:, first] = more[:, 1:][:, first] > 0
     return fresh
 
 

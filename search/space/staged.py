@@ -20,10 +20,12 @@ import numpy as np
 from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.layer_runs import ABSENT
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.rules.precision_rules import usual_precision
+from plan3d.simulator.rules.recompute_rules import recomputed_modules
 from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.task import Task
@@ -102,6 +104,12 @@ class StagedProblem:
         return tuple(d for d in divisors(gpus) if d <= self.task.cluster.fast.gpus)
 
     @cached_property
+    def modes(self) -> tuple[int, ...]:
+        """Ways to recompute that the stack has for the model, from light to heavy."""
+        some = bool(recomputed_modules(self.task))
+        return tuple(mode for mode in MODES if some or mode != Recompute.SELECTIVE)
+
+    @cached_property
     def variables(self) -> tuple[Variable, ...]:
         batches = divisors(self.task.global_batch)
         whole = [
@@ -116,7 +124,7 @@ class StagedProblem:
             "end": tuple(range(-WINDOW, WINDOW + 1)),
             "tp": self.sizes,
             "zero": (0, 1, 2, 3),
-            "recompute": tuple(range(2 * EIGHTHS + 1)),
+            "recompute": tuple(range((len(self.modes) - 1) * EIGHTHS + 1)),
         }
         out = []
         for field, (name, choices) in enumerate(values.items()):
@@ -173,7 +181,7 @@ class StagedProblem:
     @cached_property
     def shares(self) -> Mask:
         """distinct_shares of every number of layers [layers, share]."""
-        return distinct_shares(np.arange(self.task.model.layers + 1))
+        return distinct_shares(np.arange(self.task.model.layers + 1), len(self.modes))
 
     def end(self, points: Points, stage: int) -> Table:
         """Layers up to the end of a stage; the cut of a stage that is not there is even."""
@@ -249,12 +257,14 @@ class StagedProblem:
         value = [np.array(v.values)[i] for v, i in zip(self.variables, points.T, strict=True)]
         pp, m = value[PP], value[MICRO_BATCHES]
         runs: list[tuple[Table, ...]] = []
+        modes = np.array(self.modes, np.int64)
         for stage in range(self.stages[-1]):
             layers = self.end(points, stage) - self.end(points, stage - 1)
             tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
             dp = self.task.gpus // (pp * tp)
             more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
-            for part, recompute in ((more, MODES[light + 1]), (layers - more, MODES[light])):
+            heavy = np.minimum(light + 1, modes.size - 1)
+            for part, recompute in ((more, modes[heavy]), (layers - more, modes[light])):
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
                 runs.append((at, part, tp, dp, zero, recompute))
         segments = packed(np.array(runs).transpose(1, 2, 0))

@@ -14,6 +14,7 @@ from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.value_kinds import Flag
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.framework_rules import launched
+from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.task import Task
 
@@ -35,7 +36,10 @@ def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> li
     Where the framework of the task launches the plan, but not the changed one, an open switch takes
     its other value if that is all that the framework wants.
     """
-    plans = resolved(start, changes, task.gpus)
+    plans = [
+        plan if "micro_batch_group" in change else _in_groups(plan, start, task)
+        for change, plan in zip(changes, resolved(start, changes, task.gpus), strict=True)
+    ]
     own = resolve(start, task.gpus)
     if task.framework is None or start.segments or not plans or not launched(own.table(), task)[0]:
         return plans
@@ -44,6 +48,15 @@ def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> li
         _with_one(start, change, plan, [name for name in names if name not in change], task)
         for change, plan, names in zip(changes, plans, wanted, strict=True)
     ]
+
+
+def _in_groups(plan: Plan, start: Plan, task: Task) -> Plan:
+    """The changed plan in the shortest groups of micro-batches, where the start is, and its are not
+    of pp."""
+    group = start.micro_batch_group
+    if not group or group != shortest_groups(resolve(start, task.gpus), task)[0]:
+        return plan
+    return replace(plan, micro_batch_group=int(shortest_groups(plan, task)[0]))
 
 
 def resolved(start: Plan, changes: Sequence[Mapping[str, Any]], gpus: int) -> list[Plan]:

@@ -152,6 +152,9 @@ class Software:
     """Products with packed weights keep their inputs, though nothing reads them."""
     fused_norm: bool
     """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
+    norm_in_linear: bool
+    """A norm is part of the linear layer that reads it (Transformer Engine) and is not run again
+    alone: recompute of `layernorm` reaches those before latent attention and experts only."""
     keeps_gathered: bool
     """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
     fused_permutation: bool

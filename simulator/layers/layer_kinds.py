@@ -235,6 +235,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
                 task.software.norm_bytes,
                 task.documents,
                 task.software.fused_permutation,
+                task.software.norm_in_linear,
             )
         )
     if "mtp" in kind.name:

@@ -15,6 +15,7 @@ from ..base.units import GIB
 from ..hardware.precision.number_formats import FP8
 from ..hardware.software import OP_LIST
 from ..operators import attention_work, feed_forward
+from ..operators.rerun import norms_again
 from ..operators.work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
@@ -218,8 +219,8 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
     kept = kept + quantisation.output_copy(local) * tokens * heads
     ops = software.selective
-    if "layernorm" in ops:
-        dropped = dropped + inputs
+    norms_dropped = norms_again(block, ops, software.norm_in_linear)
+    dropped = dropped + inputs * norms_dropped / block.norms
     if "out_proj" in ops:
         dropped = dropped + element * hidden / u
     if attn.kv_rank:

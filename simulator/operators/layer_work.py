@@ -41,10 +41,12 @@ def block_work(
     norm_bytes: float = 0.0,
     documents: tuple[int, ...] = (),
     fused_permutation: bool = True,
+    norm_in_linear: bool = False,
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
     `norm_bytes` is what unfused norms move besides, per token and hidden unit, `documents` are the
-    lengths that attention stays inside, and `fused_permutation` is how experts get their tokens."""
+    lengths that attention stays inside, `fused_permutation` is how experts get their tokens, and
+    `norm_in_linear` whether norms are parts of linear layers."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = attention_gemms(attn, hidden, s, sequence)
@@ -52,7 +54,7 @@ def block_work(
         gemms += mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
         gemms += expert_gemms(block.experts, hidden, s, sequence)
-    again = rerun(block, hidden, s, sequence, selective)
+    again = rerun(block, hidden, s, sequence, selective, norm_in_linear)
     permuted: Value | float = 0.0
     padded: Value | float = 0.0
     if block.experts:

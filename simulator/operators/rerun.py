@@ -31,7 +31,33 @@ class Rerun(NamedTuple):
     parts: Again
 
 
-def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str, ...]) -> Rerun:
+def norms_again(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> int:
+    """Norms of a layer that recompute of `ops` runs again."""
+    if "layernorm" not in ops:
+        return 0
+    return block.lone_norms if norm_in_linear else block.norms
+
+
+def modules_again(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> tuple[str, ...]:
+    """Those of `ops` that a layer has."""
+    has = {
+        "layernorm": norms_again(block, ops, norm_in_linear),
+        "mla_up_proj": block.attention.kv_rank,
+        **dict.fromkeys(("mlp", "mlp_in", "gelu"), block.mlp),
+        **dict.fromkeys(("moe", "moe_act"), block.experts),
+        "shared_experts": block.experts and block.experts.shared,
+    }
+    return tuple(op for op in ops if has.get(op, True))
+
+
+def rerun(
+    block: Block,
+    hidden: int,
+    s: Strategy,
+    sequence: int,
+    ops: tuple[str, ...],
+    norm_in_linear: bool = False,
+) -> Rerun:
     """What runs again of a layer whose `ops` are recomputed; ops that it does not have are none.
 
     Source: Megatron-Core 0.16, recompute_modules; torchtitan, the op list of its selective
@@ -44,8 +70,8 @@ def rerun(block: Block, hidden: int, s: Strategy, sequence: int, ops: tuple[str,
     if OP_LIST in ops:
         gemms = _every_second(block, hidden, s, tokens)
         return Rerun(gemms, layer_bytes(block, hidden, s, sequence), Again(regions=1))
-    if "layernorm" in ops:
-        moved = moved + 2 * tokens * 2 * block.norms * hidden / s.norm_split
+    norms = norms_again(block, ops, norm_in_linear)
+    moved = moved + 2 * tokens * 2 * norms * hidden / s.norm_split
     if "mla_up_proj" in ops and attn.kv_rank:
         gemms += latent_up_gemms(attn, hidden, s, tokens)
     if "out_proj" in ops:

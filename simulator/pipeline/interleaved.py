@@ -6,6 +6,7 @@ Idle seconds are a chunk of every other rank, (p-1)(f + i + w) / v: Narayanan et
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,22 @@ def _whole_groups(s: Sizes[Any]) -> Any:
     return (s.m >= s.g) & ((left == 0) | (left >= s.p))
 
 
+@cache
+def shortest_group(p: int, m: int) -> int:
+    """The fewest micro-batches, p or more, of groups that m can be cut into; 0 where there are
+    fewer than p."""
+    sizes = np.arange(p, m + 1)
+    whole = _whole_groups(Sizes(p, 1, sizes, m))
+    return int(sizes[np.argmax(whole)]) if m >= p else 0
+
+
 def _group_message(name: str, s: Sizes[int]) -> str:
     near = max(s.m // s.g, 1) * s.g
     if s.g == s.p:
+        group = shortest_group(s.p, s.m)
         return (
             f"{s.m} micro-batches are not a multiple of pp = {s.g}, which the {name} schedule "
-            f"needs; nearest: {near}"
+            f"needs; nearest: {near}" + f", or micro_batch_group={group}" * (group > 0)
         )
     return (
         f"{s.m} micro-batches in groups of micro_batch_group = {s.g} leave {s.m % s.g}, fewer than "

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import some
+from ..base.arrays import distinct, some
 from ..pipeline import schedules
+from ..pipeline.interleaved import shortest_group
 from ..pipeline.schedule import Condition, Sizes
 from ..pipeline.schedules import SCHEDULES, conditions
 from ..plan.plan import Plan
@@ -62,6 +63,20 @@ _FIELDS = {
     "m": ("dp", "micro_batch"),
 }
 """The fields of a plan that decide them."""
+
+
+def shortest_groups(p: Any, task: Task) -> Any:
+    """The least micro_batch_group of interleaved pipelines [row]; 0 where that is pp, or there is
+    none."""
+    grouped = schedules.takes_groups(p.schedule) & (p.virtual_stages > 1)
+    m, pp, grouped = map(np.atleast_1d, np.broadcast_arrays(_micro_batches(p, task), p.pp, grouped))
+    out = np.zeros(m.shape, np.int64)
+    rows = np.flatnonzero(grouped & (m % pp > 0))
+    if rows.size:
+        first, which = distinct([pp[rows], m[rows]])
+        pairs = zip(pp[rows][first].tolist(), m[rows][first].tolist(), strict=True)
+        out[rows] = np.array([shortest_group(*pair) for pair in pairs])[which]
+    return out
 
 
 def _sizes(p: Any, task: Task, reads: str) -> Sizes[Any]:

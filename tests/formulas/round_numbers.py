@@ -100,6 +100,7 @@ SOFTWARE = replace(
     communicator_bytes=100e6,
     allocator_slack=0.0,
     selective=(),
+    norm_in_linear=False,
     bucket_parameters_per_rank=0.0,
 )
 ATTENTION = Attention(heads=8, kv_heads=8, head_dim=128, value_dim=128)

@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from round_numbers import (
+    ATTENTION,
     BLOCK,
     EMBEDDING,
+    EXPERTS,
     FORWARD,
     HEAD,
     MOVED,
@@ -121,6 +123,28 @@ def test_selective_recompute_runs_only_what_is_named():
     assert again("tp=4 recompute=selective", replace(norms, global_batch=4)) == pytest.approx(
         4 * 2 * 1024 * 2 * 2 * 1024 / 4 / 1e12
     )
+
+
+@pytest.mark.parametrize(("latent", "experts"), [(False, True), (True, False), (True, True)])
+def test_norms_in_linear_layers_run_again_before_latent_attention_and_experts(latent, experts):
+    """Transformer Engine keeps the others' outputs with its linear layers; a dense layer has no
+    more."""
+    attention = replace(ATTENTION, kv_rank=128, rope_dim=64) if latent else ATTENTION
+    block = Block(
+        attention=attention,
+        mlp=None if experts else BLOCK.mlp,
+        experts=EXPERTS if experts else None,
+    )
+    inside = stack(selective=("layernorm",), norm_in_linear=True)
+    question = task(4, 16, of_blocks(block), software=inside)
+    one = 4 * 2 * 1024 * 2 * 1024 / 1e12
+    assert again("recompute=selective", question) == pytest.approx((latent + experts) * one)
+
+
+def test_norms_in_linear_layers_of_dense_models_never_run_again():
+    inside = stack(selective=("layernorm",), norm_in_linear=True)
+    with pytest.raises(InputError, match=r"of which tiny has none \(its norms are inside linear"):
+        costs_of(task(4, 16, software=inside), "recompute=selective")
 
 
 def test_selective_recompute_of_the_experts_activation():

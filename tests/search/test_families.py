@@ -1,5 +1,7 @@
 """Families of plans: brute force over whole spaces, and the same answer however it is asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.families import COUNT, families, spelled, splits
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
@@ -115,7 +118,10 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
     """A pipeline of two stages of 26 and 22 layers in three chunks saves a thousandth beside
     experts alone: nobody would launch it. What is more than a hundredth faster stays first."""
     cluster = Cluster.profile("h100-sxm", gpus=64)
-    question = Task(Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512)
+    stack = replace(software_profile("megatron-core"), norm_in_linear=False)
+    question = Task(
+        Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512, software=stack
+    )
     listed = climbed(find_plans(question, families=True), (), COUNT)
     first, steps = listed.plans[0], listed.costs.step
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)

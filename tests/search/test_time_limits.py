@@ -17,6 +17,7 @@ from plan3d.search.stages.pipelines import pipelines
 from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -79,7 +80,8 @@ class Ticks:
 def small():
     cluster = Cluster.profile("a100-40gb-sxm", gpus=8)
     model = replace(Model.preset("llama-3.1-8b"), order=(0,) * 10)
-    return Task(model, cluster, sequence=4096, global_batch=16)
+    stack = replace(software_profile("megatron-core"), norm_in_linear=False)
+    return Task(model, cluster, sequence=4096, global_batch=16, software=stack)
 
 
 def ended_after(monkeypatch, search, ticks, **options):

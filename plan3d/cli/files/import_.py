@@ -91,7 +91,7 @@ def imported(args: argparse.Namespace) -> Imported:
     asked = task_arguments.question(model, cluster, sequence, batch, args.software)
     task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))
-    plan = settled(launch, plan, gpus)
+    plan = settled(launch, plan, task)
     check(resolve(plan, gpus).take(0), task)
     return Imported(launch, task, plan)
 

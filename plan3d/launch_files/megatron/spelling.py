@@ -13,6 +13,7 @@ from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.rules.recompute_rules import recomputed_modules
 from plan3d.simulator.task import Task
 
 from .. import shape
@@ -174,11 +175,3 @@ def offloaded_modules(task: Task) -> tuple[str, ...]:
     host."""
     needs, has = dict.fromkeys(("expert_fc1", "moe_act"), shape.EXPERTS), shape.features(task.model)
     return tuple(m for m in task.software.offload_modules if needs.get(m, has[0]) in has)
-
-
-def recomputed_modules(task: Task) -> tuple[str, ...]:
-    """The modules of the software profile that the model has."""
-    has = shape.features(task.model)
-    needs = dict.fromkeys(("moe_act", "moe"), shape.EXPERTS)
-    needs |= {"mla_up_proj": shape.LATENT, "shared_experts": shape.SHARED}
-    return tuple(m for m in task.software.selective if needs.get(m, has[0]) in has)

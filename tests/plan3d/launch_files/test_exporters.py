@@ -52,6 +52,10 @@ def fine_grained(*modules):
     return replace(software_profile("megatron-core"), offload_modules=modules)
 
 
+AGAIN = replace(software_profile("megatron-core"), selective=("core_attn",))
+"""A stack that runs again what every model has."""
+
+
 def text(framework, plan, version="", **of_task):
     return written(task(**of_task), Plan.parse(plan), EXPORTERS[framework].form(version))
 
@@ -139,8 +143,12 @@ def test_megatron_states_the_traps():
     assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in fsdp
     assert array_words(fsdp)["--data-parallel-sharding-strategy"] == ["optim_grads_params"]
     assert array_words(fsdp)["--ckpt-format"] == ["fsdp_dtensor"]
-    flags = array_words(text("megatron", "pp=4 recompute=selective", model="gpt3-1.3b"))
-    assert flags["--recompute-modules"] == ["layernorm"]
+    flags = array_words(
+        text("megatron", "pp=4 recompute=selective", model="gpt3-1.3b", software=AGAIN)
+    )
+    assert flags["--recompute-modules"] == ["core_attn"]
+    some = array_words(text("megatron", "ep=8 recompute=selective", model="mixtral-8x7b"))
+    assert some["--recompute-modules"] == ["layernorm", "moe_act"]
     assert flags["--hidden-dropout"] == ["0.0"]
     experts = array_words(text("megatron", "tp=2 ep=8", model="mixtral-8x7b"))
     assert experts["--expert-tensor-parallel-size"] == ["1"]
@@ -177,14 +185,14 @@ def test_layouts_are_those_that_are_read_back(model, plan, expected):
 
 
 def test_megatron_bridge_overrides():
-    out = text("megatron-bridge", "tp=2 pp=4 virtual_stages=2 recompute=selective")
+    out = text("megatron-bridge", "tp=2 pp=4 virtual_stages=2 recompute=selective", software=AGAIN)
     words = shlex.split(out.split("OVERRIDES=(")[1].split("\n)")[0])
     values = dict(word.split("=", 1) for word in words)
     assert values["model.num_query_groups"] == "8"
     assert values["model.virtual_pipeline_model_parallel_size"] == "2"
     assert values["model.overlap_p2p_comm"] == "true"
     assert values["model.batch_p2p_comm"] == "false"
-    assert values["model.recompute_modules"] == "[layernorm]"
+    assert values["model.recompute_modules"] == "[core_attn]"
     assert values["model.seq_length"] == values["dataset.sequence_length"] == "2048"
     assert values["mixed_precision"] == "bf16_mixed"
     assert values["comm_overlap"] == "null"
@@ -207,7 +215,7 @@ def test_torchtitan_toml():
     alone = tomllib.loads(text("torchtitan", "tp=2 zero=3 micro_batch=2"))
     assert alone["training"]["local_batch_size"] == 2
     assert alone["activation_checkpoint"] == {"mode": "none"}
-    listed = tomllib.loads(text("torchtitan", "tp=2 zero=3 recompute=selective"))
+    listed = tomllib.loads(text("torchtitan", "tp=2 zero=3 recompute=selective", software=AGAIN))
     asked = {"mode": "selective", "selective_ac_option": "op"}
     assert listed["activation_checkpoint"] == asked
 
@@ -329,7 +337,7 @@ def test_megatron_offloads_by_flags_and_overrides():
 def test_megatron_offloads_inputs_of_modules_in_pipelines_too():
     """Modules of experts are those of models that have some."""
     plan, stack = (
-        "pp=2 recompute=selective offload_activations=100",
+        "pp=2 offload_activations=100",
         fine_grained("core_attn", "attn_proj", "moe_act"),
     )
     script = text("megatron", plan, software=stack)
@@ -397,7 +405,13 @@ REFUSED = [
     ("megatron-schedule", "megatron", "", "pp=4 schedule=zb-h1", {}),
     ("megatron-schedule", "megatron", "", "pp=4 schedule=gpipe", {}),
     ("megatron-precision", "megatron", "", "precision=mixed", {}),
-    ("megatron-delayed-recompute", "megatron", "", "precision=fp8-delayed recompute=selective", {}),
+    (
+        "megatron-delayed-recompute",
+        "megatron",
+        "",
+        "ep=8 precision=fp8-delayed recompute=selective",
+        {"model": "mixtral-8x7b"},
+    ),
     ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
     ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
     ("megatron-optimizer", "megatron", "", f"optimizer=lion zero=0 {FREE}", {}),
@@ -457,7 +471,13 @@ REFUSED = [
         {},
     ),
     ("torchtitan-optimizer", "torchtitan", "", "zero=2 optimizer=sgd", {}),
-    ("torchtitan-recompute", "torchtitan", "0.3", "zero=2 recompute=selective", {}),
+    (
+        "torchtitan-recompute",
+        "torchtitan",
+        "0.3",
+        "zero=2 recompute=selective",
+        {"software": AGAIN},
+    ),
     ("torchtitan-sharding", "torchtitan", "", "zero=1", {}),
     ("torchtitan-hybrid", "torchtitan", "", "dp=4 cp=4 zero=2 shard=2", {}),
     ("torchtitan-buckets", "torchtitan", "", "dp=16 zero=2 bucket_parameters=9", {}),
@@ -509,7 +529,7 @@ REFUSED = [
     ("deepspeed-precision", "deepspeed", "", f"precision=fp8 {FREE}", {}),
     ("deepspeed-optimizer", "deepspeed", "", f"optimizer=sgd {FREE}", {}),
     ("deepspeed-muon-alone", "deepspeed", "", f"optimizer=muon recompute=full {FREE}", {}),
-    ("deepspeed-recompute", "deepspeed", "", f"recompute=selective {FREE}", {}),
+    ("deepspeed-recompute", "deepspeed", "", f"recompute=selective {FREE}", {"software": AGAIN}),
     ("deepspeed-tp-overlap", "deepspeed", "", f"tp=2 overlap_tp=1 {FREE}", {}),
     ("deepspeed-gather-overlap", "deepspeed", "", "zero=1", {}),
     ("deepspeed-gradient-overlap", "deepspeed", "", f"pp=4 {FREE}", {}),
@@ -556,7 +576,7 @@ REFUSED = [
     ("nanotron-sharding", "nanotron", "", f"zero=2 {FREE}", {}),
     ("nanotron-precision", "nanotron", "", f"precision=fp16 {FREE}", {}),
     ("nanotron-optimizer", "nanotron", "", f"optimizer=sgd {FREE}", {}),
-    ("nanotron-recompute", "nanotron", "", f"recompute=selective {FREE}", {}),
+    ("nanotron-recompute", "nanotron", "", f"recompute=selective {FREE}", {"software": AGAIN}),
     ("nanotron-expert-axes", "nanotron", "", f"ep=8 {FREE}", {"model": "mixtral-8x7b"}),
     ("nanotron-expert-tensor", "nanotron", "", f"etp=2 {FREE}", {"model": "mixtral-8x7b"}),
     ("nanotron-gather-overlap", "nanotron", "", "tp=2", {}),

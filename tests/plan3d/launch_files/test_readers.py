@@ -1,6 +1,7 @@
 """Readers find model, batch and plan in files that people have, and say what is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +22,12 @@ from plan3d.launch_files.shape import blocks, same_shape
 from plan3d.launch_files.shell.conditions import Branches, holds
 from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.codes import Loss
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.codes import Loss, Recompute
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 GPT3 = """
@@ -510,19 +514,38 @@ def test_torchtitans_list_of_operations_is_selective_recompute():
     assert "mode is memory_budget, which no plan has" in budget.open["recompute"]
 
 
+def on(gpus, model="llama-3.1-8b", **stack):
+    """A task on some GPUs, whose stack has some fields of its own."""
+    software = replace(software_profile("megatron-core"), **stack)
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=48, software=software)
+
+
+def test_recompute_of_what_a_model_does_not_have_is_none():
+    """Megatron-Core takes `layernorm` of dense models and runs nothing again: their norms are parts
+    of linear layers."""
+    launch, plan = megatron(), Plan(recompute="selective")
+    for model, modules, found in (
+        ("llama-3.1-8b", ("layernorm",), Recompute.NONE),
+        ("llama-3.1-8b", ("layernorm", "core_attn"), Recompute.SELECTIVE),
+        ("mixtral-8x7b", ("layernorm",), Recompute.SELECTIVE),
+    ):
+        assert settled(launch, plan, on(64, model, selective=modules)).recompute == found
+
+
 def test_replicas_of_shards_are_settled_with_the_gpus():
     """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
     hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))
     plan = plan_of(hybrid, {})
-    assert settled(hybrid, plan, 64).shard == 4
+    assert settled(hybrid, plan, on(64)).shard == 4
     with pytest.raises(InputError, match=r"2 replicas of shards, which do not divide dp x cp = 3"):
-        settled(hybrid, plan, 24)
+        settled(hybrid, plan, on(24))
     more = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
     launch = megatron(more=more)
     plan = plan_of(launch, {})
     gpus = int(4 * plan.tp * plan.pp)
-    assert settled(launch, plan, gpus).shard == 2
-    assert settled(megatron(), plan_of(megatron(), {}), gpus).shard == 0
+    assert settled(launch, plan, on(gpus)).shard == 2
+    assert settled(megatron(), plan_of(megatron(), {}), on(gpus)).shard == 0
 
 
 def test_buckets_decide_where_gradients_overlap():

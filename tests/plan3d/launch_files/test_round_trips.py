@@ -171,7 +171,7 @@ def again(framework, task, plan):
     sequence = sequence_of(launch, launch.sequence or task.sequence, model)
     software = replace(task.software, **launch.software)
     made = Task(model, task.cluster, sequence=sequence, global_batch=batch, software=software)
-    return made, resolve(settled(launch, back, gpus), gpus).take(0)
+    return made, resolve(settled(launch, back, made), gpus).take(0)
 
 
 def comparable(task, plan):

@@ -1,5 +1,6 @@
 """A staged search begins with stages that are alike, and goes on from the best of them."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw
 from plan3d.search.space.staged import StagedProblem
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -21,7 +23,8 @@ LEARNING = [name for name in of_space("staged") if name != "random"]
 @cache
 def problem():
     cluster = Cluster.profile("h100-sxm", gpus=16)
-    task = Task(Model.preset("llama-7b"), cluster, sequence=2048, global_batch=64)
+    stack = replace(software_profile("megatron-core"), norm_in_linear=False)
+    task = Task(Model.preset("llama-7b"), cluster, sequence=2048, global_batch=64, software=stack)
     return StagedProblem.of(task)
 
 

@@ -230,7 +230,7 @@ def solved(problem, limit):
 
 
 def test_recompute_grows_from_none_to_full():
-    shares = np.flatnonzero(distinct_shares(np.array([3]))[0])
+    shares = np.flatnonzero(distinct_shares(np.array([3]), 3)[0])
     light = np.maximum(shares - 1, 0) // EIGHTHS
     amounts = light * 3 + heavier(shares, np.array([3]))
     assert amounts.tolist() == [0, 1, 2, 3, 4, 5, 6]

@@ -45,7 +45,7 @@ SPACES = {
         "gpt3-1.3b",
         {"tp": (2,), "pp": (1, 4), "dp": (1, 2, 4), "schedule": (0, 2), "micro_batch": (1,)}
         | {"overlap_param_gather": (0, 1), "overlap_p2p": (0, 1), "first_stage_layers": (0, 3)}
-        | {"virtual_stages": (1, 2), "recompute": (1,), "zero": (0, 2)},
+        | {"virtual_stages": (1, 2), "recompute": (2,), "zero": (0, 2)},
     ),
     "layout": (
         "gpt3-1.3b",
@@ -83,6 +83,15 @@ def table_rows(table):
     return [tuple(getattr(table, name).tolist()[i] for name in AXES) for i in range(table.rows)]
 
 
+def group_by_hand(row, batch):
+    """The first size from pp on that leaves no rest, or one of pp at least; 0 is pp."""
+    micro_batches, pp = batch // (row["dp"] * row["micro_batch"]), row["pp"]
+    if row["virtual_stages"] == 1 or micro_batches % pp == 0 or micro_batches < pp:
+        return 0
+    sizes = range(pp, micro_batches + 1)
+    return next(g for g in sizes if micro_batches % g == 0 or micro_batches % g >= pp)
+
+
 @cache
 def brute_force(name):
     """Every combination, derived fields filled in, one at a time; those that are legal."""
@@ -96,6 +105,8 @@ def brute_force(name):
             row["schedule"] = int(row["virtual_stages"] > 1)
         if row["overlap_param_gather"] == AUTO:
             row["overlap_param_gather"] = int(row["overlap_grad_reduce"] and row["zero"] > 0)
+        if row["micro_batch_group"] == AUTO:
+            row["micro_batch_group"] = group_by_hand(row, question.global_batch)
         if row["overlap_p2p"] == AUTO:
             row["overlap_p2p"] = int(row["virtual_stages"] > 1)
         if row["expert_dispatch"] == AUTO:

@@ -26,7 +26,10 @@ from plan3d.simulator.workload.model import Model
 def task_of(model, cluster="mi300x", gpus=64, sequence=2048):
     """A question on a GPU without measured tables, so that every number has its effect."""
     machine = Cluster.profile(cluster, gpus=gpus)
-    return Task(Model.preset(model), machine, sequence=sequence, global_batch=256)
+    software = replace(software_profile("megatron-core"), norm_in_linear=False)
+    return Task(
+        Model.preset(model), machine, sequence=sequence, global_batch=256, software=software
+    )
 
 
 DENSE, EXPERTS = task_of("llama-7b"), task_of("mixtral-8x7b")

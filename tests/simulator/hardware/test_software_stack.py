@@ -58,8 +58,13 @@ CHANGES = {
     "keeps_gathered": (True, {}, Plan(tp=4, dp=16, zero=3)),
     "offload_modules": (("core_attn",), {}, replace(DENSE, offload_activations=100)),
     "selective": (
-        ("layernorm",),
+        ("mlp",),
         {"selective": ("core_attn",)},
+        replace(DENSE, recompute="selective"),
+    ),
+    "norm_in_linear": (
+        False,
+        {"selective": ("core_attn", "layernorm")},
         replace(DENSE, recompute="selective"),
     ),
     "working_sets": (9.0, {}, replace(DENSE, recompute="full")),

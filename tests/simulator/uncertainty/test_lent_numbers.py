@@ -34,7 +34,7 @@ bandwidth = {{ value = {network}, unit = "B/s", source = "s", kind = "datasheet"
 s = "the datasheet"
 """
 QUESTIONS = (
-    ("llama-3.1-8b", 8, 8192, 64, "zero=3 recompute=selective"),
+    ("llama-3.1-8b", 8, 8192, 64, "zero=3 recompute=full"),
     ("llama-3.1-8b", 64, 8192, 512, "tp=2 micro_batch=2 zero=1"),
     ("llama-3.1-70b", 64, 8192, 512, "tp=8 pp=4 virtual_stages=2 recompute=full"),
     ("gpt3-175b", 256, 2048, 1536, "tp=8 pp=8 micro_batch=2 recompute=full"),
