@@ -37,6 +37,8 @@ from ..tables import (
 
 FILE = "ds_config.json"
 """Where the fragment puts the configuration."""
+CHECKPOINTING = "activation_checkpointing"
+"""The section of models whose code recomputes layers: how, not that, but nobody else needs it."""
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
 """Parameters of a bucket that is reduced, and of one that is gathered."""
@@ -151,6 +153,7 @@ CONFIG: Table = (
         Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
         *only(_cut, *(Row(name, "bucket_parameters", usual=0) for name in BUCKETS)),
     ),
+    Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.checkpointed),
     rare("optimizer.type", "optimizer_type", "AdamW", kind=TEXT),
     rare("bf16.enabled", "bf16", False, kind=SWITCH),
     rare("fp16.enabled", "fp16", False, kind=SWITCH),

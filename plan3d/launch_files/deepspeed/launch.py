@@ -1,5 +1,5 @@
-"""Configurations of DeepSpeed: JSON; with tensor or pipeline parallelism or recompute also the
-flags of Megatron-DeepSpeed, in one shell fragment that writes the JSON."""
+"""Configurations of DeepSpeed: JSON; with tensor or pipeline parallelism, or recompute of a model
+that it has, also the flags of Megatron-DeepSpeed, in one shell fragment that writes the JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -32,25 +33,21 @@ from .keys import (
     MATTERS,
     TABLE,
 )
-from .rules import RULES
+from .rules import RULES, needs_megatron
 from .spelling import meant_config, meant_flags, spelled_config, spelled_flags
 
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 
 
-def needs_megatron(plan: Plan) -> bool:
-    """Whether the JSON alone cannot say everything of one plan."""
-    return bool(plan.tp * plan.pp * plan.cp > 1 or plan.recompute > 0)
-
-
 def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     """The JSON file, or a shell fragment that writes it and states the other flags."""
-    n = numbers_of(task, plan)
-    n = spelled_flags(n, task) if needs_megatron(plan) else spelled_config(n)
+    n, megatron = numbers_of(task, plan), bool(needs_megatron(plan, task))
+    n = spelled_flags(n, task) if megatron else spelled_config(n)
+    n.checkpointed = n.recompute == Recompute.FULL and not megatron
     content = with_kept(nested(stated(CONFIG, n)), kept, places(CONFIG, n))
     text = json.dumps(content, indent=2)
-    if not needs_megatron(plan):
+    if not megatron:
         return f"{text}\n"
     groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
     nodes, each, last = started(task.cluster)
@@ -71,6 +68,7 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
         return _script(text, launch, given)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
     config, follow = _configuration(text, launch, file, n)
+    n.recompute = Recompute.FULL if n.checkpointed else Recompute.NONE
     fill(launch, n)
     launch.kept = config.rest(MATTERS, follow)
     return launch

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from plan3d.simulator.hardware.precision import Optimizer
 from plan3d.simulator.pipeline.schedules import code, launched_by
 from plan3d.simulator.plan.codes import ContextComm, Recompute
@@ -37,6 +39,12 @@ EXPRESSES = (
 _BUILT = expresses("deepspeed-model", "Megatron-DeepSpeed", EXPRESSES)
 
 
+def needs_megatron(p: Any, task: Task) -> Any:
+    """Whether Megatron-DeepSpeed trains plans: split models, and recompute of those that it has.
+    Other models switch their own recompute on."""
+    return (p.tp * p.pp * p.cp > 1) | ((p.recompute > 0) & bool(_BUILT.ok(p, task)))
+
+
 def _even(p: Any, task: Task) -> Any:
     ends = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
     return (p.pp == 1) | (ends & (len(p.layers_per_stage) == 0) & (task.model.layers % p.pp == 0))
@@ -45,8 +53,8 @@ def _even(p: Any, task: Task) -> Any:
 RULES = (
     Rule(
         _BUILT.name,
-        ("tp", "pp", "cp", "recompute"),
-        lambda p, t: _BUILT.ok(p, t) | ((p.tp * p.pp * p.cp == 1) & (p.recompute == 0)),
+        ("tp", "pp", "cp"),
+        lambda p, t: _BUILT.ok(p, t) | (p.tp * p.pp * p.cp == 1),
         _BUILT.message,
     ),
     Rule(
@@ -115,9 +123,7 @@ RULES = (
     Rule(
         "deepspeed-muon-alone",
         ("optimizer", "tp", "pp", "cp", "recompute"),
-        lambda p, t: (
-            (p.optimizer != Optimizer.MUON) | ((p.tp * p.pp * p.cp == 1) & (p.recompute == 0))
-        ),
+        lambda p, t: (p.optimizer != Optimizer.MUON) | np.logical_not(needs_megatron(p, t)),
         lambda p, t: (
             f"{said(p, 'optimizer')}: Megatron-DeepSpeed, which {said(p, 'tp')} {said(p, 'pp')} "
             f"{said(p, 'cp')} {said(p, 'recompute')} need, has no Muon; nearest: optimizer=adam"

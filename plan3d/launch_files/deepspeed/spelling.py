@@ -23,6 +23,7 @@ from ..tables import Numbers
 from .keys import (
     BATCHES,
     BUCKETS,
+    CHECKPOINTING,
     DEVICES,
     FILE,
     offloads,
@@ -63,6 +64,7 @@ def spelled_flags(n: Numbers, task: Task) -> Numbers:
 def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
     """Batch, sharding and number formats of the JSON. Raises InputError naming the key."""
     _batch(config, n)
+    n.checkpointed = config.there(CHECKPOINTING)
     n.zero = n.stage
     _overlaps(n, n.overlap_comm)
     n.bucket_parameters = _buckets(config, n)

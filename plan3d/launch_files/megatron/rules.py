@@ -49,6 +49,8 @@ EXPRESSES = (
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
 WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
+NOT_IN_BUFFERS = (Precision.FP8_BLOCKWISE, Precision.NVFP4)
+"""Formats whose scales do not fit into the buffers of overlapped tensor parallelism."""
 NOT_DELAYED = frozenset({"layernorm", "moe_act"})
 """Modules that selective recompute does not run again with delayed scaling
 (transformer_config.py)."""
@@ -106,6 +108,16 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 f"{said(p, 'cp_comm')}: Transformer Engine splits sequences of attention windows "
                 "by gathering or Ulysses, not in rings; nearest: cp_comm=all-gather"
+            ),
+        ),
+        Rule(
+            f"{prefix}-overlap-precision",
+            ("overlap_tp", "precision"),
+            lambda p, t: (p.overlap_tp == 0) | ~np.isin(p.precision, NOT_IN_BUFFERS),
+            lambda p, t: (
+                f"overlap_tp: Transformer Engine has no buffers for {said(p, 'precision')} "
+                "(pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather); nearest: "
+                "overlap_tp=0"
             ),
         ),
         Rule(

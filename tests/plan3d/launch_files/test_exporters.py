@@ -32,6 +32,7 @@ from plan3d.launch_files.torchtitan.model_flavors import (
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
 from plan3d.simulator.task import Task
@@ -411,6 +412,13 @@ REFUSED = [
         "",
         "ep=8 precision=fp8-delayed recompute=selective",
         {"model": "mixtral-8x7b"},
+    ),
+    (
+        "megatron-overlap-precision",
+        "megatron",
+        "",
+        "tp=2 precision=fp8-blockwise overlap_tp=1",
+        {},
     ),
     ("megatron-fsdp-pipeline", "megatron", "", "pp=4 zero=2", {}),
     ("megatron-sharded-adam", "megatron", "", "optimizer=sgd", {}),
@@ -932,3 +940,17 @@ def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():
     for name in EXPORTERS:
         with pytest.raises(InputError, match=r"without sync=gossip topology=ring \(all-reduced"):
             text(name, "sync=gossip topology=ring zero=0")
+
+
+def test_deepspeed_leaves_recompute_to_models_that_megatron_deepspeed_does_not_have():
+    """Biases of queries, keys and values: the JSON has the section that only such code reads."""
+    again = "zero=3 recompute=full overlap_grad_reduce=1"
+    for plan, there in ((again, True), ("zero=3 overlap_grad_reduce=1", False)):
+        out = text("deepspeed", plan, model="qwen2.5-7b")
+        assert ("activation_checkpointing" in json.loads(out)) is there
+        launch = READERS["deepspeed"](out, "ds_config.json", Given())
+        assert launch.plan["recompute"] == (Recompute.FULL if there else Recompute.NONE)
+        assert launch.kept == []
+    assert "deepspeed_activation_checkpointing" in text("deepspeed", again).replace("-", "_")
+    with pytest.raises(InputError, match="deepspeed-model"):
+        text("deepspeed", "tp=2 overlap_param_gather=0", model="qwen2.5-7b")

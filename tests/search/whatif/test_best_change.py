@@ -14,12 +14,12 @@ def costs(plan: str, gpus: int = 64, model: str = "llama-3.1-8b", batch: int = 5
 
 
 def test_fp8_comes_with_what_makes_room_for_it():
-    plain = costs("zero=2 recompute=selective")
-    assert probability_fits(costs("zero=2 recompute=selective precision=fp8")) < SURE
+    plain = costs("zero=2")
+    assert probability_fits(costs("zero=2 precision=fp8")) < SURE
     found = best_change(plain)
     assert found is not None
     assert found.what.startswith("precision=fp8 zero=3")
-    after = costs("zero=3 recompute=selective precision=fp8")
+    after = costs("zero=3 precision=fp8")
     assert probability_fits(after) >= SURE
     gained = after.tokens_per_second / plain.tokens_per_second - 1
     assert found.gain == pytest.approx(gained, rel=1e-9)
@@ -43,7 +43,7 @@ def test_what_is_proposed_is_sure_to_fit():
 
 
 def test_a_limit_of_bytes_stands_in_for_being_sure():
-    plain = costs("zero=2 recompute=selective")
+    plain = costs("zero=2")
     less = 0.9 * plain.memory_bytes
     assert does_not_fit(plain, less)
     assert not does_not_fit(plain)
