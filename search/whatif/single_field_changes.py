@@ -34,6 +34,7 @@ from plan3d.simulator.rules.validity import legal
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import EVEN, WORDS, probability_fits, sentence, verdict
 
 from ..find_plans import find_plans
 from ..space.axes import default_axes, divisors
@@ -188,10 +189,11 @@ def _differs(tried: Costs, row: int, costs: Costs) -> bool:
 
 
 def fitting(edits: Edits) -> NDArray[np.intp]:
-    """Rows of the edits that fit, in order."""
+    """Rows of the edits that more likely fit than not, in order."""
     if edits.costs is None:
         return np.zeros(0, np.intp)
-    return np.flatnonzero(edits.costs.fits)
+    likely = np.atleast_1d(probability_fits(edits.costs)) >= EVEN
+    return np.flatnonzero(edits.costs.fits & likely)
 
 
 def too_large(edits: Edits, step: float) -> NDArray[np.intp]:
@@ -233,7 +235,7 @@ def binding_sentence(costs: Costs, edits: Edits) -> str:
     if row is None or edits.costs is None:
         return (
             f"Memory does not bind: rank {plan.worst_rank} is fullest with {held}, and the fastest "
-            "single edit fits."
+            f"single edit {_fits(edits)}."
         )
     gain = 100 * (1 - edits.costs.step[row] / plan.step_seconds)
     return (
@@ -241,6 +243,13 @@ def binding_sentence(costs: Costs, edits: Edits) -> str:
         f"fits, and needs {format_bytes(-edits.costs.margin[row])} more than a GPU has; now rank "
         f"{plan.worst_rank} is fullest with {held}."
     )
+
+
+def _fits(edits: Edits) -> str:
+    """Whether the first edit fits, and how likely where that is not sure."""
+    if edits.costs is None or verdict(edits.costs)[0] == WORDS[-1]:
+        return WORDS[-1]
+    return sentence(edits.costs.one())
 
 
 def _misfit_sentence(plan: Costs, edits: Edits, held: str) -> str:
