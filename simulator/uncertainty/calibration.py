@@ -47,10 +47,14 @@ class Timed:
 
 
 def question_of(task: Task) -> str:
-    """Model, sizes and GPUs of a task: its steps are of another question where one differs."""
+    """Model, sizes, GPUs and what the user changed of their profile: the steps of a task are of
+    another question where one differs."""
     sizes = f"{task.trained_parameters} parameters, {task.sequence} x {task.global_batch} tokens"
     machine = f"{task.gpus} GPUs, {task.cluster.gpus_per_node} a node"
-    parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)))
+    changed = [f"{name} {value}" for name, value in sorted(task.cluster.settings.items())]
+    uneven = max((k.experts.imbalance for k in task.model.kinds if k.experts), default=1.0)
+    load = "" if uneven == 1 else f"expert_imbalance {uneven}"
+    parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)), *changed, load)
     return ", ".join(filter(None, parts))
 
 

@@ -547,6 +547,29 @@ def test_timed_plans_are_known_in_a_choice(tmp_path):
     assert not Forecast.of(other, forecast.plans).timed_rows
 
 
+@pytest.mark.parametrize(
+    ("option", "usual"),
+    [
+        ({"power_limit": 300.0}, {"power_limit": 400.0}),
+        ({"inter_node_bandwidth": 5e9}, {"inter_node_bandwidth": 25e9}),
+        ({"network": "efa"}, {"network": None}),
+        ({"memory": 20 * 2**30}, {"gpus_per_node": 8}),
+    ],
+)
+def test_a_step_is_of_the_machine_that_it_was_timed_on(option, usual):
+    """Not of one whose power, network or memory the user changed; what changes nothing is it."""
+    steps = timed(texts=TEXTS[:1])
+    other = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=64, **option))
+    same = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=64, **usual))
+    plans = steps[0].plan.table()
+    found = learn(steps).calibration
+    assert not Forecast.of(calibrated(other, found), plans).timed_rows
+    assert list(Forecast.of(calibrated(same, found), plans).timed_rows) == [0]
+    there = learn([replace(steps[0], task=other)]).calibration
+    assert not Forecast.of(calibrated(TASK, there), plans).timed_rows
+    assert list(Forecast.of(calibrated(other, there), plans).timed_rows) == [0]
+
+
 def answer(capsys, *arguments):
     """Plans of the answer as they are written, and their records; all of the answer."""
     main([*arguments, "--json"])
