@@ -58,6 +58,11 @@ def question_of(task: Task) -> str:
     return ", ".join(filter(None, parts))
 
 
+def same_profile(one: str, other: str) -> bool:
+    """Whether two names of hardware profiles are of one; a file may lie in another folder."""
+    return Path(one).name == Path(other).name
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """The posterior of the constants of one stack on one machine."""
@@ -65,7 +70,7 @@ class Calibration:
     software: str
     accelerator: str
     cluster: str
-    """Profile of the machine, for messages."""
+    """Profile of the machine, or the path of its file."""
     steps: int
     """Steps that were timed."""
     posterior: Posterior
@@ -75,12 +80,18 @@ class Calibration:
     """The plans that were timed."""
 
     def check(self, task: Task) -> None:
-        """InputError where it is of another stack or machine than a task."""
+        """InputError where it is of another stack, machine or profile than a task."""
         machine = task.cluster.accelerator.name
         if (self.software, self.accelerator) != (task.software.name, machine):
             raise InputError(
                 f"--calibration is of {self.software} on {self.accelerator}, the question of "
                 f"{task.software.name} on {machine}"
+            )
+        if not same_profile(self.cluster, task.cluster.name):
+            raise InputError(
+                f"--calibration is of the hardware profile {self.cluster}, the question of "
+                f"{task.cluster.name}: its constants multiply numbers of {self.cluster}; ask of "
+                f"{self.cluster}, with options for what differs"
             )
 
     def timed_in(self, task: Task) -> dict[str, Timed]:

@@ -21,7 +21,7 @@ from ..layers.held_memory import Held
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
-from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of
+from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of, same_profile
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
 from .memory_prior import Peaks, conditioned, weights
@@ -175,6 +175,9 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         same = (first.software.name, first.cluster.accelerator.name)
         if (run.task.software.name, run.task.cluster.accelerator.name) != same:
             raise InputError(f"{run.where}: is of another stack or machine than the first step")
+        if not same_profile(run.task.cluster.name, first.cluster.name):
+            profiles = f"{run.task.cluster.name}, the first step of {first.cluster.name}"
+            raise InputError(f"{run.where}: is of the hardware profile {profiles}: calibrate each")
     prior = prior_of(first.software, first.cluster)
     steps = once_each([run for run in runs if not run.ran_out])
     rows = rows_of(steps, prior)

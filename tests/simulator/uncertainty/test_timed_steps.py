@@ -626,3 +626,31 @@ def test_a_calibration_is_of_one_stack_and_machine():
     with pytest.raises(InputError, match="over: cluster of a calibrated task"):
         sweep(task, over={"cluster": ["a100-80gb-sxm"]})
     assert len(sweep(task, over={"gpus": [32, 64]}, plan=TEXTS[1]).rows) == 2
+
+
+def test_a_calibration_is_of_one_hardware_profile(tmp_path, capsys):
+    """Its constants multiply the numbers of that profile; options of the machine may differ, and
+    the profile's file may lie elsewhere."""
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "a100-80gb-sxm"\n')
+    other = replace(TASK, cluster=Cluster.profile(own, gpus=64))
+    found = learn(timed(1.1)).calibration
+    with pytest.raises(InputError, match=r"profile a100-80gb-sxm, the question of .*mine\.toml"):
+        calibrated(other, found)
+    file = tmp_path / "c.toml"
+    file.write_text(found.text)
+    asked = ["estimate", *COMMAND[2:], "--plan", NEW, "--calibration", str(file)]
+    assert main([*asked, "--power-limit", "300"]) == 0
+    capsys.readouterr()
+    assert main([*asked, "--cluster", str(own)]) == 2
+    printed = capsys.readouterr()
+    assert "ask of a100-80gb-sxm, with options for what differs" in printed.err
+    assert printed.err.count("\n") == 1
+    step = timed(1.1)[0]
+    with pytest.raises(InputError, match=r"there: is of the hardware profile .*mine\.toml"):
+        learn([step, replace(step, task=other, where="there")])
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (moved / "mine.toml").write_text(own.read_text())
+    known = learn([replace(step, task=other)]).calibration
+    calibrated(replace(TASK, cluster=Cluster.profile(moved / "mine.toml", gpus=64)), known)
