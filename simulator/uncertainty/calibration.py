@@ -20,6 +20,7 @@ from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
 from ..layers.held_memory import Held
 from ..task import Task
+from ..workload.model import imbalance
 from .constants import CONSTANTS, scaled
 from .memory import KnownPeaks, Spread
 from .posterior import Posterior
@@ -52,7 +53,7 @@ def question_of(task: Task) -> str:
     sizes = f"{task.trained_parameters} parameters, {task.sequence} x {task.global_batch} tokens"
     machine = f"{task.gpus} GPUs, {task.cluster.gpus_per_node} a node"
     changed = [f"{name} {value}" for name, value in sorted(task.cluster.settings.items())]
-    uneven = max((k.experts.imbalance for k in task.model.kinds if k.experts), default=1.0)
+    uneven = imbalance(task.model)
     load = "" if uneven == 1 else f"expert_imbalance {uneven}"
     parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)), *changed, load)
     return ", ".join(filter(None, parts))

@@ -190,6 +190,40 @@ def test_another_question_is_refused(tmp_path, capsys):
     assert (tmp_path / "tune.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("begun", "options", "why"),
+    [
+        ([], ["--precision", "fp8"], "without precision, not with fp8: leave it out, or"),
+        ([], ["--optimizer", "sgd"], "without optimizer, not with sgd"),
+        ([], ["--power-limit", "300"], "without power_limit, not with 300W: leave"),
+        ([], ["--network", "efa"], "without network, not with EFA: leave"),
+        ([], ["--memory", "60GiB"], "without memory, not with 60GiB: leave"),
+        ([], ["--fix", "tp=4"], "without tp, not with 4: leave it out, or"),
+        (["--fix", "tp=4"], ["--choose", "tp=2,4"], "with tp 4, not 2,4: ask for 4 again, or"),
+        (["--fix", "tp=4"], [], "with tp 4, not without: ask for 4 again, or"),
+    ],
+)
+def test_another_machine_or_other_plans_are_another_question(tmp_path, capsys, begun, options, why):
+    asked(capsys, tmp_path, *begun)
+    before = (tmp_path / "tune.json").read_text()
+    code, printed = tune(capsys, tmp_path, *options)
+    assert code == 2
+    assert f"this session was begun {why}" in printed.err
+    assert printed.err.count("\n") == 1
+    assert (tmp_path / "tune.json").read_text() == before
+    asked(capsys, tmp_path, *begun, "--power-limit", "700")
+
+
+def test_a_session_of_before_goes_on(tmp_path, capsys):
+    """Its file does not say what was asked of the machine and of plans."""
+    asked(capsys, tmp_path)
+    state = tmp_path / "tune.json"
+    record = json.loads(state.read_text())
+    del record["question"]["machine"], record["question"]["plans"]
+    state.write_text(json.dumps(record))
+    asked(capsys, tmp_path, "--fix", "tp=4")
+
+
 def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):
     asked(capsys, tmp_path, "--next", "1")
     script, state = tmp_path / "run-001.sh", tmp_path / "tune.json"
