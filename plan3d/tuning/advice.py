@@ -110,6 +110,11 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     return Advice(forecast=Forecast.of(known, plans), learned=learned)
 
 
+def check_outcome(task: Task, one: Outcome) -> None:
+    """InputError for a step or a peak that is not of its plan: far from what is predicted."""
+    learn([_step(task, *one)])
+
+
 def _step(
     task: Task, plan: Plan, seconds: float | None, where: str, peak: float | None
 ) -> TimedStep:

@@ -131,6 +131,54 @@ def test_a_command_that_fails_is_not_repeated(tmp_path, capsys):
     assert answer["runs"][0]["plan"] != answer["runs"][1]["plan"]
 
 
+def test_logs_of_something_else_are_noted_and_the_others_go_on(tmp_path, capsys):
+    """A step ten times off, a folder in place of a log, a peak of more than a GPU has."""
+    asked(capsys, tmp_path, "--next", "4")
+    log(tmp_path, 1, 1500.0)
+    log(tmp_path, 2, 90000.0)
+    (tmp_path / "run-003.log").mkdir()
+    log(tmp_path, 4, 1600.0)
+    with (tmp_path / "run-004.log").open("a") as file:
+        file.write("[Rank 0] (after 10 iterations) memory (MB) | max reserved: 307200.0\n")
+    runs = asked(capsys, tmp_path, "--next", "4", "--worth", "0")["runs"]
+    assert [run["state"] for run in runs[:4]] == ["timed", "open", "open", "open"]
+    assert "run-002.log: measured 90 s" in runs[1]["why"]
+    assert "run-003.log: cannot be read (" in runs[2]["why"]
+    assert "run-004.log: peak measured" in runs[3]["why"]
+
+
+def test_a_launched_run_of_something_else_fails_and_the_next_starts(machine, tmp_path, capsys):
+    command, *_ = machine
+    odd = tmp_path / "odd.py"
+    odd.write_text(
+        "import runpy, sys\n"
+        "if 'run-001' in sys.argv[1]:\n"
+        "    for i in range(1, 13):\n"
+        "        print(f' iteration {i}/ 12 | elapsed time per iteration (ms): 90000 |')\n"
+        "    raise SystemExit\n"
+        "sys.argv = sys.argv[2:3] + sys.argv[1:2] + sys.argv[3:]\n"
+        "runpy.run_path(sys.argv[0])\n"
+    )
+    words = shlex.split(command)
+    launch = shlex.join([*words[:3], str(odd), "{script}", words[3], *words[5:]])
+    folder = tmp_path / "runs"
+    runs = asked(capsys, folder, "--launch", launch, "--next", "2", "--worth", "0")["runs"]
+    assert [run["state"] for run in runs] == ["failed", "timed"]
+    assert "run-001.log: measured 90 s" in runs[0]["why"]
+
+
+def test_a_failed_run_is_read_once_its_log_is_whole(tmp_path, capsys):
+    command = f"{shlex.quote(sys.executable)} -S -c 'raise SystemExit(3)' {{script}}"
+    asked(capsys, tmp_path, "--launch", command, "--next", "2")
+    log(tmp_path, 2, 1500.0)
+    runs = asked(capsys, tmp_path, "--worth", "0")["runs"]
+    assert [(run["state"], run["why"]) for run in runs[:2]] == [
+        ("failed", "exit code 3"),
+        ("timed", ""),
+    ]
+    assert runs[1]["step_seconds"] == pytest.approx(1.5)
+
+
 def test_an_interrupt_loses_nothing(machine, tmp_path, capsys):
     """The second run interrupts plan3d, as Ctrl-C does, and hangs; asked again, all goes on."""
     command, *_ = machine
