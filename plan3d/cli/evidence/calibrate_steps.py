@@ -30,7 +30,8 @@ from . import learned_steps
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
-    from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep
+    from plan3d.simulator.uncertainty.timed_step import TimedStep
+    from plan3d.simulator.uncertainty.timed_steps import Learned
 
     from ...tuning.steps_to_time import StepsToTime
 
@@ -258,7 +259,7 @@ def _step(
     of_allocator: bool = False,
 ) -> TimedStep:
     """One run; the peak is that of a whole GPU, or what its allocator reserved."""
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep, whole_peak
+    from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
 
     if args.global_batch is None and args.global_batch_tokens is None:
         raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")

@@ -22,7 +22,8 @@ from plan3d.simulator.uncertainty.calibration import calibrated, read_calibratio
 from plan3d.simulator.uncertainty.constants import scaled
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
-from plan3d.simulator.uncertainty.timed_steps import TimedStep, known_peaks, learn
+from plan3d.simulator.uncertainty.timed_step import TimedStep
+from plan3d.simulator.uncertainty.timed_steps import known_peaks, learn
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -52,6 +53,40 @@ def timed(factor=1.0, changes=None, texts=TEXTS):
         TimedStep(TASK, plan(text), factor * seconds(machine, text), f"step {i}")
         for i, text in enumerate(texts, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Plan(tp=2, pp=4), "tp=2 pp=4", {"tp": 2, "pp": 4}, Plan(tp=[2], pp=[4])],
+)
+def test_a_plan_of_a_step_is_resolved(given):
+    assert str(TimedStep(TASK, given, 4.2, "run 1").plan) == "tp=2 pp=4 dp=8"
+    assert learn([TimedStep(TASK, given, 4.2, "run 1")]).calibration.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"plan": "tp=3"}, "run 1: tensor size 3 does not divide"),
+        ({"plan": "tq=3"}, "run 1: .*tq"),
+        ({"plan": 7}, "run 1: a plan must be a Plan"),
+        ({"plan": Plan(tp=[2, 4])}, "run 1: a measured step ran one plan"),
+        ({"seconds": -1}, "run 1: seconds must be a number above 0, not -1; None where it ran out"),
+        ({"seconds": float("nan")}, "run 1: seconds must be a number above 0, not nan"),
+        ({"seconds": "4"}, "run 1: seconds must be a number above 0, not '4'"),
+        ({"peak": 0}, "run 1: peak must be a number above 0, not 0; None where nobody looked"),
+        ({"peak": float("inf")}, "run 1: peak must be a number above 0, not inf"),
+        ({"peak": 1e9, "seconds": None}, "run 1: a run that ran out of memory has no peak"),
+        ({"task": "llama-7b"}, "task must be of type Task"),
+        ({"where": 1}, "where must be of type str"),
+    ],
+)
+def test_what_is_no_timed_step_is_one_error(given, why):
+    usual = {"task": TASK, "plan": "tp=2", "seconds": 4.2, "where": "run 1"}
+    with pytest.raises(InputError, match=why):
+        TimedStep(**{**usual, **given})
+    with pytest.raises(InputError, match="a run must be of type TimedStep"):
+        learn([("tp=2", 4.2)])
 
 
 def test_a_slower_machine_is_learned_from_three_of_its_steps():
