@@ -279,13 +279,12 @@ def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Pl
 
     from ..arguments import plan_arguments
 
-    found = plan_arguments.read_plan(plan, where)
     known = {option.name: None for option in OPTIONS}
     asked = argparse.Namespace(**{**known, **vars(args)})
-    completed = plan_arguments.completed(found, asked)
-    if not completed.scalar:
-        raise InputError(f"{where}: a measured step ran one plan, not a table")
     try:
+        completed = plan_arguments.completed(plan_arguments.read_plan(plan, "plan"), asked)
+        if not completed.scalar:
+            raise InputError("a measured step ran one plan, not a table")
         resolved = resolve(completed, task.gpus)
         check(resolved, task)
     except InputError as error:

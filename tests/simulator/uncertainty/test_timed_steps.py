@@ -210,6 +210,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(
         ("plan,second\ntp=2,4\n", "no column seconds"),
         ("plan,seconds,gpu\ntp=2,4,8\n", "unknown column 'gpu'; did you mean gpus"),
         ("plan,seconds\ntp=2,fast\n", "row 1: seconds"),
+        ("plan,seconds\ntp=2,4\ntp=x,4\n", "runs.csv: row 2: tp"),
+        ("plan,seconds\ntq=2,4\n", "runs.csv: row 1: unknown plan field 'tq'"),
+        ("plan,seconds\nfast,4\n", "runs.csv: row 1: plan 'fast' is neither FIELD=VALUE"),
         ("plan,seconds,gpus\ntp=2,4,x\n", "row 1: gpus 'x' must be a whole number"),
         ("plan,seconds\ntp=2 pp=4 micro_batch=1,4000\n", "more than ten times off"),
     ],
@@ -643,6 +646,14 @@ def test_what_cannot_have_run_is_named_with_its_row(arguments, said, capsys, tmp
     assert said in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "c.toml").exists()
+
+
+def test_an_option_that_contradicts_a_plan_names_its_row(capsys, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("plan,seconds\ntp=2 precision=fp8,4\n")
+    code, printed = run(capsys, str(path), "--precision", "bf16")
+    assert code == 2
+    assert "runs.csv: row 1: --precision bf16 contradicts the plan" in printed.err
 
 
 def test_steps_of_no_batch_are_refused(capsys):
