@@ -9,7 +9,7 @@ The seconds of a run that ran out of memory are `oom`. The log of a framework gi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -187,12 +187,20 @@ def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
         for number, row in enumerate(_rows(name, content) if is_table(content) else (), 1):
             where = f"{name}: row {number}"
             sizes = {size: _whole(row[size], f"{where}: {size}") for size in SIZES if row.get(size)}
-            asked = argparse.Namespace(**{**vars(args), **sizes})
-            if "global_batch" in sizes:
-                asked.global_batch_tokens = None
+            asked = _with_sizes(args, sizes)
             took = seconds_or_oom(row["seconds"], f"{where}: seconds")
             peak = memory(row["peak"], f"{where}: peak") if row.get("peak") else None
             yield _step(asked, row["plan"], took, peak, where)
+
+
+def _with_sizes(args: argparse.Namespace, sizes: Mapping[str, int]) -> argparse.Namespace:
+    """The options with the sizes of a row; --nodes then only says how large nodes are."""
+    asked = argparse.Namespace(**{**vars(args), **sizes})
+    if "global_batch" in sizes:
+        asked.global_batch_tokens = None
+    if "gpus" in sizes and args.nodes is not None:
+        asked.nodes, asked.gpus_per_node = None, _task(args).cluster.gpus_per_node
+    return asked
 
 
 def _outcomes(

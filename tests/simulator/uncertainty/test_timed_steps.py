@@ -656,6 +656,24 @@ def test_an_option_that_contradicts_a_plan_names_its_row(capsys, tmp_path):
     assert "runs.csv: row 1: --precision bf16 contradicts the plan" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        (["--nodes", "8"], 8),
+        (["--nodes", "8", "--gpus", "64"], 8),
+        (["--nodes", "8", "--gpus", "32"], 4),
+        (["--gpus", "64", "--gpus-per-node", "4"], 4),
+    ],
+)
+def test_gpus_of_a_row_fill_nodes_of_the_options(options, size, capsys, tmp_path):
+    path, out = tmp_path / "runs.csv", tmp_path / "c.toml"
+    path.write_text("plan,seconds,gpus\ntp=4 micro_batch=2,8,32\n")
+    asked = [*COMMAND[: COMMAND.index("--gpus")], "--global-batch", "256", *options]
+    assert main([*asked, str(path), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert f"32 GPUs, {size} a node" in read_calibration(out).timed[0].question
+
+
 def test_steps_of_no_batch_are_refused(capsys):
     asked = [word for word in COMMAND if word not in ("--global-batch", "256")]
     assert main([*asked, "--plan", TEXTS[0], "--seconds", "4"]) == 2
