@@ -674,6 +674,28 @@ def test_gpus_of_a_row_fill_nodes_of_the_options(options, size, capsys, tmp_path
     assert f"32 GPUs, {size} a node" in read_calibration(out).timed[0].question
 
 
+def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
+    """Where the options say none; a log that does not say it, or rounds it, needs the option."""
+    path, out = tmp_path / "run.log", tmp_path / "c.toml"
+    asked = [*COMMAND[: COMMAND.index("--global-batch")], str(path), "--plan", TEXTS[0]]
+    line = " iteration {}/ 30 | elapsed time per iteration (ms): 4200.0 |{}\n"
+
+    def written(batch):
+        path.write_text("".join(line.format(i, batch) for i in range(1, 31)))
+        return main([*asked, "--out", str(out)])
+
+    assert written(" global batch size:   256 |") == 0
+    assert "2048 x 256 tokens" in read_calibration(out).timed[0].question
+    capsys.readouterr()
+    for batch in ("", " global batch size: 1.02K |"):
+        assert written(batch) == 2
+        said = "run.log: does not say the batch of its steps: give --global-batch"
+        assert said in capsys.readouterr().err
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    assert main(asked) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_steps_of_no_batch_are_refused(capsys):
     asked = [word for word in COMMAND if word not in ("--global-batch", "256")]
     assert main([*asked, "--plan", TEXTS[0], "--seconds", "4"]) == 2
