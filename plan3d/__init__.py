@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+    from plan3d.simulator.uncertainty.timed_step import TimedStep
+    from plan3d.simulator.uncertainty.timed_steps import learn
     from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -66,7 +67,7 @@ _HOME = {
     "Software": "simulator.hardware.software_stack",
     "Sweep": "search.whatif.sweep",
     "Task": "simulator.task",
-    "TimedStep": "simulator.uncertainty.timed_steps",
+    "TimedStep": "simulator.uncertainty.timed_step",
     "by_stage": "simulator.step.evaluate",
     "calibrated": "simulator.uncertainty.calibration",
     "compare_backends": "search.whatif.backend_benchmark",

@@ -19,7 +19,8 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep, learn, whole_peak
+from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
+from plan3d.simulator.uncertainty.timed_steps import Learned, learn
 
 SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""
@@ -108,6 +109,11 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
         return None
     plans = concat([plan.table() for plan in listed])
     return Advice(forecast=Forecast.of(known, plans), learned=learned)
+
+
+def check_outcome(task: Task, one: Outcome) -> None:
+    """InputError for a step or a peak that is not of its plan: far from what is predicted."""
+    learn([_step(task, *one)])
 
 
 def _step(

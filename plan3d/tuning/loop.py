@@ -44,7 +44,7 @@ class Loop:
 
     def advice(self) -> Advice | None:
         """What the logs that are there say; None where no plan fits."""
-        for one in self.session.of(OPEN):
+        for one in (*self.session.of(OPEN), *self.session.of(FAILED)):
             read_run(one, self.folder, self.task)
         return advise(self.task, self.session.tried, **self.options)
 

@@ -16,7 +16,8 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
 from plan3d.simulator.task import Task
 
-from .session import RAN_OUT, TIMED, Run
+from .advice import check_outcome
+from .session import FAILED, RAN_OUT, TIMED, Run
 
 if TYPE_CHECKING:
     from plan3d.launch_files.exporter import Form
@@ -41,15 +42,16 @@ def launch_file(task: Task, plan: Plan, framework: str, form: Form) -> tuple[str
 
 
 def read_run(run: Run, folder: Path, task: Task) -> None:
-    """The run once its log is there: timed, out of memory, or still open and why."""
-    path = folder / run.log
+    """The run once its log is there: timed, out of memory, or not and why; one that failed keeps
+    its reason."""
+    path, known = folder / run.log, KnownLine(task.gpus, task.sequence, task.global_batch)
     if not path.exists():
         return
-    text = read_text(path, errors="replace")
     try:
-        found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), run.log)
+        found = outcome(read_text(path, errors="replace"), known, run.log)
+        check_outcome(task, (run.as_plan(), found.seconds, run.log, found.peak))
     except InputError as error:
-        run.why = str(error)
+        run.why = run.why if run.state == FAILED else str(error)
         return
     if found.seconds is None:
         run.state, run.why = RAN_OUT, "out of memory"

@@ -102,14 +102,33 @@ def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
         known = dict(record["question"])
     except (*MALFORMED, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
-    for name, value in question.items():
-        if known.get(name) != value:
-            was = known.get(name)
-            raise InputError(
-                f"{path}: this session was begun with {name} {was}, not {value}: ask for {was} "
-                "again, or name another folder with --logs"
-            )
+    begun, asked = _stated(known, question), _stated(question, known)
+    for name in {**asked, **begun}:
+        if begun.get(name) != asked.get(name):
+            raise InputError(f"{path}: {_other(name, begun.get(name), asked.get(name))}")
     return Session(question, runs)
+
+
+def _stated(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What a question states, part by part where it groups them; nothing that `other`, of an older
+    version, does not know of."""
+    out: dict[str, Any] = {}
+    for name, value in question.items():
+        if isinstance(value, Mapping) and name in other:
+            out |= value
+        elif name in other or not isinstance(value, Mapping):
+            out[name] = value
+    return out
+
+
+def _other(name: str, was: Any, now: Any) -> str:
+    """That a session was begun with something else."""
+    begun = f"without {name}" if was is None else f"with {name} {was}"
+    wanted = "without" if now is None else now if was is not None else f"with {now}"
+    again = "leave it out" if was is None else f"ask for {was} again"
+    return (
+        f"this session was begun {begun}, not {wanted}: {again}, or name another folder with --logs"
+    )
 
 
 def _checked(run: Run, number: int) -> Run:

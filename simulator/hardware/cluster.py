@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import profile_changes
@@ -20,6 +20,16 @@ from .profile_schema import LAYERS
 from .provenance import Provenance
 
 _TABLE = "kernels.gemm.{}.table"
+_ARGUMENTS = {
+    "accelerator.memory": "memory",
+    "links.fast.bandwidth": "intra_node_bandwidth",
+    "links.network.bandwidth": "inter_node_bandwidth",
+    "links.network.latency": "network_latency",
+    "links.network.latency_per_node": "latency_per_node",
+    "links.network.nic_gpus": "nic_gpus",
+    profile_changes.POWER: "power_limit",
+}
+"""Arguments of Cluster.profile by the number of the profile that they replace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +135,8 @@ class Cluster:
     """None where the profile does not say."""
     provenance: Mapping[str, Provenance]
     """By dotted key of the profile; overridden numbers say so."""
+    settings: Mapping[str, float | str] = field(default_factory=dict)
+    """What the user changed of the profile besides the size of nodes, by argument of `profile`."""
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {self.gpus} x {self.accelerator.name})"
@@ -163,17 +175,18 @@ class Cluster:
         (EFA), at the machine's bandwidth. Not `learned`: nothing that published runs taught
         (profile_file.neutral).
         """
-        changes = {
-            "accelerator.memory": memory,
-            "links.fast.bandwidth": intra_node_bandwidth,
-            "links.network.bandwidth": inter_node_bandwidth,
-            "links.network.latency": network_latency,
-            "links.network.latency_per_node": latency_per_node,
-            "links.network.nic_gpus": nic_gpus,
-            profile_changes.POWER: power_limit,
+        numbers = {
+            "memory": memory,
+            "intra_node_bandwidth": intra_node_bandwidth,
+            "inter_node_bandwidth": inter_node_bandwidth,
+            "network_latency": network_latency,
+            "latency_per_node": latency_per_node,
+            "nic_gpus": nic_gpus,
+            "power_limit": power_limit,
         }
+        changes = {key: numbers[name] for key, name in _ARGUMENTS.items()}
         given = {key: value for key, value in changes.items() if value is not None}
-        file = read_profile(name_or_path)
+        usual = file = read_profile(name_or_path)
         file = file if network is None else with_network(file, network)
         file = file if learned else neutral(file)
         file, total = profile_changes.resized(file, gpus, nodes, gpus_per_node)
@@ -191,7 +204,23 @@ class Cluster:
             ),
             host=Host(**host) if (host := file.section("host")) else None,
             provenance=file.provenance,
+            settings=_settings(usual, file, given, gpus_per_domain),
         )
+
+
+def _settings(
+    usual: Profile, file: Profile, given: Mapping[str, float], gpus_per_domain: int | None
+) -> dict[str, float | str]:
+    """What a changed profile has that the usual one has not, of what the user gave."""
+    out: dict[str, float | str] = {
+        _ARGUMENTS[key]: file.numbers[key]
+        for key in given
+        if file.numbers[key] != usual.numbers.get(key)
+    }
+    if gpus_per_domain not in (None, usual.numbers["links.fast.gpus"]):
+        out["gpus_per_domain"] = file.numbers["links.fast.gpus"]
+    name = file.texts["links.network.name"]
+    return out if name == usual.texts["links.network.name"] else {**out, "network": name}
 
 
 def _accelerator(file: Profile) -> Accelerator:

@@ -20,6 +20,7 @@ from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
 from ..layers.held_memory import Held
 from ..task import Task
+from ..workload.model import imbalance
 from .constants import CONSTANTS, scaled
 from .memory import KnownPeaks, Spread
 from .posterior import Posterior
@@ -47,11 +48,20 @@ class Timed:
 
 
 def question_of(task: Task) -> str:
-    """Model, sizes and GPUs of a task: its steps are of another question where one differs."""
+    """Model, sizes, GPUs and what the user changed of their profile: the steps of a task are of
+    another question where one differs."""
     sizes = f"{task.trained_parameters} parameters, {task.sequence} x {task.global_batch} tokens"
     machine = f"{task.gpus} GPUs, {task.cluster.gpus_per_node} a node"
-    parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)))
+    changed = [f"{name} {value}" for name, value in sorted(task.cluster.settings.items())]
+    uneven = imbalance(task.model)
+    load = "" if uneven == 1 else f"expert_imbalance {uneven}"
+    parts = (task.model.name, sizes, machine, ":".join(map(str, task.documents)), *changed, load)
     return ", ".join(filter(None, parts))
+
+
+def same_profile(one: str, other: str) -> bool:
+    """Whether two names of hardware profiles are of one; a file may lie in another folder."""
+    return Path(one).name == Path(other).name
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +71,7 @@ class Calibration:
     software: str
     accelerator: str
     cluster: str
-    """Profile of the machine, for messages."""
+    """Profile of the machine, or the path of its file."""
     steps: int
     """Steps that were timed."""
     posterior: Posterior
@@ -71,12 +81,18 @@ class Calibration:
     """The plans that were timed."""
 
     def check(self, task: Task) -> None:
-        """InputError where it is of another stack or machine than a task."""
+        """InputError where it is of another stack, machine or profile than a task."""
         machine = task.cluster.accelerator.name
         if (self.software, self.accelerator) != (task.software.name, machine):
             raise InputError(
                 f"--calibration is of {self.software} on {self.accelerator}, the question of "
                 f"{task.software.name} on {machine}"
+            )
+        if not same_profile(self.cluster, task.cluster.name):
+            raise InputError(
+                f"--calibration is of the hardware profile {self.cluster}, the question of "
+                f"{task.cluster.name}: its constants multiply numbers of {self.cluster}; ask of "
+                f"{self.cluster}, with options for what differs"
             )
 
     def timed_in(self, task: Task) -> dict[str, Timed]:

@@ -15,19 +15,20 @@ from functools import cached_property
 import numpy as np
 
 from ..base.arrays import Index, Value
-from ..base.errors import InputError
+from ..base.errors import InputError, check_type
 from ..base.units import GIB
 from ..layers.held_memory import Held
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
-from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of
+from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of, same_profile
 from .learned import prior_of
 from .memory import KnownPeaks, prior_spread
 from .memory_prior import Peaks, conditioned, weights
 from .posterior import Prior, Rows, solve, unconditioned
 from .predictive import scale_of
 from .response import Simulated
+from .timed_step import TimedStep
 
 FARTHEST = 10.0
 """Measured over predicted, or the inverse, beyond which a step is of something else."""
@@ -38,36 +39,6 @@ FAR = 2.0
 """Spreads from its usual mean beyond which a constant is named."""
 LARGEST_PEAK = 1.03
 """Share of the capacity that a peak may have: boards differ by what the driver keeps."""
-
-
-@dataclass(frozen=True)
-class TimedStep:
-    """One run: its measured step, its peak of memory, or that it ran out of it.
-
-    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
-    ...             sequence=2048, global_batch=64)
-    >>> TimedStep(task, Plan(tp=2), 1.9, "run 1")
-    TimedStep(Plan('tp=2'), 1.9 s, 'run 1')
-    """
-
-    task: Task
-    plan: Plan
-    """A resolved plan."""
-    seconds: float | None
-    """None of a run that ran out of memory."""
-    where: str
-    """Where it was read, for messages."""
-    peak: float | None = None
-    """Bytes that the fullest GPU held; None where nobody looked."""
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether it ran out of memory."""
-        return self.seconds is None
-
-    def __repr__(self) -> str:
-        said = "out of memory" if self.seconds is None else f"{self.seconds:.4g} s"
-        return f"TimedStep({self.plan!r}, {said}, {self.where!r})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,18 +134,22 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
-    >>> plan = evaluate(task, Plan(tp=2)).plans
-    >>> learned = learn([TimedStep(task, plan, 1.9, "run 1")])
+    >>> learned = learn([TimedStep(task, Plan(tp=2), 1.9, "run 1")])
     >>> calibrated(task, learned.calibration) == task
     False
     """
     if not runs:
         raise InputError("no timed step: give --plan with --seconds, or a CSV")
+    for run in runs:
+        check_type("a run", run, TimedStep, "TimedStep(task, Plan(tp=2), 1.9, 'run 1')")
     first = runs[0].task
     for run in runs:
         same = (first.software.name, first.cluster.accelerator.name)
         if (run.task.software.name, run.task.cluster.accelerator.name) != same:
             raise InputError(f"{run.where}: is of another stack or machine than the first step")
+        if not same_profile(run.task.cluster.name, first.cluster.name):
+            profiles = f"{run.task.cluster.name}, the first step of {first.cluster.name}"
+            raise InputError(f"{run.where}: is of the hardware profile {profiles}: calibrate each")
     prior = prior_of(first.software, first.cluster)
     steps = once_each([run for run in runs if not run.ran_out])
     rows = rows_of(steps, prior)
@@ -221,15 +196,6 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         peaks=tuple(peaks),
         peak_weights=weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
     )
-
-
-def whole_peak(task: Task, plan: Plan, reserved: float) -> float:
-    """Bytes that a GPU holds whose allocator reserved so many: with what that does not see, the
-    CUDA context and the buffers of communicators."""
-    costs = evaluate(task, plan).one()
-    reserve = costs.memory["reserve"]
-    slack = task.software.allocator_slack * (costs.memory_bytes - reserve)
-    return float(reserved + reserve - slack)
 
 
 def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:

@@ -88,7 +88,7 @@ def with_calibration(
                 one = str(error)
         out.append(one)
     if answers and all(isinstance(one, str) for one in out):
-        mine = f"{calibration.software} on {calibration.accelerator}"
+        mine = f"{calibration.software} on {calibration.accelerator} ({calibration.cluster})"
         raise InputError(f"--calibration is of {mine}: no run that can be predicted is")
     return out
 

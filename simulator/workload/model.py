@@ -207,6 +207,11 @@ class Network(Model):
         return sum(self.listed[kind].forward_flops for kind in self.order)
 
 
+def imbalance(model: Model) -> float:
+    """The load of the busiest rank of experts over the mean; 1 without experts."""
+    return max((kind.experts.imbalance for kind in model.kinds if kind.experts), default=1.0)
+
+
 def with_imbalance(model: Model, factor: float) -> Model:
     """The model with `factor` times the mean of tokens on the busiest rank of experts.
 

@@ -9,7 +9,7 @@ The seconds of a run that ran out of memory are `oom`. The log of a framework gi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from . import learned_steps
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
-    from plan3d.simulator.uncertainty.timed_steps import Learned, TimedStep
+    from plan3d.simulator.uncertainty.timed_step import TimedStep
+    from plan3d.simulator.uncertainty.timed_steps import Learned
 
     from ...tuning.steps_to_time import StepsToTime
 
@@ -40,6 +41,10 @@ SIZES = ("gpus", "global_batch", "sequence")
 KNOWN = (*NEEDED, "peak", *SIZES)
 RAN_OUT = "oom"
 """Seconds of a run that ran out of memory."""
+
+
+Outcome = tuple[argparse.Namespace, str, float | str, float | None]
+"""The options of a run, where it was timed, its seconds or RAN_OUT, and its peak."""
 
 
 def seconds_or_oom(text: str, what: str) -> float | str:
@@ -180,24 +185,32 @@ def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     """The steps of the command line, then those of the files."""
     files = [(name, read_text(Path(name), errors="replace")) for name in args.files]
     logs = [(name, text) for name, text in files if not is_table(text)]
-    for plan, (where, took, peak) in zip(args.plan or [], _outcomes(args, logs), strict=True):
-        yield _step(args, plan, took, peak, where, of_allocator=bool(logs))
+    for plan, (asked, where, took, peak) in zip(
+        args.plan or [], _outcomes(args, logs), strict=True
+    ):
+        yield _step(asked, plan, took, peak, where, of_allocator=bool(logs))
     for name, content in files:
         for number, row in enumerate(_rows(name, content) if is_table(content) else (), 1):
             where = f"{name}: row {number}"
             sizes = {size: _whole(row[size], f"{where}: {size}") for size in SIZES if row.get(size)}
-            asked = argparse.Namespace(**{**vars(args), **sizes})
-            if "global_batch" in sizes:
-                asked.global_batch_tokens = None
+            asked = _with_sizes(args, sizes)
             took = seconds_or_oom(row["seconds"], f"{where}: seconds")
             peak = memory(row["peak"], f"{where}: peak") if row.get("peak") else None
             yield _step(asked, row["plan"], took, peak, where)
 
 
-def _outcomes(
-    args: argparse.Namespace, logs: list[tuple[str, str]]
-) -> list[tuple[str, float | str, float | None]]:
-    """Where each --plan was timed, its seconds and its peak: of the options, or of logs."""
+def _with_sizes(args: argparse.Namespace, sizes: Mapping[str, int | None]) -> argparse.Namespace:
+    """The options with the sizes of a row; --nodes then only says how large nodes are."""
+    asked = argparse.Namespace(**{**vars(args), **sizes})
+    if "global_batch" in sizes:
+        asked.global_batch_tokens = None
+    if "gpus" in sizes and args.nodes is not None:
+        asked.nodes, asked.gpus_per_node = None, _task(args).cluster.gpus_per_node
+    return asked
+
+
+def _outcomes(args: argparse.Namespace, logs: list[tuple[str, str]]) -> list[Outcome]:
+    """What came of each --plan, of the options or of logs."""
     plans, took, held = (len(given or ()) for given in (args.plan, args.seconds, args.peak))
     if logs and took:
         raise InputError(f"{logs[0][0]} says what --seconds does: give one of them")
@@ -209,17 +222,25 @@ def _outcomes(
     if logs:
         return [_outcome(args, name, text) for name, text in logs]
     where = [f"--plan {number}" for number in range(1, plans + 1)]
-    return [*zip(where, args.seconds or (), args.peak or [None] * plans, strict=True)]
+    peaks = args.peak or [None] * plans
+    return [*zip([args] * plans, where, args.seconds or (), peaks, strict=True)]
 
 
-def _outcome(
-    args: argparse.Namespace, name: str, text: str
-) -> tuple[str, float | str, float | None]:
-    from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
+def _outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
+    """That of a log, which says the batch where the options do not."""
+    from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome, stated_batch
 
-    task = _task(args)
+    asked = args if _has_batch(args) else _with_sizes(args, {"global_batch": stated_batch(text)})
+    if not _has_batch(asked):
+        raise InputError(f"{name}: does not say the batch of its steps: give --global-batch")
+    task = _task(asked)
     found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
-    return name, RAN_OUT if found.seconds is None else found.seconds, found.peak
+    return asked, name, RAN_OUT if found.seconds is None else found.seconds, found.peak
+
+
+def _has_batch(args: argparse.Namespace) -> bool:
+    """Whether the options say the batch."""
+    return args.global_batch is not None or args.global_batch_tokens is not None
 
 
 def is_table(text: str) -> bool:
@@ -258,9 +279,9 @@ def _step(
     of_allocator: bool = False,
 ) -> TimedStep:
     """One run; the peak is that of a whole GPU, or what its allocator reserved."""
-    from plan3d.simulator.uncertainty.timed_steps import TimedStep, whole_peak
+    from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
 
-    if args.global_batch is None and args.global_batch_tokens is None:
+    if not _has_batch(args):
         raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")
     task = _task(args)
     resolved = _resolved(args, task, plan, where)
@@ -278,13 +299,12 @@ def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Pl
 
     from ..arguments import plan_arguments
 
-    found = plan_arguments.read_plan(plan, where)
     known = {option.name: None for option in OPTIONS}
     asked = argparse.Namespace(**{**known, **vars(args)})
-    completed = plan_arguments.completed(found, asked)
-    if not completed.scalar:
-        raise InputError(f"{where}: a measured step ran one plan, not a table")
     try:
+        completed = plan_arguments.completed(plan_arguments.read_plan(plan, "plan"), asked)
+        if not completed.scalar:
+            raise InputError("a measured step ran one plan, not a table")
         resolved = resolve(completed, task.gpus)
         check(resolved, task)
     except InputError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
         task=task,
         framework=args.framework,
         form=form,
-        session=resumed(folder, _question(task)),
+        session=resumed(folder, _question(task, choose)),
         folder=folder,
         options={"choose": choose, **({} if headroom is None else {"headroom": headroom})},
         worth=WORTH if args.worth is None else args.worth,
@@ -119,12 +120,29 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
     )
 
 
-def _question(task: Task) -> dict[str, Any]:
+def _question(task: Task, choose: Mapping[str, list[str]]) -> dict[str, Any]:
     """What may not change in a session."""
+    from plan3d.simulator.workload.model import imbalance
+
     from ..screen import views
 
-    asked = views.task_record(task)
-    return {**asked, "software": task.software.name, "framework": views.launcher(task)}
+    settings, uneven = task.cluster.settings, imbalance(task.model)
+    machine = {name: _spelled(name, value) for name, value in settings.items()}
+    return {
+        **views.task_record(task),
+        "software": task.software.name,
+        "framework": views.launcher(task),
+        "machine": machine if uneven == 1 else {**machine, "expert_imbalance": f"{uneven:g}"},
+        "plans": {name: ",".join(values) for name, values in choose.items()},
+    }
+
+
+def _spelled(name: str, value: float | str) -> str:
+    """A number of a machine as an option takes it: 300W."""
+    from ..arguments.sweep_points import UNITS
+
+    unit, factor = UNITS.get(name, ("", 1.0))
+    return value if isinstance(value, str) else f"{value / factor:.9g}{unit}"
 
 
 def _make(folder: Path) -> None:

@@ -140,6 +140,16 @@ def outcome(text: str, known: KnownLine, name: str) -> Outcome:
     return Outcome(float(str(row["seconds"])), None if peak is None else float(str(peak)))
 
 
+def stated_batch(text: str) -> int | None:
+    """Sequences of a step that a log states, not rounded; None where it does not."""
+    every = _COLOUR.sub("", text)
+    form = next((form for form in FORMATS if SIGNS[form.name] in every), None)
+    found = re.findall(form.batch, every) if form and form.batch else []
+    number, suffix = found[-1] if found else ("", "")
+    digits = number.replace(",", "")
+    return int(digits) if digits.isdecimal() and not suffix and len(digits) <= DIGITS else None
+
+
 def is_log(text: str) -> bool:
     """Whether one of the known frameworks wrote this."""
     return any(sign in _COLOUR.sub("", text) for sign in SIGNS.values())

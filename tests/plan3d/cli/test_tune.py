@@ -131,6 +131,54 @@ def test_a_command_that_fails_is_not_repeated(tmp_path, capsys):
     assert answer["runs"][0]["plan"] != answer["runs"][1]["plan"]
 
 
+def test_logs_of_something_else_are_noted_and_the_others_go_on(tmp_path, capsys):
+    """A step ten times off, a folder in place of a log, a peak of more than a GPU has."""
+    asked(capsys, tmp_path, "--next", "4")
+    log(tmp_path, 1, 1500.0)
+    log(tmp_path, 2, 90000.0)
+    (tmp_path / "run-003.log").mkdir()
+    log(tmp_path, 4, 1600.0)
+    with (tmp_path / "run-004.log").open("a") as file:
+        file.write("[Rank 0] (after 10 iterations) memory (MB) | max reserved: 307200.0\n")
+    runs = asked(capsys, tmp_path, "--next", "4", "--worth", "0")["runs"]
+    assert [run["state"] for run in runs[:4]] == ["timed", "open", "open", "open"]
+    assert "run-002.log: measured 90 s" in runs[1]["why"]
+    assert "run-003.log: cannot be read (" in runs[2]["why"]
+    assert "run-004.log: peak measured" in runs[3]["why"]
+
+
+def test_a_launched_run_of_something_else_fails_and_the_next_starts(machine, tmp_path, capsys):
+    command, *_ = machine
+    odd = tmp_path / "odd.py"
+    odd.write_text(
+        "import runpy, sys\n"
+        "if 'run-001' in sys.argv[1]:\n"
+        "    for i in range(1, 13):\n"
+        "        print(f' iteration {i}/ 12 | elapsed time per iteration (ms): 90000 |')\n"
+        "    raise SystemExit\n"
+        "sys.argv = sys.argv[2:3] + sys.argv[1:2] + sys.argv[3:]\n"
+        "runpy.run_path(sys.argv[0])\n"
+    )
+    words = shlex.split(command)
+    launch = shlex.join([*words[:3], str(odd), "{script}", words[3], *words[5:]])
+    folder = tmp_path / "runs"
+    runs = asked(capsys, folder, "--launch", launch, "--next", "2", "--worth", "0")["runs"]
+    assert [run["state"] for run in runs] == ["failed", "timed"]
+    assert "run-001.log: measured 90 s" in runs[0]["why"]
+
+
+def test_a_failed_run_is_read_once_its_log_is_whole(tmp_path, capsys):
+    command = f"{shlex.quote(sys.executable)} -S -c 'raise SystemExit(3)' {{script}}"
+    asked(capsys, tmp_path, "--launch", command, "--next", "2")
+    log(tmp_path, 2, 1500.0)
+    runs = asked(capsys, tmp_path, "--worth", "0")["runs"]
+    assert [(run["state"], run["why"]) for run in runs[:2]] == [
+        ("failed", "exit code 3"),
+        ("timed", ""),
+    ]
+    assert runs[1]["step_seconds"] == pytest.approx(1.5)
+
+
 def test_an_interrupt_loses_nothing(machine, tmp_path, capsys):
     """The second run interrupts plan3d, as Ctrl-C does, and hangs; asked again, all goes on."""
     command, *_ = machine
@@ -188,6 +236,40 @@ def test_another_question_is_refused(tmp_path, capsys):
         "with --logs"
     ) in printed.err
     assert (tmp_path / "tune.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("begun", "options", "why"),
+    [
+        ([], ["--precision", "fp8"], "without precision, not with fp8: leave it out, or"),
+        ([], ["--optimizer", "sgd"], "without optimizer, not with sgd"),
+        ([], ["--power-limit", "300"], "without power_limit, not with 300W: leave"),
+        ([], ["--network", "efa"], "without network, not with EFA: leave"),
+        ([], ["--memory", "60GiB"], "without memory, not with 60GiB: leave"),
+        ([], ["--fix", "tp=4"], "without tp, not with 4: leave it out, or"),
+        (["--fix", "tp=4"], ["--choose", "tp=2,4"], "with tp 4, not 2,4: ask for 4 again, or"),
+        (["--fix", "tp=4"], [], "with tp 4, not without: ask for 4 again, or"),
+    ],
+)
+def test_another_machine_or_other_plans_are_another_question(tmp_path, capsys, begun, options, why):
+    asked(capsys, tmp_path, *begun)
+    before = (tmp_path / "tune.json").read_text()
+    code, printed = tune(capsys, tmp_path, *options)
+    assert code == 2
+    assert f"this session was begun {why}" in printed.err
+    assert printed.err.count("\n") == 1
+    assert (tmp_path / "tune.json").read_text() == before
+    asked(capsys, tmp_path, *begun, "--power-limit", "700")
+
+
+def test_a_session_of_before_goes_on(tmp_path, capsys):
+    """Its file does not say what was asked of the machine and of plans."""
+    asked(capsys, tmp_path)
+    state = tmp_path / "tune.json"
+    record = json.loads(state.read_text())
+    del record["question"]["machine"], record["question"]["plans"]
+    state.write_text(json.dumps(record))
+    asked(capsys, tmp_path, "--fix", "tp=4")
 
 
 def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):

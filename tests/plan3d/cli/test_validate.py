@@ -16,7 +16,8 @@ from plan3d.simulator.reporting import validation_plot
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
+from plan3d.simulator.uncertainty.timed_step import TimedStep
+from plan3d.simulator.uncertainty.timed_steps import learn
 from plan3d.simulator.validation.source_scores import validate
 
 SC21 = ["validate", "--source", "megatron_sc21"]

@@ -22,7 +22,8 @@ from plan3d.simulator.uncertainty.calibration import calibrated, read_calibratio
 from plan3d.simulator.uncertainty.constants import scaled
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
-from plan3d.simulator.uncertainty.timed_steps import TimedStep, known_peaks, learn
+from plan3d.simulator.uncertainty.timed_step import TimedStep
+from plan3d.simulator.uncertainty.timed_steps import known_peaks, learn
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -52,6 +53,40 @@ def timed(factor=1.0, changes=None, texts=TEXTS):
         TimedStep(TASK, plan(text), factor * seconds(machine, text), f"step {i}")
         for i, text in enumerate(texts, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Plan(tp=2, pp=4), "tp=2 pp=4", {"tp": 2, "pp": 4}, Plan(tp=[2], pp=[4])],
+)
+def test_a_plan_of_a_step_is_resolved(given):
+    assert str(TimedStep(TASK, given, 4.2, "run 1").plan) == "tp=2 pp=4 dp=8"
+    assert learn([TimedStep(TASK, given, 4.2, "run 1")]).calibration.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"plan": "tp=3"}, "run 1: tensor size 3 does not divide"),
+        ({"plan": "tq=3"}, "run 1: .*tq"),
+        ({"plan": 7}, "run 1: a plan must be a Plan"),
+        ({"plan": Plan(tp=[2, 4])}, "run 1: a measured step ran one plan"),
+        ({"seconds": -1}, "run 1: seconds must be a number above 0, not -1; None where it ran out"),
+        ({"seconds": float("nan")}, "run 1: seconds must be a number above 0, not nan"),
+        ({"seconds": "4"}, "run 1: seconds must be a number above 0, not '4'"),
+        ({"peak": 0}, "run 1: peak must be a number above 0, not 0; None where nobody looked"),
+        ({"peak": float("inf")}, "run 1: peak must be a number above 0, not inf"),
+        ({"peak": 1e9, "seconds": None}, "run 1: a run that ran out of memory has no peak"),
+        ({"task": "llama-7b"}, "task must be of type Task"),
+        ({"where": 1}, "where must be of type str"),
+    ],
+)
+def test_what_is_no_timed_step_is_one_error(given, why):
+    usual = {"task": TASK, "plan": "tp=2", "seconds": 4.2, "where": "run 1"}
+    with pytest.raises(InputError, match=why):
+        TimedStep(**{**usual, **given})
+    with pytest.raises(InputError, match="a run must be of type TimedStep"):
+        learn([("tp=2", 4.2)])
 
 
 def test_a_slower_machine_is_learned_from_three_of_its_steps():
@@ -175,6 +210,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(
         ("plan,second\ntp=2,4\n", "no column seconds"),
         ("plan,seconds,gpu\ntp=2,4,8\n", "unknown column 'gpu'; did you mean gpus"),
         ("plan,seconds\ntp=2,fast\n", "row 1: seconds"),
+        ("plan,seconds\ntp=2,4\ntp=x,4\n", "runs.csv: row 2: tp"),
+        ("plan,seconds\ntq=2,4\n", "runs.csv: row 1: unknown plan field 'tq'"),
+        ("plan,seconds\nfast,4\n", "runs.csv: row 1: plan 'fast' is neither FIELD=VALUE"),
         ("plan,seconds,gpus\ntp=2,4,x\n", "row 1: gpus 'x' must be a whole number"),
         ("plan,seconds\ntp=2 pp=4 micro_batch=1,4000\n", "more than ten times off"),
     ],
@@ -547,6 +585,29 @@ def test_timed_plans_are_known_in_a_choice(tmp_path):
     assert not Forecast.of(other, forecast.plans).timed_rows
 
 
+@pytest.mark.parametrize(
+    ("option", "usual"),
+    [
+        ({"power_limit": 300.0}, {"power_limit": 400.0}),
+        ({"inter_node_bandwidth": 5e9}, {"inter_node_bandwidth": 25e9}),
+        ({"network": "efa"}, {"network": None}),
+        ({"memory": 20 * 2**30}, {"gpus_per_node": 8}),
+    ],
+)
+def test_a_step_is_of_the_machine_that_it_was_timed_on(option, usual):
+    """Not of one whose power, network or memory the user changed; what changes nothing is it."""
+    steps = timed(texts=TEXTS[:1])
+    other = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=64, **option))
+    same = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=64, **usual))
+    plans = steps[0].plan.table()
+    found = learn(steps).calibration
+    assert not Forecast.of(calibrated(other, found), plans).timed_rows
+    assert list(Forecast.of(calibrated(same, found), plans).timed_rows) == [0]
+    there = learn([replace(steps[0], task=other)]).calibration
+    assert not Forecast.of(calibrated(TASK, there), plans).timed_rows
+    assert list(Forecast.of(calibrated(other, there), plans).timed_rows) == [0]
+
+
 def answer(capsys, *arguments):
     """Plans of the answer as they are written, and their records; all of the answer."""
     main([*arguments, "--json"])
@@ -587,6 +648,54 @@ def test_what_cannot_have_run_is_named_with_its_row(arguments, said, capsys, tmp
     assert not (tmp_path / "c.toml").exists()
 
 
+def test_an_option_that_contradicts_a_plan_names_its_row(capsys, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("plan,seconds\ntp=2 precision=fp8,4\n")
+    code, printed = run(capsys, str(path), "--precision", "bf16")
+    assert code == 2
+    assert "runs.csv: row 1: --precision bf16 contradicts the plan" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        (["--nodes", "8"], 8),
+        (["--nodes", "8", "--gpus", "64"], 8),
+        (["--nodes", "8", "--gpus", "32"], 4),
+        (["--gpus", "64", "--gpus-per-node", "4"], 4),
+    ],
+)
+def test_gpus_of_a_row_fill_nodes_of_the_options(options, size, capsys, tmp_path):
+    path, out = tmp_path / "runs.csv", tmp_path / "c.toml"
+    path.write_text("plan,seconds,gpus\ntp=4 micro_batch=2,8,32\n")
+    asked = [*COMMAND[: COMMAND.index("--gpus")], "--global-batch", "256", *options]
+    assert main([*asked, str(path), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert f"32 GPUs, {size} a node" in read_calibration(out).timed[0].question
+
+
+def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
+    """Where the options say none; a log that does not say it, or rounds it, needs the option."""
+    path, out = tmp_path / "run.log", tmp_path / "c.toml"
+    asked = [*COMMAND[: COMMAND.index("--global-batch")], str(path), "--plan", TEXTS[0]]
+    line = " iteration {}/ 30 | elapsed time per iteration (ms): 4200.0 |{}\n"
+
+    def written(batch):
+        path.write_text("".join(line.format(i, batch) for i in range(1, 31)))
+        return main([*asked, "--out", str(out)])
+
+    assert written(" global batch size:   256 |") == 0
+    assert "2048 x 256 tokens" in read_calibration(out).timed[0].question
+    capsys.readouterr()
+    for batch in ("", " global batch size: 1.02K |"):
+        assert written(batch) == 2
+        said = "run.log: does not say the batch of its steps: give --global-batch"
+        assert said in capsys.readouterr().err
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    assert main(asked) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_steps_of_no_batch_are_refused(capsys):
     asked = [word for word in COMMAND if word not in ("--global-batch", "256")]
     assert main([*asked, "--plan", TEXTS[0], "--seconds", "4"]) == 2
@@ -603,3 +712,31 @@ def test_a_calibration_is_of_one_stack_and_machine():
     with pytest.raises(InputError, match="over: cluster of a calibrated task"):
         sweep(task, over={"cluster": ["a100-80gb-sxm"]})
     assert len(sweep(task, over={"gpus": [32, 64]}, plan=TEXTS[1]).rows) == 2
+
+
+def test_a_calibration_is_of_one_hardware_profile(tmp_path, capsys):
+    """Its constants multiply the numbers of that profile; options of the machine may differ, and
+    the profile's file may lie elsewhere."""
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "a100-80gb-sxm"\n')
+    other = replace(TASK, cluster=Cluster.profile(own, gpus=64))
+    found = learn(timed(1.1)).calibration
+    with pytest.raises(InputError, match=r"profile a100-80gb-sxm, the question of .*mine\.toml"):
+        calibrated(other, found)
+    file = tmp_path / "c.toml"
+    file.write_text(found.text)
+    asked = ["estimate", *COMMAND[2:], "--plan", NEW, "--calibration", str(file)]
+    assert main([*asked, "--power-limit", "300"]) == 0
+    capsys.readouterr()
+    assert main([*asked, "--cluster", str(own)]) == 2
+    printed = capsys.readouterr()
+    assert "ask of a100-80gb-sxm, with options for what differs" in printed.err
+    assert printed.err.count("\n") == 1
+    step = timed(1.1)[0]
+    with pytest.raises(InputError, match=r"there: is of the hardware profile .*mine\.toml"):
+        learn([step, replace(step, task=other, where="there")])
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (moved / "mine.toml").write_text(own.read_text())
+    known = learn([replace(step, task=other)]).calibration
+    calibrated(replace(TASK, cluster=Cluster.profile(moved / "mine.toml", gpus=64)), known)
