@@ -63,6 +63,7 @@ KEYS = {
     "bf16",
     "fp16",
     "optimizer",
+    "activation_checkpointing",
 }
 """Keys at the top, which DeepSpeed does not check itself."""
 

@@ -40,7 +40,7 @@ MEGATRON = (
     ("llama-3.1-8b", 16, "zero=0 overlap_param_gather=0"),
     ("llama-3.1-8b", 16, "dp=8 cp=2 zero=1 shard=4 bucket_parameters=20000000"),
     ("llama-3.1-8b", 16, "tp=2 zero=3 shard=4"),
-    ("llama-3.1-8b", 16, "tp=4 pp=2 precision=fp8 overlap_tp=1 recompute=selective"),
+    ("llama-3.1-8b", 16, "tp=4 pp=2 precision=fp8 overlap_tp=1 recompute=full"),
     ("gpt3-1.3b", 16, "tp=2 pp=2 precision=fp16 sequence_parallel=0"),
     ("mixtral-8x7b", 32, "tp=2 pp=2 ep=8 expert_dispatch=hierarchical"),
     ("mixtral-8x7b", 32, "pp=2 virtual_stages=2 ep=8 overlap_ep=1"),
