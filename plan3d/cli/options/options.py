@@ -114,7 +114,8 @@ OPTIONS = (
     Option(
         flag="--all-plans",
         verbs=SEARCH,
-        help="rank every plan on its own, not the simplest of each family that is as fast",
+        help="rank every plan of the space on its own, not the simplest of each family that is as "
+        "fast; none is changed in the fields that the search keeps fixed",
     ),
     Option(flag="--pareto", verbs=SEARCH, help="also show the frontier of time against memory"),
     Option(
