@@ -13,15 +13,20 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.hardware.precision import CODES
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 
+from ..find_plans import find_plans
 from .single_field_changes import WORTH, edited, single_edits
 
 NETWORK = "inter_node_bandwidth"
+SPLIT = 0.3
+"""Share of a step that splitting the model costs, from which another place for the optimizer is
+looked for."""
 TRAINS = "which trains other numbers"
 
 
@@ -72,17 +77,38 @@ def _of_the_plan(costs: Costs, limit: float | None) -> Iterator[Change]:
 
 
 def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
-    """fp8 where the GPU has it, twice the batch, and twice the network where there is one."""
+    """fp8 where the GPU has it, twice the batch, the optimizer on the host, and twice the network
+    where there is one."""
     task, batch = plan.task, 2 * plan.task.global_batch
     if "fp8" in task.cluster.accelerator.peak and plan.plans.precision == CODES["bf16"]:
         yield from _in_fp8(plan, limit)
     larger = replace(task, global_batch=batch)
     yield from _gain(f"a global batch of {batch:,}, if the loss allows", larger, plan, limit)
+    yield from _on_the_host(plan, limit)
     if task.cluster.nodes > 1:
         faster = KNOBS[NETWORK].turned(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
         said = f"a network of {2 * rate:g} GB/s a GPU instead of {rate:g}"
         yield from _gain(said, faster, plan, limit)
+
+
+def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
+    """A search with the optimizer on the host, for a plan that is split and recomputes all for want
+    of memory: single changes of it do not lead there."""
+    row, parts = plan.plans.take(0), plan.seconds
+    split = sum(float(parts[name]) for name in ("tensor_comm", "context_comm", "pipeline_comm"))
+    in_want = row.recompute == Recompute.FULL and split > SPLIT * plan.step_seconds
+    if not in_want or row.offload_optimizer or not plan.task.cluster.host:
+        return
+    choose = {
+        "offload_optimizer": [100],
+        "precision": [row.precision],
+        "optimizer": [row.optimizer],
+    }
+    found = find_plans(plan.task, choose=choose, top=1).unless_interrupted().best
+    if found is not None and _may(found, limit)[0]:
+        what = "a search with --fix offload_optimizer=100, which keeps the optimizer on the host"
+        yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
 
 
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:

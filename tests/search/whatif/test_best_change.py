@@ -3,6 +3,7 @@
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
+from plan3d.search.find_plans import find_plans
 from plan3d.search.whatif.best_change import TRAINS, best_change, does_not_fit
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 
@@ -62,3 +63,18 @@ def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():
     assert found is not None
     assert found.what == "zero=3"
     assert probability_fits(costs("zero=3", batch=256)) >= SURE
+
+
+def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
+    """Eight cards on PCIe: tensor parallelism takes three quarters of the step, and no single
+    change of it leads to data parallelism with the optimizer on the host."""
+    cluster = Cluster.profile("rtx-4090", gpus=8)
+    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=2048, global_batch=256)
+    found = best_change(evaluate(task, Plan.parse("tp=8 recompute=full")))
+    assert found is not None
+    assert "--fix offload_optimizer=100" in found.what
+    fixed = find_plans(task, choose={"offload_optimizer": [100]}, top=1).best
+    before = evaluate(task, Plan.parse("tp=8 recompute=full")).tokens_per_second
+    assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
+    kept = best_change(evaluate(task, Plan.parse("tp=4 pp=2 recompute=none")))
+    assert kept is None or "--fix" not in kept.what
