@@ -93,20 +93,20 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
 
 
 def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
-    """A search with the optimizer on the host, for a plan that is split and recomputes all for want
-    of memory: single changes of it do not lead there."""
+    """A search with the optimizer on the host, where the best plan without is split and recomputes
+    all for want of memory: single changes of it do not lead there."""
     row, parts = plan.plans.take(0), plan.seconds
     split = sum(float(parts[name]) for name in ("tensor_comm", "context_comm", "pipeline_comm"))
     in_want = row.recompute == Recompute.FULL and split > SPLIT * plan.step_seconds
     if not in_want or row.offload_optimizer or not plan.task.cluster.host:
         return
-    choose = {
-        "offload_optimizer": [100],
-        "precision": [row.precision],
-        "optimizer": [row.optimizer],
-    }
-    found = find_plans(plan.task, choose=choose, top=1).unless_interrupted().best
-    if found is not None and _may(found, limit)[0]:
+    trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
+    usual, found = (
+        find_plans(plan.task, choose=trained | other, top=1).unless_interrupted().best
+        for other in ({}, {"offload_optimizer": [100]})
+    )
+    best = usual is not None and plan.step_seconds <= usual.step_seconds * (1 + WORTH)
+    if best and found is not None and _may(found, limit)[0]:
         what = "a search with --fix offload_optimizer=100, which keeps the optimizer on the host"
         yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
 
