@@ -65,9 +65,7 @@ def _whole_groups(s: Sizes[Any]) -> Any:
 def shortest_group(p: int, m: int) -> int:
     """The fewest micro-batches, p or more, of groups that m can be cut into; 0 where there are
     fewer than p."""
-    sizes = np.arange(p, m + 1)
-    whole = _whole_groups(Sizes(p, 1, sizes, m))
-    return int(sizes[np.argmax(whole)]) if m >= p else 0
+    return next((g for g in range(p, m + 1) if _whole_groups(Sizes(p, 1, g, m))), 0)
 
 
 def _group_message(name: str, s: Sizes[int]) -> str:

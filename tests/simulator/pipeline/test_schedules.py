@@ -13,6 +13,7 @@ from plan3d.search.find_plans import find_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline import one_f_one_b
+from plan3d.simulator.pipeline.interleaved import shortest_group
 from plan3d.simulator.pipeline.schedule import Condition
 from plan3d.simulator.pipeline.schedules import (
     BUILT_IN,
@@ -193,3 +194,12 @@ def test_no_name_is_taken_twice(names):
     with pytest.raises(ValueError, match="is there already"):
         register_schedule(replace(MINE, **names))
     assert SCHEDULES.rows == BUILT_IN
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "group"),
+    [(8, 16, 8), (8, 12, 12), (8, 18, 9), (8, 125, 9), (16, 125, 18), (8, 7, 0)],
+)
+def test_the_shortest_groups_leave_no_rest_or_one_of_pp(p: int, m: int, group: int) -> None:
+    """125 in groups of 9 leave 8 for the last; in groups of 16 they leave 13, of 17 6, of 18 17."""
+    assert shortest_group(p, m) == group
