@@ -263,8 +263,7 @@ class StagedProblem:
             tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
             dp = self.task.gpus // (pp * tp)
             more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
-            heavy = np.minimum(light + 1, modes.size - 1)
-            for part, recompute in ((more, modes[heavy]), (layers - more, modes[light])):
+            for part, recompute in ((more, modes[light + 1]), (layers - more, modes[light])):
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
                 runs.append((at, part, tp, dp, zero, recompute))
         segments = packed(np.array(runs).transpose(1, 2, 0))
