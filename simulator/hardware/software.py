@@ -119,6 +119,11 @@ class Software:
     """Where operands are scaled: the inputs of linear layers wait for the backward pass as they
     were scaled, and so do copies of weights through all micro-batches of a step (Transformer
     Engine); otherwise inputs wait as they came, and weights are scaled in each pass (torchao)."""
+    scales_activation_inputs: bool
+    """Where operands are scaled: what an MLP's activation reads waits as operands do."""
+    scaled_output_bytes: float
+    """Where operands are scaled: bytes an element at which the output of attention waits, for its
+    own backward pass and for its projection's; 0 as it came and scaled besides."""
     reduce_bytes: float
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float

@@ -76,7 +76,7 @@ QUANTITIES = {
     "loss_pieces": Quantity(dimension="pieces", example="pieces", most=4096, zero=True, whole=True),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory", "update_memory"), _OF_PARAMETER),
-    "norm_bytes": _OF_UNIT,
+    **dict.fromkeys(("norm_bytes", "scaled_output_bytes"), _OF_UNIT),
     "bucket_parameters": Quantity(dimension="parameters", example="M parameters"),
     "bucket_parameters_per_rank": Quantity(
         dimension="parameters", example="M parameters", zero=True

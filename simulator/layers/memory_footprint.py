@@ -215,9 +215,9 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element
     inputs = operand * norms - unread
-    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + heads + spare.extra)
+    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + spare.extra)
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
-    kept = kept + quantisation.output_copy(local) * tokens * heads
+    kept = kept + quantisation.kept_output(local) * tokens * heads
     ops = software.selective
     norms_dropped = norms_again(block, ops, software.norm_in_linear)
     dropped = dropped + inputs * norms_dropped / block.norms
@@ -236,7 +236,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     dropped = dropped + masks * ("dropout" in ops)
     if block.mlp:
         product = element * tokens * block.mlp.ffn / s.tp
-        widths = _kept_widths(block.mlp.gated, operand, task, spare)
+        widths = _kept_widths(block.mlp.gated, local, spare)
         kept = kept + product * widths
         dropped = dropped + product * _dropped_widths(widths, operand, ops, spare)
     if block.experts:
@@ -279,12 +279,14 @@ def _op_list_kept(block: Block, local: Local) -> Value:
     return out
 
 
-def _kept_widths(gated: bool, operand: float, task: Task, spare: Spare) -> float:
-    """Tensors of ffn width kept: GEMM output (two when gated), and the product that a trained
-    matrix reads, which counts as `operand`; unfused gated activations keep the activated gate as
-    well."""
-    product = operand * (not spare.product)
-    return (1 + gated) + product + (gated and not task.software.fused_activation)
+def _kept_widths(gated: bool, local: Local, spare: Spare) -> float:
+    """Tensors of ffn width kept, in the format of activations: GEMM output (two when gated), and
+    the product that a trained matrix reads as an operand; unfused gated activations keep the
+    activated gate as well."""
+    element = local.recipe.activation
+    read = quantisation.kept_activation_input(local) / element
+    product = quantisation.kept_operand(local) / element * (not spare.product)
+    return (1 + gated) * read + product + (gated and not local.task.software.fused_activation)
 
 
 def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[Value, Value]:
@@ -294,7 +296,7 @@ def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[V
     product = element * routed * experts.ffn / s.etp
     operand = quantisation.kept_operand(local) / element
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output
-    widths = _kept_widths(experts.gated, operand, task, spare)
+    widths = _kept_widths(experts.gated, local, spare)
     kept = widths * product + element * routed * rows * task.model.hidden
     kept = kept + 4 * tokens * experts.count / local.split
     kept = kept + _shared_activations(experts, local, spare)
@@ -305,7 +307,6 @@ def _shared_activations(experts: Experts, local: Local, spare: Spare) -> Value |
     """Bytes of ffn width that shared experts keep."""
     if not experts.shared:
         return 0.0
-    operand = quantisation.kept_operand(local) / local.recipe.activation
-    widths = _kept_widths(experts.shared.gated, operand, local.task, spare)
+    widths = _kept_widths(experts.shared.gated, local, spare)
     kept: Value = local.recipe.activation * local.tokens * experts.shared.ffn * widths
     return kept / local.s.tp

@@ -91,11 +91,20 @@ def kept_operand(local: Local) -> float:
     return how.kept
 
 
-def output_copy(local: Local) -> float:
-    """Bytes an element of a second copy of an activation that a kernel before the linear layer
-    keeps as it is: the output of attention."""
-    how = local.recipe.quantisation
-    return how.kept if how and local.task.software.keeps_scaled else 0.0
+def kept_output(local: Local) -> float:
+    """Bytes an element of the output of attention, which its own kernel keeps as it is, and its
+    projection scaled."""
+    software, how = local.task.software, local.recipe.quantisation
+    if how is None or not software.keeps_scaled:
+        return local.recipe.activation
+    return software.scaled_output_bytes or local.recipe.activation + how.kept
+
+
+def kept_activation_input(local: Local) -> float:
+    """Bytes an element of what the activation of an MLP reads."""
+    if local.task.software.scales_activation_inputs:
+        return kept_operand(local)
+    return local.recipe.activation
 
 
 def weight_copies(kind: LayerKind, local: Local, parameters: Value) -> Value:

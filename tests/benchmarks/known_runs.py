@@ -49,6 +49,7 @@ TOLD, WORTH_A_WORD = 3, 0.02
 SHOWN = {
     **dict.fromkeys(("tp", "cp", "pp", "ep", "virtual_stages", "micro_batch"), 1),
     **{"zero": 0, "recompute": "none", "schedule": "1f1b"},
+    **dict.fromkeys(("first_stage_layers", "last_stage_layers"), 0),
 }
 """Fields of a layout, and the value that is not worth a word."""
 DECIDES_MEMORY = ("virtual_stages", "micro_batch", "zero_stage", "recompute", "grad_dtype")

@@ -48,6 +48,8 @@ CHANGES = {
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
     "keeps_scaled": (False, {}, replace(DENSE, precision="fp8")),
+    "scales_activation_inputs": (True, {}, replace(DENSE, precision="fp8")),
+    "scaled_output_bytes": (1.5, {}, replace(DENSE, precision="fp8")),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
     "bucket_memory": (2.0, {}, DENSE),
