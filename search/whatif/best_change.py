@@ -1,4 +1,5 @@
-"""The one change that would help a plan most: of the plan, its precision, the batch or the network.
+"""The one change that would help a plan most: of the plan, its precision, the batch, the network,
+or the number of GPUs where that does not divide.
 
 gain = tokens/s after over tokens/s before, less one
 """
@@ -21,12 +22,15 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 
 from ..find_plans import find_plans
+from .cluster_size import with_gpus
 from .single_field_changes import WORTH, edited, single_edits
 
 NETWORK = "inter_node_bandwidth"
 SPLIT = 0.3
 """Share of a step that splitting the model costs, from which another place for the optimizer is
 looked for."""
+FEWER = 1 / 8
+"""Share of the GPUs that a rounder number may leave idle."""
 TRAINS = "which trains other numbers"
 
 
@@ -77,14 +81,15 @@ def _of_the_plan(costs: Costs, limit: float | None) -> Iterator[Change]:
 
 
 def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
-    """fp8 where the GPU has it, twice the batch, the optimizer on the host, and twice the network
-    where there is one."""
+    """fp8 where the GPU has it, twice the batch, the optimizer on the host, numbers that divide,
+    and twice the network where there is one."""
     task, batch = plan.task, 2 * plan.task.global_batch
     if "fp8" in task.cluster.accelerator.peak and plan.plans.precision == CODES["bf16"]:
         yield from _in_fp8(plan, limit)
     larger = replace(task, global_batch=batch)
     yield from _gain(f"a global batch of {batch:,}, if the loss allows", larger, plan, limit)
     yield from _on_the_host(plan, limit)
+    yield from _in_round_numbers(plan, limit)
     if task.cluster.nodes > 1:
         faster = KNOBS[NETWORK].turned(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
@@ -100,15 +105,63 @@ def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
     in_want = row.recompute == Recompute.FULL and split > SPLIT * plan.step_seconds
     if not in_want or row.offload_optimizer or not plan.task.cluster.host:
         return
-    trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
-    usual, found = (
-        find_plans(plan.task, choose=trained | other, top=1).unless_interrupted().best
-        for other in ({}, {"offload_optimizer": [100]})
-    )
-    best = usual is not None and plan.step_seconds <= usual.step_seconds * (1 + WORTH)
-    if best and found is not None and _may(found, limit)[0]:
+    found = _searched(task=plan.task, plan=plan, limit=limit, offload_optimizer=[100])
+    if found is not None and _is_best(plan):
         what = "a search with --fix offload_optimizer=100, which keeps the optimizer on the host"
         yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
+
+
+def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
+    """The best plan of a batch that the GPUs divide, and of fewer GPUs that divide the batch or
+    have small factors alone, where the batch shares too little with this many."""
+    task = plan.task
+    odd, batch = _odd(task.gpus), task.global_batch
+    if batch % odd == 0 or not _is_best(plan):
+        return
+    rounder = []
+    if batch >= task.gpus:
+        near = round(batch / task.gpus) * task.gpus
+        rounder.append((f"a global batch of {near:,}", replace(task, global_batch=near)))
+    fewer = _rounder(task.gpus, task.cluster.gpus_per_node)
+    if fewer:
+        what = f"{fewer:,} GPUs instead of {task.gpus:,}"
+        rounder.append((what, with_gpus(task, fewer)))
+    for what, other in rounder:
+        found = _searched(other, plan, limit)
+        if found is not None:
+            yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
+
+
+def _odd(number: int) -> int:
+    """The largest odd divisor."""
+    return number // (number & -number)
+
+
+def _rounder(gpus: int, node: int) -> int:
+    """The whole nodes, at most FEWER fewer GPUs, with the smallest odd divisor; 0 where none has a
+    smaller one."""
+    least = gpus - int(FEWER * gpus)
+    nodes = range(-(-least // node) * node, gpus, node)
+    best = min(nodes, key=lambda count: (_odd(count), -count), default=0)
+    return best if best and _odd(best) < _odd(gpus) else 0
+
+
+def _is_best(plan: Costs) -> bool:
+    """Whether a search of its task finds nothing faster by more than WORTH."""
+    usual = _best(plan.task, plan)
+    return usual is not None and plan.step_seconds <= usual.step_seconds * (1 + WORTH)
+
+
+def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int]) -> Costs | None:
+    """The best plan of a search, in a plan's formats, that may be taken."""
+    found = _best(task, plan, **choose)
+    return found if found is not None and _may(found, limit)[0] else None
+
+
+def _best(task: Task, plan: Costs, **choose: list[int]) -> Costs | None:
+    row = plan.plans.take(0)
+    trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
+    return find_plans(task, choose=trained | choose, top=1).unless_interrupted().best
 
 
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:

@@ -46,7 +46,7 @@ SCREEN = {
     "memory": "whether the plan fits, how likely, and what is left",
     "measured": "the published run that is nearest to the question",
     "why": "FLOP/s a GPU reaches, the largest losses and their causes",
-    "helps": "the one change of plan, precision, batch or network that gives most tokens/s",
+    "helps": "the one change of plan, precision, batch, network or GPUs that gives most tokens/s",
     "launch": "writes the launch file of the plan",
     "failures": "what training takes when jobs fail and start again from a checkpoint",
     "beware": "why another plan may be the one to take",

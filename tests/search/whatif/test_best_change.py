@@ -78,3 +78,33 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
     slower = best_change(evaluate(task, Plan.parse("tp=8 recompute=full sequence_parallel=0")))
     assert slower is None or "--fix" not in slower.what
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "what", "rounder"),
+    [
+        # 25 divides 512 no more than 64, and layers only with stages that are uneven.
+        (100, 512, "a global batch of 500", {"batch": 500}),
+        (100, 64, "96 GPUs instead of 100", {"gpus": 96}),
+    ],
+)
+def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
+    def best(gpus, batch):
+        cluster = Cluster.profile("h100-sxm", gpus=gpus)
+        task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=batch)
+        return find_plans(task, top=1).best
+
+    asked = {"gpus": gpus, "batch": batch}
+    plan = best(**asked)
+    found = best_change(plan)
+    assert found is not None
+    assert found.what == what
+    after = best(**(asked | rounder))
+    assert found.gain == pytest.approx(after.tokens_per_second / plan.tokens_per_second - 1)
+    assert best_change(costs("tp=4 pp=25", gpus, batch=batch)).what != what
+
+
+@pytest.mark.parametrize("gpus", [96, 64])
+def test_gpus_that_divide_are_left_alone(gpus):
+    found = best_change(costs("tp=2 pp=2", gpus, batch=gpus * 4))
+    assert found is None or "GPUs" not in found.what
