@@ -57,8 +57,10 @@ def _content(place: Path | Traversable, where: str, most: int) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(place, flags)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{where}: cannot be read (it is not a regular file)")
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise InputError(f"{where}: cannot be read (it is {what})")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return _bounded(file.read(most + 1), where, most)
     finally:

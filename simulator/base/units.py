@@ -121,7 +121,7 @@ def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
 
 def parse_seconds(text: str, what: str = "time") -> float:
     """Seconds from '5 us', '1.5 ms', '2 s', '10 min', '1 h'."""
-    return _parse(text, _TIME, what, "5us")
+    return _parse(text, _TIME, what, "4.2s or 5us")
 
 
 def parse_count(text: str, what: str = "count", example: str = "300B") -> float:

@@ -40,6 +40,9 @@ def record(learned: Learned) -> dict[str, Any]:
             {
                 "where": step.where,
                 "plan": step.plan.to_dict(),
+                "gpus": step.task.gpus,
+                "global_batch": step.task.global_batch,
+                "sequence": step.task.sequence,
                 "measured_seconds": step.seconds,
                 "before_seconds": float(learned.before[i]),
                 "after_seconds": float(learned.after[i]),
@@ -95,16 +98,30 @@ def _step_table(learned: Learned) -> Table:
     def off(predicted: float, measured: float) -> str:
         return f"{100 * (predicted / measured - 1):+.1f}"
 
-    rows = []
+    rows, sizes = [], _sizes_that_differ(learned)
     for i, step in enumerate(learned.steps):
         predictions = (learned.before[i], learned.after[i], learned.left_out[i])
         measured = float(learned.measured[i])
         errors = (off(float(p), measured) for p in predictions)
         weight = learned.calibration.posterior.weights[i]
-        rows.append((step.where, f"{measured:.4g}", *errors, f"{weight:.2f}", str(step.plan)))
-    headers = ("step", "measured s", "before %", "after %", "left out %", "weight", "plan")
-    words = frozenset({0, 6})
+        numbers = (f"{measured:.4g}", *errors, f"{weight:.2f}")
+        rows.append((step.where, *numbers, *(size[i] for size in sizes.values()), str(step.plan)))
+    told = ("step", "measured s", "before %", "after %", "left out %", "weight")
+    headers = (*told, *sizes, "plan")
+    words = frozenset({0, len(headers) - 1})
     return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
+
+
+def _sizes_that_differ(learned: Learned) -> dict[str, list[str]]:
+    """GPUs, batch and sequence of every step, those that are not the same in all."""
+    tasks = [step.task for step in learned.steps]
+    sizes = {
+        "gpus": [task.gpus for task in tasks],
+        "batch": [task.global_batch for task in tasks],
+        "sequence": [task.sequence for task in tasks],
+    }
+    told = {name: each for name, each in sizes.items() if len(set(each)) > 1}
+    return {name: [f"{size:,}" for size in each] for name, each in told.items()}
 
 
 def _constant_table(learned: Learned) -> Table:

@@ -423,6 +423,7 @@ BAD = [
     (["search", *TASK, "--accuracy", "0.1"], "need each other"),
     (["search", *TASK, "--accuracy", "0"], "above 0"),
     (["search", *TASK, "--graph", "none.txt"], "cannot be read"),
+    (["search", *TASK, "--calibration", ""], ".: cannot be read (it is a folder)"),
     (["timeline", *TASK, "--plan", "tp=2", "--graph", __file__], "must be two node numbers"),
     (["estimate", *TASK, "--plan", "sync=gossip sync_period=0"], "at least 1"),
     (["estimate", *TASK, "--plan", "sync=asynchronous-sgd"], "not modelled"),

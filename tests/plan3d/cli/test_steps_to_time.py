@@ -55,6 +55,25 @@ def test_each_step_leaves_less_to_be_known(capsys):
     assert Plan(**record["next"]["plans"][0]["plan"]) != Plan(**first["plan"])
 
 
+def test_steps_of_several_sizes_say_which(capsys, tmp_path):
+    table = tmp_path / "runs.csv"
+    table.write_text("plan,seconds,gpus,global_batch\ntp=2,1.9,8,64\ntp=2,1.0,16,64\n")
+    code, printed = run(capsys, str(table))
+    assert code == 0
+    steps = printed.out.split("predicted over measured")[1].split("what moved")[0].split()
+    assert steps.count("gpus") == 1
+    assert {"batch", "sequence"}.isdisjoint(steps)
+    assert {"8", "16"} <= set(steps)
+    _, printed = run(capsys, "--plan", "tp=2", "--seconds", "1.9")
+    assert "gpus" not in printed.out.split("predicted over measured")[1]
+    _, printed = run(capsys, str(table), "--json")
+    steps = json.loads(printed.out)["steps"]
+    assert [(one["gpus"], one["global_batch"], one["sequence"]) for one in steps] == [
+        (8, 64, 2048),
+        (16, 64, 2048),
+    ]
+
+
 def test_bad_input_is_one_line_and_writes_nothing(capsys, tmp_path):
     out = tmp_path / "mine.toml"
     for arguments, said in (
