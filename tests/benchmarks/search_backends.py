@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.search.find_plans import find_plans, memory_limit
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import ask_tell
@@ -76,12 +76,8 @@ def task_of(question: Question) -> Task:
     return Task(Model.preset(model), where, sequence=sequence, global_batch=batch)
 
 
-def limit_of(task: Task) -> float:
-    return task.cluster.accelerator.memory * (1 - DEFAULT_HEADROOM)
-
-
 def run(problem: Problem, name: str, make: MakeSampler, seed: int) -> SearchResult:
-    options = SearchOptions(limit=limit_of(problem.task), top=1, budget=BUDGET)
+    options = SearchOptions(limit=memory_limit(problem.task, None), top=1, budget=BUDGET)
     return ask_tell.search(problem, make, options, backend=name, seed=seed)
 
 
