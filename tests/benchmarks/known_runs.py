@@ -46,10 +46,12 @@ WORTH_A_REASON = 0.15
 """Gain over a published layout above which the page says where it comes from."""
 TOLD, WORTH_A_WORD = 3, 0.02
 """Terms told of a gain, and the least share of the published step of each."""
+END_STAGES = ("first_stage_layers", "last_stage_layers")
+"""Columns of a row that are told wherever they are assumed: chosen so that its layout fits."""
 SHOWN = {
     **dict.fromkeys(("tp", "cp", "pp", "ep", "virtual_stages", "micro_batch"), 1),
     **{"zero": 0, "recompute": "none", "schedule": "1f1b"},
-    **dict.fromkeys(("first_stage_layers", "last_stage_layers"), 0),
+    **dict.fromkeys(END_STAGES, 0),
 }
 """Fields of a layout, and the value that is not worth a word."""
 DECIDES_MEMORY = ("virtual_stages", "micro_batch", "zero_stage", "recompute", "grad_dtype")
@@ -72,7 +74,8 @@ Trainings of 2021 to 2026, predicted with their published layout and searched. W
 * *predicted*: with the 80 % interval; *error*: predicted over measured. MFU is measured /
   predicted, with attention over the whole window, and the same under the causal mask.
 * *memory*: share of a GPU that the published layout is said to need. All of these runs did fit;
-  where one is said not to, what the source leaves open of what decides it is named.
+  where one is said not to, what the source leaves open of what decides it is named; end stages
+  that are assumed are named where it fits too, since they were chosen so.
 * *recommended*: the first plan of `find_plans` for the same model, GPUs, batch, format and stack.
   *gain*: how much faster it is predicted to be than the published layout, both predicted. Of a run
   whose layout was not published it is the gain over the measured step.
@@ -110,9 +113,11 @@ class Known(NamedTuple):
 
     @property
     def left_open(self) -> str:
-        """What its source does not state of what decides memory, where it is said not to fit."""
-        guessed = [name for name in DECIDES_MEMORY if name in self.run.assumed]
-        return "" if self.costs.fits or not guessed else f" (assumed: {', '.join(guessed)})"
+        """What its source does not state of what decides memory: end stages, and the rest where
+        it is said not to fit."""
+        telling = END_STAGES if self.costs.fits else (*DECIDES_MEMORY, *END_STAGES)
+        guessed = [name for name in telling if name in self.run.assumed]
+        return f" (assumed: {', '.join(guessed)})" if guessed else ""
 
     def gain(self, other: Costs | None) -> float:
         """Of another plan over the published layout; NaN where there is none."""
