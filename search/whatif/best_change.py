@@ -105,7 +105,7 @@ def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
     in_want = row.recompute == Recompute.FULL and split > SPLIT * plan.step_seconds
     if not in_want or row.offload_optimizer or not plan.task.cluster.host:
         return
-    found = _searched(task=plan.task, plan=plan, limit=limit, offload_optimizer=[100])
+    found = _searched(plan.task, plan, limit, offload_optimizer=[100])
     if found is not None and _is_best(plan):
         what = "a search with --fix offload_optimizer=100, which keeps the optimizer on the host"
         yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
@@ -124,8 +124,7 @@ def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
         rounder.append((f"a global batch of {near:,}", replace(task, global_batch=near)))
     fewer = _rounder(task.gpus, task.cluster.gpus_per_node)
     if fewer:
-        what = f"{fewer:,} GPUs instead of {task.gpus:,}"
-        rounder.append((what, with_gpus(task, fewer)))
+        rounder.append((f"{fewer:,} GPUs instead of {task.gpus:,}", with_gpus(task, fewer)))
     for what, other in rounder:
         found = _searched(other, plan, limit)
         if found is not None:

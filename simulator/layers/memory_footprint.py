@@ -131,12 +131,13 @@ def inputs_of_modules(kind: LayerKind, local: Local) -> Value | None:
         "qkv_linear": operand * hidden,
         "core_attn": element * local.tokens * attention_work.qkv_width(attn, s.tp)
         + _stored_scores(kind.block, local),
-        "attn_proj": element * local.tokens * heads,
+        "attn_proj": min(element, quantisation.kept_output(local)) * local.tokens * heads,
     }
     if experts:
         routed = feed_forward.expert_assignments(experts, s, task.sequence)
         each["expert_fc1"] = operand * routed * task.model.hidden
-        each["moe_act"] = element * routed * (1 + experts.gated) * experts.ffn / s.etp
+        read = quantisation.kept_activation_input(local)
+        each["moe_act"] = read * routed * (1 + experts.gated) * experts.ffn / s.etp
     return found + sum((each[name] for name in names if name in each), found)
 
 

@@ -364,6 +364,21 @@ def test_inputs_of_modules_go_to_the_host(modules, hidden):
     assert away.memory["buffers"] == 2 * moved
 
 
+@pytest.mark.parametrize(
+    ("module", "keeps", "wide"),
+    [
+        # In fp8 two rows of four widths at one byte, and one width of attention's output at 1.5.
+        ("moe_act", {"scales_activation_inputs": True}, 2 * 4 * 1),
+        ("attn_proj", {"scaled_output_bytes": 1.5}, 1.5),
+    ],
+)
+def test_what_waits_in_fewer_bits_goes_in_fewer(module, keeps, wide):
+    software = stack(offload_modules=(module,), **keeps)
+    question = task(model=sparse(), software=software)
+    away = costs_of(question, "offload_activations=100 precision=fp8-delayed")
+    assert away.node_bytes == 4 * wide * 1024**2
+
+
 def test_copies_under_way_are_kept_beside_gathered_inputs():
     """tp = 2: three gathered hidden states, and two copies of a quarter of half a layer."""
     costs = costs_of(task(2), "tp=2 offload_activations=25")
