@@ -1,9 +1,9 @@
-"""Writes answers/ anew, and says which answers changed and by how much:
+"""Writes terms/ and answers/ anew, and says what changed and by how much:
 
     python tests/goldens/write.py [NAME...]
 
-NAME is VERB/NAME of a question, or a part of it. Without names every question is asked, and answers
-that belong to no question are removed. An answer that is the same to the tolerance is left alone.
+NAME is `terms`, VERB/NAME of a question, or a part of it. Without names all is written, and answers
+that belong to no question are removed. What is the same to the tolerance is left alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,33 @@ from collections.abc import Sequence
 from typing import Any
 
 import asking
+import term_records
 from differences import TOLERANCE, differences, largest_change
 
 MOST_SHOWN = 3
 """Places of a changed answer that are shown."""
+TERMS = "terms"
+"""What the per-term records are called."""
 
 
 def main(names: Sequence[str]) -> int:
-    """Write the answers to the questions of these names; the exit code."""
+    """Write the records and answers of these names; the exit code."""
+    if not names or TERMS in names:
+        write_terms()
+    of_answers = [name for name in names if name != TERMS]
+    return write_answers(of_answers) if of_answers or not names else 0
+
+
+def write_terms() -> None:
+    """Write the per-term records, and print those that changed by term."""
+    changed = term_records.write()
+    print(f"{len(term_records.read())} records of terms, {len(changed)} changed, new or removed")
+    for line in changed:
+        print(f"  {line}")
+
+
+def write_answers(names: Sequence[str]) -> int:
+    """Write the answers to the questions of these names, or to all; the exit code."""
     questions = asking.questions()
     chosen = [q for q in questions if not names or any(name in q for name in names)]
     if not chosen:

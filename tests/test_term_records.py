@@ -1,0 +1,65 @@
+"""Every part of time and memory of the plans of goldens/plans.toml is the one on record.
+
+Where a change of them is wanted, `python tests/goldens/write.py` writes them and says what changed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).with_name("goldens")
+SPEC = importlib.util.spec_from_file_location("term_records", FOLDER / "term_records.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+term_records = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(term_records)
+RECORDS = term_records.read()
+
+
+@pytest.mark.parametrize(("term", "plan"), RECORDS)
+def test_term_is_the_one_on_record(term: str, plan: str) -> None:
+    record, value = RECORDS[term, plan], term_records.terms(plan).get(term, 0.0)
+    assert math.isclose(record, value, rel_tol=term_records.TOLERANCE), (
+        f"{term} of {plan}: recorded {record!r}, computed {value!r} ({value / record - 1:+.3g})\n"
+        "where that is wanted: python tests/goldens/write.py terms"
+    )
+
+
+def test_every_term_is_on_record() -> None:
+    missing = sorted(term_records.computed().keys() - RECORDS.keys())
+    assert not missing, f"{len(missing)} terms have no record, the first {missing[0]}"
+
+
+def test_records_hold_every_part_of_every_kind_of_plan() -> None:
+    plans = {plan for _, plan in RECORDS}
+    assert plans == set(term_records.PLANS)
+    assert len(plans) >= 30
+    for plan in plans:
+        assert {term for term, of in RECORDS if of == plan} >= {
+            "seconds/matmul",
+            "seconds/optimizer",
+            "bytes/weights",
+            "bytes/optimizer",
+            "bytes/activations",
+        } - ({"bytes/optimizer"} if plan in ("parameter-server", "offload") else set())
+    parts = {term for term, _ in RECORDS}
+    assert parts >= {f"seconds/{part}" for part in ("bubble", "imbalance", "launch", "recompute")}
+    assert parts >= {f"bytes/{part}" for part in ("gradients", "logits", "buffers", "host", "nvme")}
+
+
+def test_gemm_times_are_in_the_records_of_matmul_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel_times = term_records.kernel_times
+    original = kernel_times.gemm_seconds
+    monkeypatch.setattr(kernel_times, "gemm_seconds", lambda *given: 1.001 * original(*given))
+    plan = "experts"
+    terms = term_records.terms.__wrapped__(plan)
+    changed = {
+        term
+        for (term, of), record in RECORDS.items()
+        if of == plan and not term_records.holds(record, terms.get(term))
+    }
+    assert changed == {"seconds/matmul"}
