@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = (
-    *("accuracy", "context_and_experts", "explain", "export", "glossary"),
+    *("context_and_experts", "explain", "export", "glossary"),
     *("offload", "systems", "tensor_grids", "textbook", "tutorial"),
 )
 TUTORIAL = "tutorial.md"
