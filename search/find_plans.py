@@ -19,13 +19,13 @@ from .result.objective import check_goal
 from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
 from .result.search_result import SearchResult
-from .space.launchable import is_usual, relaxed, uniform_only, unrestricted
+from .space.constraints import is_usual, relaxed, uniform_only, unrestricted
 from .space.space import Space
 from .systems.system_plans import constraints
 from .systems.systems import system as system_named
 
 if TYPE_CHECKING:
-    from .space.staged import StagedProblem
+    from .space.staged_problem import StagedProblem
 
 _HERE = __package__
 BACKENDS: Registry[Callable[..., SearchResult]] = Registry(
@@ -82,7 +82,7 @@ def find_plans(
     at_risk.SHORT_LIST best by that quantile of their forecast step instead of its expectation: 0.9
     is what nine of ten such runs stay below.
     The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
-    is what SAMPLERS draw from, which end after ask_tell.BUDGET plans unless told otherwise.
+    is what SAMPLERS draw from, which end after samplers.BUDGET plans unless told otherwise.
     Where the task has a framework, plans that it cannot launch are left out; one that is not
     required yields to values of `choose` and to `system`.
     Raises InputError for an unknown backend, objective, system, field or value.
@@ -173,7 +173,7 @@ def _subject(
     check_space(space, backend)
     if space == "uniform":
         return Space.of(task, choose)
-    from .space.staged import StagedProblem
+    from .space.staged_problem import StagedProblem
 
     return StagedProblem.of(task, choose)
 

@@ -14,7 +14,7 @@ ORDER = """
     simulator.task simulator.operators simulator.layers simulator.rules simulator.runs
     simulator.step simulator.uncertainty simulator.analysis simulator.validation
     simulator.calibration simulator.reporting
-    search.result search.space search.stages search.exact search.stage_dp search.layer_ilp
+    search.result search.space search.exact search.stages search.stage_dp search.layer_ilp
     search.sampling
     search.systems search.find_plans search.whatif
     launch_files tuning cli.options cli.arguments cli.screen cli __main__

@@ -9,7 +9,7 @@ from plan3d.search.find_plans import TOP, UNEQUAL, lists_families
 from plan3d.search.find_plans import find_plans as searched
 from plan3d.search.result.options import Progress
 from plan3d.search.result.search_result import SearchResult
-from plan3d.search.space.choices import Choices, check_choices, check_lists
+from plan3d.search.space.constraints import Choices, check_choices, check_lists
 from plan3d.search.whatif.climb import climbed, never_behind, with_climbed
 from plan3d.search.whatif.cluster_size import find_cluster as searched_cluster
 from plan3d.search.whatif.sweep import Sweep

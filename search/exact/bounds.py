@@ -25,6 +25,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
@@ -34,10 +35,10 @@ from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
+from plan3d.simulator.workload.model import Model
 
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
-from ..stages.ideal_ranks import even, least_counts, whole_model
 
 SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -78,7 +79,7 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
 
 @lru_cache(maxsize=65536)
 def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_placement.StageLayout:
-    """The ranks of ideal_ranks, and those that hold so many blocks: the first, one between and the
+    """The ranks of least_counts, and those that hold so many blocks: the first, one between and the
     last, with the head.
 
     They count as last ranks, which keep fewest micro-batches in flight; the mean stands for all.
@@ -256,3 +257,31 @@ class Relaxation:
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
         out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
         return out
+
+
+def even_cut(model: Model, pp: int) -> stage_placement.Cut:
+    """A model cut evenly into a chunk a rank."""
+    return even(model.order, tuple(kind.name for kind in layer_kinds(model)), pp)
+
+
+def even(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> stage_placement.Cut:
+    """The same of blocks of these kinds, by the names of all kinds of layers."""
+    chunks = stage_placement.balanced_layers(len(order), pp)
+    return stage_placement.Cut(order, kinds, pp, chunks)
+
+
+def whole_model(cut: stage_placement.Cut) -> Value:
+    """Layers of each kind on all ranks [kind]."""
+    total: Value = stage_placement.rank_counts(cut).sum(axis=0)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def least_counts(cut: stage_placement.Cut) -> Value:
+    """Some rank holds no less than the mean; of n layers of a kind, where there are several, some
+    rank holds ceil(n / p); one holds the head, the last row. Whatever the cut's chunks are."""
+    total = whole_model(cut)
+    several = np.isin(np.arange(total.size), cut.order) & (total > 1)
+    shares = np.ceil(np.diag(total)[several] / cut.pp)
+    ends = total * np.array(["head" in name or "mtp" in name for name in cut.kinds])
+    return np.vstack([total / cut.pp, shares, ends])

@@ -1,20 +1,24 @@
-"""Exhaustive search, the oracle: every legal plan of the uniform space, costed in full and ranked.
+"""Exhaustive search: every legal plan of the uniform space, costed in full and ranked.
 
-Chunks are costed one after another, so ten million plans need no more memory than one chunk.
+It is the oracle of the other backends, and where the searches of unequal stages begin. Chunks are
+costed one after another, so ten million plans need no more memory than one chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.costs import Costs
 
 from ..result.options import SearchOptions
 from ..result.search_record import SearchRecord
-from ..result.search_result import SearchResult
+from ..result.search_result import SearchResult, UniformSteps
 from ..space.space import CHUNK, Space
+from . import exhaustive
 
 TIMED_CHUNK = 8192
 """Rows of a chunk where there is a deadline: a fraction of a second."""
@@ -49,3 +53,67 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
     except KeyboardInterrupt:
         seen.complete, seen.interrupted = False, True
     return seen.result("exhaustive", space.candidates, dict(space.removed.most_common()))
+
+
+EVERY = 10**6
+"""Uniform plans kept, of which the best of every pipeline size is wanted."""
+
+
+@dataclass(frozen=True)
+class UniformPlans:
+    """The uniform plans of a space."""
+
+    whole: SearchResult
+    """Those with whole stages, fastest first; all where whole stages are ruled out. Interrupted
+    where the search of any of them was."""
+    best: Costs | None = None
+    """The fastest of all that were costed, virtual stages included; None where none fits."""
+    complete: bool = False
+    """Whether that is every one."""
+
+    @classmethod
+    def of(cls, space: Space, whole: Space | None, options: SearchOptions) -> UniformPlans:
+        """The plans of a space within the limits of `options`; `whole` are those with whole
+        stages, None where these are ruled out."""
+        asked = SearchOptions(
+            limit=options.limit, top=EVERY, frontier=options.frontier, deadline=options.deadline
+        )
+        stages = exhaustive.search(whole or space, asked)
+        if stages.interrupted:
+            return cls(stages)
+        best = exhaustive.search(space, replace(asked, top=options.top, frontier=False))
+        return cls(replace(stages, interrupted=best.interrupted), best.costs, best.complete)
+
+    @classmethod
+    def of_default_space(cls, space: Space, options: SearchOptions) -> UniformPlans:
+        """The same where `whole` differs in virtual stages alone."""
+        whole = Space(space.task, {**space.axes, "virtual_stages": (1,)})
+        return cls.of(space, whole, options)
+
+    @property
+    def every(self) -> float:
+        """Seconds of the fastest step of all; infinity where that is not known in time."""
+        return fastest(self.best) if self.complete else np.inf
+
+    @property
+    def known(self) -> float:
+        """Seconds of the fastest step that was found."""
+        return min(fastest(self.whole.costs), fastest(self.best))
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest step with whole stages; infinity where none fits."""
+        return fastest(self.whole.costs)
+
+    def steps(self, ranked: Costs | None) -> UniformSteps:
+        """What plans, fastest first, are compared with."""
+        same, uniform = np.inf, self.whole.costs
+        if ranked is not None and uniform is not None:
+            steps = uniform.step[uniform.plans.pp == ranked.plans.pp[0]]
+            same = float(steps.min(initial=np.inf))
+        return UniformSteps(same_pp=same, whole=self.fastest, every=self.every)
+
+
+def fastest(ranked: Costs | None) -> float:
+    """Seconds of the first plan's step; infinity without one."""
+    return float(ranked.step[0]) if ranked is not None else np.inf

@@ -23,7 +23,7 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 
-from ..exact.uniform_steps import UniformPlans
+from ..exact.exhaustive import UniformPlans
 from ..result.objective import bound_of
 from ..result.options import SearchOptions, TimeIsUp
 from ..result.search_record import SearchRecord
@@ -31,14 +31,20 @@ from ..result.search_result import SearchResult
 from ..result.tolerances import ROUNDING, TOLERANCE
 from ..space.space import Space
 from ..stage_dp import dynamic_programming
-from ..stages.pipeline import Pipeline
-from ..stages.pipelines import SHARED, pipelines
-from ..stages.shapes import Shape, has_whole_stages, shapes, uncovered
+from ..stages.pipeline import Pipeline, pipelines
 from ..stages.stage_plans import ranked, written_out
-from ..stages.stage_space import SINGLE, most_overlap, stage_space
+from ..stages.stage_space import (
+    SHARED,
+    SINGLE,
+    Shape,
+    has_whole_stages,
+    most_overlap,
+    shapes,
+    stage_space,
+    uncovered,
+)
 from . import cp_sat
-from .layer_plans import counts_of, proposals
-from .layer_program import LayerProgram
+from .layer_program import LayerProgram, counts_of, proposals
 from .layer_step import StepProgram
 
 NAME = "integer-programming"

@@ -21,14 +21,12 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.cost_columns import Cost
 
 from ..result.tolerances import ROUNDING
-from .change_of_tp import change_of_tp
-from .collective_bounds import Chords, CollectiveBounds
 from .cp_sat import Units
-from .fastest_stages import fastest
+from .layer_bounds import Chords, CollectiveBounds, change_of_tp, fastest
 from .layer_program import MOST, LayerProgram, Stage, Sum
 
 REDUCE, SCATTER, GATHER = 0, 1, 2
-"""Operations of collective_bounds."""
+"""Operations of layer_bounds."""
 
 
 class StepProgram:

@@ -18,7 +18,8 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value
 
 from ..result.objective import BARRIER
-from ..space.problem import NOTHING, Points, Problem, Random, Repeats, Start, construct
+from ..space.problem import NOTHING, Points, Problem, Random, construct
+from .samplers import Repeats, Start
 
 Prior = Callable[[int, Points], Value]
 """Variable and prefixes [row, variables before it] -> logits [row, value] before any experience."""

@@ -1,20 +1,205 @@
-"""Searches that draw plans at random and only see their scores, by name."""
+"""Samplers: the backends that draw plans and only see their scores, and the loop that runs them.
+
+The budget counts plans costed: a point asked for again is answered from the scores that are known,
+free of charge. The trace of a run is the best score against the plans costed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
+import numpy as np
+
+from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.registry import Registry
 
-from ..exact.uniform_steps import UniformPlans
+from ..exact.exhaustive import UniformPlans
+from ..result.objective import BARRIER, guided
 from ..result.options import SearchOptions
-from ..result.search_result import SearchResult
+from ..result.search_record import SearchRecord
+from ..result.search_result import SearchResult, Trace
+from ..space.problem import Points, Problem, Random, draw
 from ..space.space import Space
-from ..space.staged import StagedProblem
-from ..space.uniform import UniformProblem
-from . import ask_tell
-from .ask_tell import MakeSampler
+from ..space.staged_problem import StagedProblem
+from ..space.uniform_problem import UniformProblem
+
+BUDGET = 2000
+"""Plans costed unless asked for more or fewer."""
+STALE = 200
+"""Tables in a row without a new plan after which a search has nothing more to say; more than the
+backends need to start afresh."""
+
+
+class Sampler(Protocol):
+    """A backend that only sees points and scores."""
+
+    def ask(self, spent: float) -> Points:
+        """Points to cost next, as many as it likes; `spent` is the share of the budget used."""
+        ...
+
+    def tell(self, points: Points, scores: Value) -> None:
+        """The scores of the points just asked for, lower is better (objective.guided)."""
+        ...
+
+
+MakeSampler = Callable[..., Sampler]
+"""Of a problem, a random generator and, if any are known, points to begin with, best first."""
+
+
+class Start:
+    """Where a search begins, and begins again: at random, or at points that are known."""
+
+    RETURN = 0.8
+    """Chance that it begins again at the best point of all, where some are known to begin with."""
+
+    def __init__(self, problem: Problem, random: Random, first: Points | None) -> None:
+        self.problem, self.random, self.first = problem, random, first
+        self.best, self.least = np.zeros((1, len(problem.variables)), np.intp), np.inf
+
+    def add(self, points: Points, scores: Value) -> None:
+        """Keep the best of all."""
+        i = int(np.argmin(scores))
+        if scores[i] < self.least:
+            self.least, self.best = float(scores[i]), points[[i]]
+
+    def table(self, rows: int) -> Points:
+        """Points to begin with: as many at random, or those that are known."""
+        return draw(self.problem, rows, self.random) if self.first is None else self.first
+
+    def again(self, rows: int, share: float = 0.0) -> Points:
+        """Points to begin with again; where none are known a `share` is the best of all."""
+        if self.first is None:
+            points = draw(self.problem, rows, self.random)
+        else:
+            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
+        if not share or np.isinf(self.least):
+            return points
+        back = self.random.random((rows, 1)) < share
+        out: Points = np.where(back, self.best, points)
+        return out
+
+
+class Repeats:
+    """Tables in a row that held nothing but known points."""
+
+    def __init__(self) -> None:
+        self.known: set[bytes] = set()
+        self.tables = 0
+
+    def add(self, points: Points) -> int:
+        """The number, this table included; 0 where one of its points is new."""
+        rows = {row.tobytes() for row in points}
+        self.tables = self.tables + 1 if rows <= self.known else 0
+        self.known |= rows
+        return self.tables
+
+
+@dataclass
+class KnownScores:
+    """Scores of the points costed so far."""
+
+    scores: dict[bytes, float] = field(default_factory=dict)
+
+    def new(self, points: Points) -> Points:
+        """The distinct points that are not known yet, in lexicographic order."""
+        distinct: Points = np.unique(points, axis=0)
+        fresh = [row.tobytes() not in self.scores for row in distinct]
+        out: Points = distinct[np.array(fresh, bool)]
+        return out
+
+    def add(self, points: Points, scores: Value) -> None:
+        keys = (row.tobytes() for row in points)
+        self.scores.update(zip(keys, scores.tolist(), strict=True))
+
+    def look_up(self, points: Points) -> Value:
+        return np.array([self.scores[row.tobytes()] for row in points])
+
+
+@dataclass
+class _Improvements:
+    """The trace under construction, in logarithms."""
+
+    evaluations: list[int] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+
+    def add(self, before: int, scores: Value) -> None:
+        """Scores of plans costed one after another, after so many others."""
+        for number, value in enumerate(scores.tolist(), before + 1):
+            if value < min(BARRIER, self.best[-1] if self.best else BARRIER):
+                self.evaluations.append(number)
+                self.best.append(value)
+
+    def trace(self) -> Trace:
+        return Trace(np.array(self.evaluations, np.intp), np.exp(np.array(self.best, float)))
+
+
+class AskTell:
+    """One backend on one problem, from the first table to the result."""
+
+    def __init__(self, problem: Problem, seen: SearchRecord) -> None:
+        self.problem, self.seen, self.known = problem, seen, KnownScores()
+        self.budget = min(seen.options.budget or BUDGET, problem.size)
+        self.improvements = _Improvements()
+        self.stale = 0
+
+    @property
+    def left(self) -> int:
+        """Plans that may still be costed."""
+        return self.budget - self.seen.counts.evaluated
+
+    def cost(self, points: Points) -> Value | None:
+        """Scores of the points; None when the budget does not cover all that are new."""
+        new = self.known.new(points)
+        within, done = new[: self.left], self.seen.counts.evaluated
+        self.stale = 0 if len(new) else self.stale + 1
+        if len(within):
+            costs = self.seen.add(self.problem.plans(within))
+            scores = guided(costs, self.seen.options.objective, self.seen.options.limit)
+            self.known.add(within, scores)
+            self.improvements.add(done, scores)
+        return self.known.look_up(points) if len(within) == len(new) else None
+
+    def go(self, sampler: Sampler) -> None:
+        """Ask, cost and tell until plans, seconds or news run out."""
+        options = self.seen.options
+        while self.left and self.stale < STALE and not options.deadline.passed:
+            points = sampler.ask(1 - self.left / self.budget)
+            scores = self.cost(points)
+            options.tell(self.seen.counts.evaluated)
+            if scores is not None:
+                sampler.tell(points, scores)
+
+
+def sample(
+    problem: Problem,
+    make: MakeSampler,
+    options: SearchOptions,
+    *,
+    backend: str,
+    seed: int | None = None,
+) -> SearchResult:
+    """The best plans that a sampler finds within the budget of plans (BUDGET when None).
+
+    The same seed (0 when None) gives the same plans. Complete when every legal plan was costed;
+    an interrupt or the end of the time returns the best so far.
+    """
+    seen = SearchRecord(problem.task, options)
+    run = AskTell(problem, seen)
+    random = np.random.default_rng(seed or 0)
+    try:
+        if problem.size == 1:
+            run.cost(draw(problem, 1, random))
+        elif problem.size:
+            run.go(make(problem, random))
+    except KeyboardInterrupt:
+        seen.interrupted = True
+    seen.complete = seen.counts.evaluated == problem.size
+    removed = {"rules": problem.candidates - problem.size}
+    return seen.result(backend, problem.candidates, removed, run.improvements.trace())
+
 
 _HERE = __package__
 SAMPLERS: Registry[MakeSampler] = Registry(
@@ -54,10 +239,10 @@ def search(
     """The search of one sampler, over plans whose stages are alike or may differ."""
     if isinstance(subject, Space):
         make = SAMPLERS[name]
-        return ask_tell.search(UniformProblem(subject), make, options, backend=name, seed=seed)
+        return sample(UniformProblem(subject), make, options, backend=name, seed=seed)
     whole = Space.of(subject.task)
     uniform = UniformPlans.of_default_space(whole, options)
     if uniform.whole.interrupted:
         return replace(uniform.whole, backend=name, frontier=None)
-    result = ask_tell.search(subject, of_stages(name), options, backend=name, seed=seed)
+    result = sample(subject, of_stages(name), options, backend=name, seed=seed)
     return replace(result, compared=uniform.steps(result.costs))

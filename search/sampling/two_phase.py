@@ -15,8 +15,8 @@ from plan3d.simulator.base.arrays import Mask, Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..space.problem import Points, Random, Repeats, Variable, encode, nearest, step
-from ..space.stage_variables import (
+from ..space.problem import Points, Random, Variable, encode, nearest, step
+from ..space.staged_problem import (
     EACH,
     FIRST,
     MICRO_BATCHES,
@@ -25,10 +25,10 @@ from ..space.stage_variables import (
     TP,
     WINDOW,
     ZERO,
+    StagedProblem,
     place_of,
 )
-from ..space.staged import StagedProblem
-from .ask_tell import MakeSampler, Sampler
+from .samplers import MakeSampler, Repeats, Sampler
 
 OF_STAGES = (TP, ZERO, RECOMPUTE)
 """Variables of a stage that all stages share; cuts are even."""

@@ -17,14 +17,13 @@ from ..space.problem import (
     Points,
     Problem,
     Random,
-    Repeats,
-    Start,
     draw,
     encode,
     highest,
     nearest,
     place_roles,
 )
+from .samplers import Repeats, Start
 
 TABLE = 64
 """Points in a table of a search without a population: costing it takes as long as a few rows."""

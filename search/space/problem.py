@@ -79,21 +79,6 @@ class Problem(Protocol):
         ...
 
 
-class Repeats:
-    """Tables in a row that held nothing but known points."""
-
-    def __init__(self) -> None:
-        self.known: set[bytes] = set()
-        self.tables = 0
-
-    def add(self, points: Points) -> int:
-        """The number, this table included; 0 where one of its points is new."""
-        rows = {row.tobytes() for row in points}
-        self.tables = self.tables + 1 if rows <= self.known else 0
-        self.known |= rows
-        return self.tables
-
-
 def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     """Points built variable by variable, each value chosen among the legal ones; an optional
     variable that leaves no point a choice is not asked for."""
@@ -118,39 +103,6 @@ def draw(problem: Problem, rows: int, random: Random) -> Points:
         return _argmax(np.where(legal, random.random(legal.shape), -1.0))
 
     return construct(problem, rows, choose)
-
-
-class Start:
-    """Where a search begins, and begins again: at random, or at points that are known."""
-
-    RETURN = 0.8
-    """Chance that it begins again at the best point of all, where some are known to begin with."""
-
-    def __init__(self, problem: Problem, random: Random, first: Points | None) -> None:
-        self.problem, self.random, self.first = problem, random, first
-        self.best, self.least = np.zeros((1, len(problem.variables)), np.intp), np.inf
-
-    def add(self, points: Points, scores: Value) -> None:
-        """Keep the best of all."""
-        i = int(np.argmin(scores))
-        if scores[i] < self.least:
-            self.least, self.best = float(scores[i]), points[[i]]
-
-    def table(self, rows: int) -> Points:
-        """Points to begin with: as many at random, or those that are known."""
-        return draw(self.problem, rows, self.random) if self.first is None else self.first
-
-    def again(self, rows: int, share: float = 0.0) -> Points:
-        """Points to begin with again; where none are known a `share` is the best of all."""
-        if self.first is None:
-            points = draw(self.problem, rows, self.random)
-        else:
-            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
-        if not share or np.isinf(self.least):
-            return points
-        back = self.random.random((rows, 1)) < share
-        out: Points = np.where(back, self.best, points)
-        return out
 
 
 def coordinates(problem: Problem) -> list[slice]:

@@ -8,7 +8,7 @@ with equal stages next to each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import SimpleNamespace
@@ -36,7 +36,6 @@ from .axes import (
     micro_batches,
     topologies,
 )
-from .choices import check_list
 
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
@@ -158,6 +157,12 @@ class Space:
             if not length:
                 break
         return columns, length
+
+
+def check_list(field: str, values: object) -> None:
+    """Raise InputError where the values of a field are one value."""
+    if isinstance(values, str) or not isinstance(values, Collection):
+        raise InputError(f"the values of {field} must be a list, such as [{values!r}]")
 
 
 @dataclass

@@ -22,16 +22,23 @@ from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 
-from ..exact.uniform_steps import EVERY, UniformPlans
+from ..exact.exhaustive import EVERY, UniformPlans
 from ..result.objective import bound_of
 from ..result.options import SearchOptions
 from ..result.search_record import Frontier
 from ..result.search_result import Counts, SearchResult
 from ..space.space import Space
-from ..stages.pipelines import pipelines
-from ..stages.shapes import Shape, has_whole_stages, shapes, uncovered
+from ..stages.pipeline import pipelines
 from ..stages.stage_plans import ranked, written_out
-from ..stages.stage_space import SINGLE, most_overlap, stage_space
+from ..stages.stage_space import (
+    SINGLE,
+    Shape,
+    has_whole_stages,
+    most_overlap,
+    shapes,
+    stage_space,
+    uncovered,
+)
 from .stage_search import StageSearch
 
 NAME = "dynamic-programming"

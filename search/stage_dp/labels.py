@@ -1,4 +1,4 @@
-"""Labels: ways to build the last stages of a pipeline that are worth going on with.
+"""Labels: partial pipelines of the dynamic program, built from the last stage to the first.
 
 A label is a choice of the last stages: where they begin, what they cost so far. Going back one
 stage with T, b, f, R, G, O (simulator.step.stage_costs) makes of sum, rho, gamma, omega
@@ -8,21 +8,25 @@ stage with T, b, f, R, G, O (simulator.step.stage_costs) makes of sum, rho, gamm
 and a finished plan costs their total. That total grows by no more than rho, gamma and omega do,
 so a label a dominates b when
     sum_a + (rho_a - rho_b)+ + (gamma_a - gamma_b)+ + (omega_a - omega_b)+ <= sum_b.
+StageBounds says what the stages before a label cost at least, LabelPass makes all labels of one
+pipeline whose stages take no longer than a given time.
 Arrays are [label] or [entry]; an entry is a stage in its place: layers start to end, and a
-candidate (stages.stage_table).
+candidate (stages.stage_table). Bounds are [.., e, g] by i stages: e layers, g units of GPUs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Mask, Value
 
 from ..result.options import Deadline
-from ..stages.dominance import codes, ragged, undominated
-from ..stages.stage_table import Entries
+from ..stages.dominance import codes, ragged, run_starts, spans, undominated
+from ..stages.stage_table import Entries, StageTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +144,192 @@ def surviving(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadli
 
     upper = criteria[-1] + labels.tails.sum(axis=0)
     return labels.take(np.sort(undominated(group, upper, labels.total, excess, deadline)))
+
+
+Join = Callable[[Value, Value], Value]
+
+
+def slowest_stage(table: StageTable, deadline: Deadline) -> float:
+    """Seconds that the slowest stage of every plan needs at least; infinity if there is none."""
+    costs = [entries.costs[:1] for entries in table.entries]
+    least = _before(table, table.entries, costs, np.maximum, deadline)[-1]
+    return float(least[0, -1, table.gpus])
+
+
+@dataclass(frozen=True, slots=True)
+class StageBounds:
+    """Least cost of the first i stages, five ways [i] of [5, e, g].
+
+    With T, b, f, R, G, O of simulator.step.stage_costs, the first stage's reduction and gather wait
+    for nobody, so a plan whose last stages are a label costs at least
+
+        sum + sum T + R_0 + G_0 + O_0                sum + sum T + R_0 + G_0 + omega
+        sum + rho + sum (T - b) + G_0 + O_0          sum + gamma + sum (T - f) + R_0 + O_0
+        sum + rho + gamma + sum (T - b - f) + O_0
+
+    where the sums run over the first stages.
+    """
+
+    before: list[Value]
+    hop: float
+    """Seconds of the sends between two stages, at least."""
+
+    @classmethod
+    def of(cls, table: StageTable, entries: list[Entries], deadline: Deadline) -> StageBounds:
+        """The bounds of a pipeline whose stages are these entries. Raises TimeIsUp."""
+        costs = [_five(own, i == 0) for i, own in enumerate(entries)]
+        hop = float(table.hops[:-1, :-1].min())
+        return cls(_before(table, entries, costs, np.add, deadline), hop)
+
+    def whole(self, table: StageTable) -> float:
+        """Seconds that sum T, the sends and what comes after them cost at least."""
+        own = self.before[-1][0, -1, table.gpus]
+        return float(own + (len(self.before) - 2) * self.hop)
+
+    def through(self, labels: Labels, stages: int, gpus: int) -> Value:
+        """The same for plans that end with a label, with so many stages before it."""
+        rest = gpus - labels.gpus
+        own = self.before[stages][:, labels.start, np.maximum(rest, 0)]
+        rho, gamma, omega = labels.tails
+        ends = np.stack([own[0], own[1] + omega, own[2] + rho, own[3] + gamma])
+        every = np.maximum(ends.max(axis=0), own[4] + rho + gamma)
+        out: Value = np.where(rest < 0, np.inf, labels.total + stages * self.hop + every)
+        return out
+
+
+def _five(entries: Entries, first: bool) -> Value:
+    """What an entry adds to the five bounds [5, entry]."""
+    t, b, f, reduce, gather, optimizer = entries.costs
+    alone = [t, t, t - b, t - f, t - b - f]
+    if not first:
+        return np.stack(alone)
+    ends = [reduce + gather + optimizer, reduce + gather]
+    ends += [gather + optimizer, reduce + optimizer, optimizer]
+    return np.stack([time + end for time, end in zip(alone, ends, strict=True)])
+
+
+def _before(
+    table: StageTable, entries: list[Entries], costs: list[Value], join: Join, deadline: Deadline
+) -> list[Value]:
+    """Least cost of the first i stages, joined stage by stage [i] of [bound, e, g]."""
+    layers = table.pipeline.task.model.layers
+    so_far = np.full((costs[0].shape[0], layers + 1, table.gpus + 1), np.inf)
+    so_far[:, 0, 0] = -np.inf if join is np.maximum else 0.0
+    out = [so_far]
+    for own, cost in zip(entries, costs, strict=True):
+        deadline.check()
+        out.append(_longer(out[-1], own, cost, join))
+    return out
+
+
+def _longer(so_far: Value, entries: Entries, costs: Value, join: Join) -> Value:
+    """One stage more."""
+    out = np.full_like(so_far, np.inf)
+    for gpus in np.unique(entries.gpus).tolist():
+        rows = np.flatnonzero(entries.gpus == gpus)
+        own = [entries.end[rows], entries.start[rows]]
+        cells = run_starts(*own)
+        least = np.minimum.reduceat(costs[:, rows], cells, axis=1)
+        end, start = (column[cells] for column in own)
+        heads = run_starts(end)
+        before = so_far[:, start, : so_far.shape[2] - gpus]
+        joined = np.minimum.reduceat(join(before, least[:, :, None]), heads, axis=1)
+        ends = end[heads]
+        out[:, ends, gpus:] = np.minimum(out[:, ends, gpus:], joined)
+    return out
+
+
+BLOCK = 2**18
+"""Labels that are made at once, before bounds drop most of them."""
+
+
+class Found(NamedTuple):
+    """The stages of a plan."""
+
+    rest: float
+    """Seconds of its step beside m - 1 micro-batches of the slowest stage."""
+    slowest: float
+    start: list[int]
+    """First layer of each stage."""
+    candidate: list[int]
+    """What each stage is [stage]: a row of StageTable.candidates."""
+
+
+class LabelPass:
+    """The labels of a pipeline whose stages take at most `cap` seconds, last stages first, in
+    plans whose `rest` is below `budget`.
+
+    `by_chain`: of the plans below the budget the one whose longest chain is shortest (labels) is
+    wanted, not the one with the least rest. Raises TimeIsUp.
+    """
+
+    def __init__(
+        self,
+        table: StageTable,
+        cap: float,
+        budget: float,
+        deadline: Deadline,
+        by_chain: bool = False,
+    ) -> None:
+        self.table, self.budget, self.by_chain = table, budget, by_chain
+        self.deadline, self.layers = deadline, table.pipeline.task.model.layers
+        self.entries = [own.take(np.flatnonzero(own.costs[0] <= cap)) for own in table.entries]
+        self.tied = bool(table.tied.any())
+        self.trail: list[Labels] = []
+        if all(own.start.size for own in self.entries):
+            self.bounds = StageBounds.of(table, self.entries, deadline)
+            self._run()
+
+    @property
+    def kept(self) -> int:
+        """Labels that were kept on the way."""
+        return sum(labels.start.size for labels in self.trail)
+
+    def _run(self) -> None:
+        labels = nothing_yet(self.layers, self.table.hops.shape[0] - 1)
+        for stage in reversed(range(len(self.entries))):
+            labels = Labels.concat([*self._before(labels, stage)])
+            if stage:
+                labels = surviving(labels, self.tied, self.by_chain, self.deadline)
+            self.trail.append(labels)
+            if not labels.start.size:
+                break
+
+    def _before(self, labels: Labels, stage: int) -> Iterator[Labels]:
+        """Labels with one stage more that may still become a plan, in blocks."""
+        m, own = self.table.pipeline.micro_batches, self.entries[stage]
+        runs = m, min(len(self.entries) - 1 - stage, m - 1)
+        before = np.bincount(own.end, minlength=self.layers + 1)[labels.start]
+        for start, stop in spans(before, BLOCK):
+            self.deadline.check()
+            block = labels.take(slice(start, stop))
+            new = extended(block, own, self.table.hops, self.layers, runs, start)
+            yield new.take(self.bounds.through(new, stage, self.table.gpus) < self.budget)
+
+    def found(self) -> Found | None:
+        """The plan of the best label of the first stage; None when every plan's rest is at least
+        the budget."""
+        if len(self.trail) < len(self.entries):
+            return None
+        labels, first = self.trail[-1], self.entries[0]
+        ends = labels.tails.sum(axis=0)
+        ends = ends + self.table.tied[np.minimum(labels.last_tp, first.tp[labels.entry])]
+        rest = labels.total + ends
+        wanted = labels.chain + ends if self.by_chain else rest
+        wanted = np.where(rest < self.budget, wanted, np.inf)
+        if not np.isfinite(wanted.min(initial=np.inf)):
+            return None
+        at = int(wanted.argmin())
+        return self._traced(at, float(rest[at]))
+
+    def _traced(self, at: int, rest: float) -> Found:
+        """The plan of one label of the first stage."""
+        slowest = 0.0
+        start, candidate = [], []
+        for own, labels in zip(self.entries, reversed(self.trail), strict=True):
+            entry = int(labels.entry[at])
+            start.append(int(own.start[entry]))
+            candidate.append(int(own.candidate[entry]))
+            slowest = max(slowest, float(own.costs[0, entry]))
+            at = int(labels.parent[at])
+        return Found(rest, slowest, start, candidate)

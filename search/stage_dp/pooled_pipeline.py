@@ -1,24 +1,29 @@
-"""A pipeline whose stages are in two pools: what its stages may be, and what they cost at least.
+"""Pipelines over two pools of GPUs: what their stages may be, and what they cost at least.
 
 Legend: pool 0 has the first stages; arrays are [kind of layer] or [candidate].
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.operators.collectives import send
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.layer_run_stages import hop_seconds
+from plan3d.simulator.task import Framework
 
+from ..exact.bounds import even_cut, whole_model
 from ..result.options import Deadline
 from ..stages.candidates import Candidates, candidates
-from ..stages.ideal_ranks import even_cut, whole_model
-from ..stages.intervals import Intervals
-from ..stages.most_layers import can_hold_all, most_layers
+from ..stages.intervals import Intervals, can_hold_all, most_layers
+from ..stages.layer_table import ZEROS
 from ..stages.pipeline import LeastSeconds, Pipeline
 from ..stages.stage_table import Entries, Places, StageTable
 
@@ -135,3 +140,43 @@ def _hops(pipeline: PooledPipeline, sizes: Value) -> Value:
         own = slice(i * n, (i + 1) * n)
         out[own, own] = each * hop_seconds(task, sizes[:, None], sizes[None])
     return out
+
+
+def alike(pipelines: Iterable[PooledPipeline], framework: Framework) -> Iterator[PooledPipeline]:
+    """Of each pipeline those whose stages all have one tp, dp, ZeRO stage and recompute, as far as
+    the framework's rules allow them."""
+    for pipeline in pipelines:
+        one, other = pipeline.pools
+        tps = np.intersect1d(one.tp, other.tp).tolist()
+        modes = sorted({*one.recompute} & {*other.recompute})
+        for tp, mode, zero in product(tps, modes, range(ZEROS)):
+            own = _narrowed(one, tp, mode, zero), _narrowed(other, tp, mode, zero)
+            legal = own[0].legal.any() and own[1].legal.any() and own[0].dp == own[1].dp
+            if legal and _launched(own[0], mode, zero, framework):
+                yield PooledPipeline.of(own, pipeline.counts, pipeline.swapped)
+
+
+def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
+    """The pipeline with one strategy, mode of recompute and ZeRO stage."""
+    s, r = np.flatnonzero(pipeline.tp == tp)[:1], [pipeline.recompute.index(mode)]
+    legal = pipeline.legal[s][:, r] & (np.arange(ZEROS) == zero)
+    layers = pipeline.layers.take(s)
+    return replace(
+        pipeline,
+        tp=pipeline.tp[s],
+        dp=pipeline.dp[s],
+        recompute=(mode,),
+        legal=legal,
+        layers=replace(layers, which=layers.which[:, r]),
+    )
+
+
+def _launched(pipeline: Pipeline, mode: int, zero: int, framework: Framework) -> bool:
+    """Whether the framework's rules allow stages of one strategy."""
+    tp, dp, micro = (int(c[0]) for c in (pipeline.tp, pipeline.dp, pipeline.micro_batch))
+    own = {"tp": tp, "dp": dp, "pp": pipeline.pp, "micro_batch": micro, "recompute": mode}
+    own["zero"] = pipeline.stated.get(zero, zero)
+    fields: dict[str, Any] = {**pipeline.shared, **own}
+    task = pipeline.task
+    plan = resolve(Plan(**fields), task.gpus)
+    return all(bool(np.all(rule.ok(plan, task))) for rule in framework.rules)

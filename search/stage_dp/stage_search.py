@@ -21,12 +21,10 @@ from plan3d.simulator.plan.plan import Plan
 from ..result.options import NEVER, Deadline, Progress, TimeIsUp
 from ..result.tolerances import ROUNDING, TOLERANCE
 from ..stages.candidates import Candidates
-from ..stages.chunk_layouts import best_layout
 from ..stages.pipeline import Pipeline
-from ..stages.stage_plans import Run, plan_of
+from ..stages.stage_plans import Run, best_layout, plan_of
 from ..stages.stage_table import StageTable
-from .label_pass import Found, LabelPass
-from .stage_bounds import StageBounds, slowest_stage
+from .labels import Found, LabelPass, StageBounds, slowest_stage
 
 NEAR = 2e-3
 """Relative difference of steps within which the order of the stages may decide."""

@@ -26,14 +26,12 @@ from plan3d.simulator.task import Framework, Task
 from ..result.options import NEVER, Deadline, Progress
 from ..space.axes import divisors
 from ..space.space import Space
-from ..stages.pipeline import Pipeline
-from ..stages.pipelines import pipelines
+from ..stages.pipeline import Pipeline, pipelines
 from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
 from ..stages.stage_table import StageTable
-from .alike_pools import alike
-from .label_pass import Found
-from .pooled_pipeline import Limits, PooledPipeline
+from .labels import Found
+from .pooled_pipeline import Limits, PooledPipeline, alike
 from .stage_search import StageSearch, runs_of
 
 NAME = "dynamic-programming"

@@ -17,8 +17,7 @@ from plan3d.simulator.step.layer_run_stages import hop_seconds
 from ..result.options import Deadline
 from .candidates import Candidates, candidates, excess
 from .dominance import codes, ragged, undominated
-from .intervals import Intervals
-from .most_layers import can_hold_all, most_layers
+from .intervals import Intervals, can_hold_all, most_layers
 from .pipeline import Pipeline
 
 

@@ -16,9 +16,8 @@ from plan3d.simulator.task import Task
 from ..find_plans import check_backend, check_space, find_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
-from ..sampling.ask_tell import BUDGET
-from ..sampling.samplers import SAMPLERS, of_space
-from ..space.staged import StagedProblem
+from ..sampling.samplers import BUDGET, SAMPLERS, of_space
+from ..space.staged_problem import StagedProblem
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture

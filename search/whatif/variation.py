@@ -16,7 +16,7 @@ from plan3d.simulator.plan.values import check_field, code, spell
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-from ..space.choices import check_lists
+from ..space.constraints import check_lists
 from .cluster_size import with_gpus
 from .single_field_changes import edited
 from .sweep import Point, Sweep, run_points, with_scaling

@@ -13,15 +13,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from plan3d.search.exact.uniform_steps import UniformPlans
+from plan3d.search.exact.exhaustive import UniformPlans
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stage_dp.stage_search import StageSearch
-from plan3d.search.stages.shapes import shapes
-from plan3d.search.stages.stage_space import stage_space
+from plan3d.search.stages.stage_space import shapes, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan

@@ -25,14 +25,20 @@ import numpy as np
 from plan3d.search.find_plans import DEFAULT_HEADROOM
 from plan3d.search.result.objective import BARRIER, guided
 from plan3d.search.result.options import SearchOptions
-from plan3d.search.sampling import ask_tell, pretrained_policy
-from plan3d.search.sampling.pretrained_policy import PretrainedPolicy, Proposals, Weights, shipped
+from plan3d.search.sampling import pretrained_policy, samplers
+from plan3d.search.sampling.pretrained_policy import (
+    ROLES,
+    PretrainedPolicy,
+    Proposals,
+    Weights,
+    logs_of,
+    shipped,
+)
 from plan3d.search.sampling.samplers import SAMPLERS
-from plan3d.search.sampling.task_features import ROLES, logs_of
 from plan3d.search.sampling.zeroth_order import Annealing
 from plan3d.search.space.problem import draw, encode, nearest
 from plan3d.search.space.space import Space
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.step.evaluate import simulate
@@ -363,10 +369,10 @@ def table(kept: Path | None) -> None:
             print(row(name, found), flush=True)
 
 
-def _regrets(task: Costed, name: str, make: ask_tell.MakeSampler, seed: int) -> list[float]:
+def _regrets(task: Costed, name: str, make: samplers.MakeSampler, seed: int) -> list[float]:
     limit = task.problem.task.cluster.accelerator.memory * (1 - DEFAULT_HEADROOM)
     options = SearchOptions(limit=limit, top=1, budget=BUDGET)
-    trace = ask_tell.search(task.problem, make, options, backend=name, seed=seed).trace
+    trace = samplers.sample(task.problem, make, options, backend=name, seed=seed).trace
     assert trace
     return [trace.at(plans) / np.exp(task.best) - 1 for plans in SCORES]
 

@@ -21,14 +21,13 @@ import numpy as np
 from plan3d.search.find_plans import find_plans, memory_limit
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
-from plan3d.search.sampling import ask_tell
-from plan3d.search.sampling.ask_tell import MakeSampler
-from plan3d.search.sampling.samplers import SAMPLERS, of_stages
+from plan3d.search.sampling import samplers
+from plan3d.search.sampling.samplers import SAMPLERS, MakeSampler, of_stages
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space
-from plan3d.search.space.staged import StagedProblem
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.staged_problem import StagedProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -78,7 +77,7 @@ def task_of(question: Question) -> Task:
 
 def run(problem: Problem, name: str, make: MakeSampler, seed: int) -> SearchResult:
     options = SearchOptions(limit=memory_limit(problem.task, None), top=1, budget=BUDGET)
-    return ask_tell.search(problem, make, options, backend=name, seed=seed)
+    return samplers.sample(problem, make, options, backend=name, seed=seed)
 
 
 def numbers(result: SearchResult, optimum: float) -> tuple[float, ...]:

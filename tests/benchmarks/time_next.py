@@ -30,7 +30,7 @@ from plan3d.search.result.objective import BARRIER
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.problem import Variable, encode, nearest, step
 from plan3d.search.space.space import Space
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import DISTINCT
 from plan3d.simulator.plan.plan import Plan, concat

@@ -13,10 +13,10 @@ from plan3d.search.exact.bounds import (
     Relaxation,
     ideal_between_ends,
     ideal_layout,
+    least_counts,
 )
 from plan3d.search.space.space import Space
-from plan3d.search.stages.ideal_ranks import least_counts
-from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.pipeline.stage_placement import Cut
 from plan3d.simulator.step.evaluate import simulate

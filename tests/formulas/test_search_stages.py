@@ -11,12 +11,17 @@ from unit_pipelines import layer, task
 
 from plan3d.search.result.options import NEVER
 from plan3d.search.space.space import Space
-from plan3d.search.stage_dp.labels import Labels, extended, nothing_yet, surviving
-from plan3d.search.stage_dp.stage_bounds import StageBounds, slowest_stage
+from plan3d.search.stage_dp.labels import (
+    Labels,
+    StageBounds,
+    extended,
+    nothing_yet,
+    slowest_stage,
+    surviving,
+)
 from plan3d.search.stages.candidates import excess
 from plan3d.search.stages.intervals import Intervals
-from plan3d.search.stages.pipeline import LeastSeconds
-from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.pipeline import LeastSeconds, pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.search.stages.stage_table import Entries, StageTable
 from plan3d.simulator.step.stage_costs import StageCosts

@@ -13,7 +13,7 @@ from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stage_dp.stage_search import StageSearch
-from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Rank plans; the exit code says whether there are any."""
     if args.second_pool is not None:
         return two_pools.run(args, progress)
-    from plan3d.search.space.choices import check_choices
+    from plan3d.search.space.constraints import check_choices
 
     from ..screen import goodput_view, search_view, views
 

@@ -88,7 +88,7 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
     """The session of --logs, gone on with or new."""
-    from plan3d.search.space.choices import check_choices
+    from plan3d.search.space.constraints import check_choices
 
     from ...launch_files.registry import exporter
     from ...tuning.loop import WORTH, Loop

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         if getattr(args, name) is not None:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} has no effect on backends; it goes with --systems")
-    from plan3d.search.space.choices import check_choices
+    from plan3d.search.space.constraints import check_choices
 
     choose = task_arguments.choices_of(args)
     task = framework_arguments.usual(args, task_arguments.task_of(args))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.search.exact import exhaustive, uniform_steps
+from plan3d.search.exact import exhaustive
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.stage_dp import stage_search
@@ -112,7 +112,7 @@ def test_parts_of_a_search_pass_an_interrupt_on():
     space = Space.of(Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64))
     for searches in (0, 1):
         with interrupted_in(SearchRecord.add, searches):
-            of = uniform_steps.UniformPlans.of_default_space
+            of = exhaustive.UniformPlans.of_default_space
             uniform = of(space, SearchOptions(limit=cluster.accelerator.memory))
         assert uniform.whole.interrupted
         assert not uniform.complete

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.find_plans import find_plans
-from plan3d.search.layer_ilp import fastest_stages, integer_programming
+from plan3d.search.layer_ilp import integer_programming, layer_bounds
 from plan3d.search.layer_ilp.cp_sat import solve
-from plan3d.search.layer_ilp.fastest_stages import fastest
-from plan3d.search.layer_ilp.layer_plans import counts_of, proposals
-from plan3d.search.layer_ilp.layer_program import LayerProgram
+from plan3d.search.layer_ilp.layer_bounds import fastest
+from plan3d.search.layer_ilp.layer_program import LayerProgram, counts_of, proposals
 from plan3d.search.layer_ilp.layer_step import StepProgram
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
-from plan3d.search.stages.pipelines import SHARED, pipelines
+from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_plans import written_out
+from plan3d.search.stages.stage_space import SHARED
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import concat, of_stages
@@ -225,7 +225,7 @@ def test_fastest_stages_are_brute_force(strategies, room):
 def test_many_sums_are_merged_into_a_bound(monkeypatch):
     seconds, size = np.random.default_rng(1).random((2, 400))
     exact = fastest(seconds, size, 20, 4.0, Deadline())
-    monkeypatch.setattr(fastest_stages, "LONGEST", 4)
+    monkeypatch.setattr(layer_bounds, "LONGEST", 4)
     found = fastest(seconds, size, 20, 4.0, Deadline())
     assert (found <= exact).all()
     assert (found < exact).any()

@@ -9,8 +9,8 @@ import pytest
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.sampling.gymnasium_environment import ILLEGAL, environment
 from plan3d.search.space.space import Space
-from plan3d.search.space.staged import StagedProblem
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.staged_problem import StagedProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 from plan3d.search.find_plans import find_plans
-from plan3d.search.sampling.pretrained_policy import FILE, Proposals, Weights, shipped
-from plan3d.search.sampling.task_features import ROLES, features, logs_of
+from plan3d.search.sampling.pretrained_policy import (
+    FILE,
+    ROLES,
+    Proposals,
+    Weights,
+    features,
+    logs_of,
+    shipped,
+)
 from plan3d.search.space.space import Space
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import EXPANSION

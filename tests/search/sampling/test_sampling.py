@@ -10,15 +10,14 @@ from plan3d.search.result.objective import BARRIER
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.result.search_result import Trace
-from plan3d.search.sampling import ask_tell
-from plan3d.search.sampling.ask_tell import BUDGET, STALE, AskTell, KnownScores
+from plan3d.search.sampling import samplers
 from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGradient
-from plan3d.search.sampling.samplers import SAMPLERS, of_space
+from plan3d.search.sampling.samplers import BUDGET, SAMPLERS, STALE, AskTell, KnownScores, of_space
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
 from plan3d.search.space.problem import Repeats, draw, encode, nearest
 from plan3d.search.space.space import Space
-from plan3d.search.space.staged import StagedProblem
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.staged_problem import StagedProblem
+from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES
@@ -50,7 +49,7 @@ def uniform(choose=None):
 
 def run(problem, name, seed=None, **options):
     asked = SearchOptions(**{"limit": limit_of(problem.task), "top": 3, **options})
-    return ask_tell.search(problem, SAMPLERS[name], asked, backend=name, seed=seed)
+    return samplers.sample(problem, SAMPLERS[name], asked, backend=name, seed=seed)
 
 
 def rows(plans):

@@ -11,7 +11,7 @@ from plan3d.search.sampling.samplers import of_space, of_stages
 from plan3d.search.sampling.two_phase import EqualStagesProblem, TwoPhase
 from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw
-from plan3d.search.space.staged import StagedProblem
+from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task

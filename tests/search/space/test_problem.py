@@ -12,12 +12,10 @@ from plan3d.search.result.objective import BARRIER, guided
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.axes import DERIVED
-from plan3d.search.space.decision_diagram import DEAD, diagram
 from plan3d.search.space.problem import construct, coordinates, draw, encode, highest, nearest, step
 from plan3d.search.space.space import Space
-from plan3d.search.space.stage_variables import EIGHTHS, distinct_shares, heavier
-from plan3d.search.space.staged import StagedProblem
-from plan3d.search.space.uniform import UniformProblem
+from plan3d.search.space.staged_problem import EIGHTHS, StagedProblem, distinct_shares, heavier
+from plan3d.search.space.uniform_problem import DEAD, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, EXPANSION

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.exact.uniform_steps import UniformPlans
+from plan3d.search.exact.exhaustive import UniformPlans
 from plan3d.search.find_plans import find_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space

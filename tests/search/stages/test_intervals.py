@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.intervals import Intervals
-from plan3d.search.stages.pipelines import pipelines
+from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from plan3d.search.space.space import Space
-from plan3d.search.stages.pipeline import LeastSeconds
-from plan3d.search.stages.pipelines import SHARED, pipelines
+from plan3d.search.stages.pipeline import LeastSeconds, pipelines
 from plan3d.search.stages.stage_plans import plan_of, ranked, written_out
-from plan3d.search.stages.stage_space import most_overlap, stage_space
+from plan3d.search.stages.stage_space import SHARED, most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
 from plan3d.simulator.rules.validity import legal

@@ -7,7 +7,7 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.sampling.samplers import SAMPLERS
-from plan3d.search.space.staged import StagedProblem
+from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.whatif.backend_benchmark import NEAR, compare_backends
 from plan3d.search.whatif.backend_plot import picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError

@@ -1,4 +1,4 @@
-"""Collective bounds: seconds of moving the weights of a stage, at least, linear in its layers.
+"""Lower bounds of the integer program: collectives, changes of tp, and stages of n layers.
 
 Arrays are [operation, s]: all-reduce, reduce-scatter, all-gather; s strategy, k layer kind.
 """
@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, product
 
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Value
-from plan3d.simulator.step import data_parallel, gradient_exchange
+from plan3d.simulator.plan.layer_runs import of_stages
+from plan3d.simulator.plan.plan import from_columns
+from plan3d.simulator.step import data_parallel, gradient_exchange, layer_run_stages
 from plan3d.simulator.step.data_parallel import WHOLE
 
+from ..result.options import Deadline
+from ..result.pareto import frontier
+from ..result.tolerances import ROUNDING
 from ..stages.layer_table import LayerTable
+from ..stages.pipeline import Pipeline
 
 GRID = 256
 """Sizes at which a collective is timed to bound it from below."""
@@ -120,3 +127,62 @@ class CollectiveBounds:
 def _whole(sync: data_parallel.Synchronisation) -> Value:
     """Seconds of each operation, all weights at once [operation, s, n]."""
     return np.stack([t[WHOLE] for t in (sync.all_reduce, sync.reduce_scatter, sync.all_gather)])
+
+
+def change_of_tp(pipeline: Pipeline) -> tuple[float, float]:
+    """Least and most seconds of a change, both passes.
+
+    From stages of two layers: those with both orders of two strategies take twice the change
+    longer than those with one strategy.
+    """
+    pairs = list(combinations(range(pipeline.tp.size), 2))
+    if not pairs or pipeline.task.model.layers < 2:
+        return 0.0, 0.0
+    time = {key: _two_layers(pipeline, *key) for a, b in pairs for key in product((a, b), repeat=2)}
+    found = [(time[a, b] + time[b, a] - time[a, a] - time[b, b]) / 2 for a, b in pairs]
+    return max(min(found), 0.0) * (1 - ROUNDING), max(found) * (1 + ROUNDING)
+
+
+def _two_layers(pipeline: Pipeline, first: int, second: int) -> float:
+    """Seconds of the first two layers of a model on one stage, each with its own strategy."""
+    p, same = pipeline, {"layers": 1, "zero": 0, "recompute": 0}
+    runs = [{**same, "tp": int(p.tp[s]), "dp": int(p.dp[s])} for s in (first, second)]
+    columns = p.columns(np.zeros(1, np.int64)) | {"pp": np.ones(1, np.int64)}
+    plans = from_columns(columns, segments=of_stages([runs]))
+    return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest[0])
+
+
+LONGEST = 2048
+"""Sums kept of each number of layers; of more, neighbours are merged into one that beats both."""
+
+
+def fastest(seconds: Value, size: Value, most: int, room: float, deadline: Deadline) -> Value:
+    """Least seconds of 0 to `most` layers within `room` bytes; infinity where none fit.
+
+    `seconds` and `size` are those of a layer under each strategy. Raises TimeIsUp.
+    """
+    keep = frontier(size, seconds)
+    own_size, own_seconds = size[keep], seconds[keep]
+    out = np.full(most + 1, np.inf)
+    sums = np.zeros(1), np.zeros(1)
+    for n in range(most + 1):
+        deadline.check()
+        fits = sums[0] <= room
+        if not fits.any():
+            break
+        sums = sums[0][fits], sums[1][fits]
+        out[n] = sums[1].min()
+        sums = _undominated(
+            np.add.outer(sums[0], own_size).ravel(), np.add.outer(sums[1], own_seconds).ravel()
+        )
+    return out
+
+
+def _undominated(size: Value, seconds: Value) -> tuple[Value, Value]:
+    """Sums that no other beats in both, ordered by size; merged where there are too many."""
+    keep = frontier(size, seconds)
+    size, seconds = size[keep], seconds[keep]
+    if size.size <= LONGEST:
+        return size, seconds
+    starts = np.linspace(0, size.size, LONGEST, endpoint=False).astype(int)
+    return size[starts], np.minimum.reduceat(seconds, starts)

@@ -1,7 +1,7 @@
-"""Plans that a framework launches: what of its rules a search keeps.
+"""Constraints of a search: values chosen by plan field, and the rules of a framework.
 
-A framework that the task requires refuses what it cannot launch. One that is only usual (that of
-the task's software) leaves the user the values that were asked for by name.
+A framework that the task requires refuses what it cannot launch. The usual framework of the task's
+software yields to the values that were chosen by name.
 """
 
 from __future__ import annotations
@@ -15,11 +15,43 @@ import numpy as np
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.fields import CHOICES
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import AUTO
+from plan3d.simulator.plan.values import AUTO, check_field
 from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.task import Task
 
-from .space import Space
+from .space import Space, check_list
+
+Choices = Mapping[str, Sequence[Any]]
+"""{"tp": [4, 8], "zero": [1]}."""
+
+
+def check_lists(name: str, values: object) -> None:
+    """Raise InputError where an argument is no mapping of lists."""
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"{name} must be a dict of lists, such as {{'tp': [4, 8]}}, not {repr(values)[:60]}"
+        )
+    for field, each in values.items():
+        check_list(field, each)
+
+
+def check_choices(task: Task, choose: Choices) -> None:
+    """Refuse constraints that no plan can meet, in the words of the rule that they break."""
+    for name in choose:
+        check_field(name)
+    fixed: dict[str, Any] = {name: v[0] for name, v in choose.items() if len(v) == 1}
+    fixed.pop("layers_per_stage", None)
+    for name, usual in (("micro_batch", 1), ("tp_grid", 0)):
+        if name not in choose:
+            fixed[name] = usual
+    plan = Plan(**fixed)
+    known = {name for name in fixed if getattr(plan, name) != AUTO}
+    required = task.framework.rules if task.framework and task.framework.required else ()
+    for rule in (*RULES, *required):
+        if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):
+            raise InputError(rule.message(plan, task))
+
 
 SOME = {
     "overlap_ep": (0, 1),

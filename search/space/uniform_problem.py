@@ -1,8 +1,8 @@
-"""A decision diagram: values of the next axis that can still become a legal plan.
+"""Uniform plans as a sampling problem: every stage is cut and trained in the same way.
 
-A decision diagram of the legal plans of a space: a node stands for all prefixes that agree in the
-fields which later rules read, an arc for one value of the next axis. Arcs into dead ends are cut,
-so a walk along its arcs always ends in a legal plan (Hadzic, Hooker, O'Sullivan and Tiedemann,
+A decision diagram holds the legal plans of a space: a node stands for all prefixes that agree in
+the fields which later rules read, an arc for one value of the next axis. Arcs into dead ends are
+cut, so a walk along its arcs always ends in a legal plan (Hadzic, Hooker, O'Sullivan and Tiedemann,
 Approximate compilation of constraints into multivalued decision diagrams, CP 2008; here exact).
 Nothing is costed to build it.
 """
@@ -10,16 +10,21 @@ Nothing is costed to build it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Index, distinct
+from plan3d.simulator.base.arrays import Index, Mask, distinct
+from plan3d.simulator.plan.fields import CATEGORICAL, OF_TABLE
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
 
 from .axes import DERIVED
-from .space import Level, Space, expand, levels
+from .problem import Points, Random, Variable, encode, nearest, step
+from .space import Level, Space, expand, levels, table
 
 DEAD = -1
 """The arc of a value that no legal plan has after this prefix."""
@@ -108,3 +113,81 @@ def _trim(walk: list[Level], arcs: list[Index], last: int) -> Diagram:
         skip = np.append(np.arange(len(target)), DEAD)
     kept.reverse()
     return Diagram(tuple(name for name, _ in kept), tuple(t for _, t in kept), int(below[0]))
+
+
+EXCHANGES = ("tp", "cp", "pp")
+"""Axes of which one may grow while another shrinks; dp, derived, takes what a single move frees."""
+EXCHANGED = 0.25
+"""Share of moves that exchange two axes."""
+
+
+@dataclass(frozen=True)
+class UniformProblem:
+    """The legal plans of a space; variables are its axes with several values."""
+
+    space: Space
+
+    @property
+    def task(self) -> Task:
+        return self.space.task
+
+    @cached_property
+    def _diagram(self) -> Diagram:
+        return diagram(self.space)
+
+    @cached_property
+    def _walk(self) -> list[Level]:
+        return levels(self.space)
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        return tuple(
+            Variable(
+                level.name,
+                tuple(level.values.tolist()),
+                ordered=level.name not in CATEGORICAL,
+                role=level.name,
+            )
+            for level in self._walk
+            if not level.derived
+        )
+
+    @property
+    def candidates(self) -> int:
+        return self.space.candidates
+
+    @property
+    def size(self) -> int:
+        return self._diagram.plans
+
+    def legal(self, prefix: Points) -> Mask:
+        """[row, value] of the next variable."""
+        return self._diagram.legal(prefix)
+
+    def plans(self, points: Points) -> Plan:
+        """One row a point."""
+        columns, chosen = self.space.constants, iter(points.T)
+        for level in self._walk:
+            if level.derived:
+                columns[level.name] = DERIVED[level.name].of(SimpleNamespace(**columns), self.task)
+            else:
+                columns[level.name] = level.values[next(chosen)]
+        whole = {
+            name: np.ascontiguousarray(np.broadcast_to(column, len(points)).astype(np.int64))
+            for name, column in columns.items()
+            if name not in OF_TABLE
+        }
+        return table({**whole, "layers_per_stage": self.space.layers_per_stage}, len(points))
+
+    def neighbours(self, points: Points, random: Random) -> Points:
+        """One axis to its next legal value, or one of tp, cp, pp up and another of them down."""
+        variable, index = step(self, points, random)
+        wanted = points.copy()
+        wanted[np.arange(len(points)), variable] = index
+        exchanged = [i for i, v in enumerate(self.variables) if v.name in EXCHANGES]
+        for other in exchanged:
+            rows = np.isin(variable, exchanged) & (variable < other)
+            rows &= random.random(len(points)) < EXCHANGED
+            moved = index - points[np.arange(len(points)), variable]
+            wanted[:, other] -= np.where(rows, np.sign(moved), 0)
+        return nearest(self, encode(self, wanted))
