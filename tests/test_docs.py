@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from plan3d.cli.main import main, parser
-from plan3d.cli.options.options import OPTIONS
+from plan3d.cli.options.table import OPTIONS
 from plan3d.cli.verbs import VERBS
 from plan3d.simulator.plan.fields import FIELDS
 

@@ -17,9 +17,8 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
 from .arguments.positional import PLACES, placed
-from .options.options import OPTIONS
-from .options.parser import Parser, text, words
-from .options.task_options import ASKING
+from .options.parser import Parser, plan_text, text
+from .options.table import OPTIONS, TASK_FILES
 from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
 
@@ -88,13 +87,13 @@ def _fill(sub: Parser, verb: str) -> None:
             option.add_to(sub)
     if verb == "calibrate":
         VERBS[verb].load().declare(sub)
-    if verb in ASKING:
+    if verb in TASK_FILES:
         sub.add_argument("--help-fields", nargs=0, action=_Fields, help="explain plan fields")
     if positional:
         action = sub.add_argument(
             positional.name.lower(),
             nargs="?" if positional.optional else None,
-            type=partial(words if positional.name == "PLAN" else text, what=positional.name),
+            type=partial(plan_text if positional.name == "PLAN" else text, what=positional.name),
             metavar=positional.name,
             help=positional.help,
         )

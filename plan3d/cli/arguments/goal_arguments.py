@@ -1,4 +1,4 @@
-"""What training must reach, and which replicas average: options of single ways to synchronise."""
+"""Goals of training and its failures: accuracy to reach, graph of the replicas, goodput."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plan3d.simulator.analysis.goodput import CHECKPOINT, LLAMA_3, RESTART, Reliability
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.goal import Goal
     from plan3d.simulator.plan.gossip_graphs import Graph
+
+FAILURES = ("failures_per_gpu_day", "checkpoint_time", "restart_time")
+"""Options that say how often jobs fail, and what a failure costs."""
 
 
 def graph_of(args: argparse.Namespace) -> Graph | None:
@@ -39,3 +43,24 @@ def check_graph(args: argparse.Namespace, topologies: list[str]) -> None:
     """Refuse a --graph that no plan asked for uses."""
     if getattr(args, "graph", None) is not None and "given" not in topologies:
         raise InputError("--graph has no effect without topology=given")
+
+
+def reliability_of(args: argparse.Namespace) -> Reliability | None:
+    """What the options say of failures; None where they say nothing. InputError where they
+    contradict each other, or nothing asks how long the run takes."""
+    given = {name: value for name in FAILURES if (value := getattr(args, name)) is not None}
+    stated = args.goodput
+    if stated is None and not given:
+        return None
+    if args.tokens is None:
+        flag = "goodput" if stated is not None else next(iter(given)).replace("_", "-")
+        raise InputError(f"--{flag} needs --tokens, such as --tokens 300B")
+    if stated is not None and given:
+        flag = next(iter(given)).replace("_", "-")
+        raise InputError(f"--goodput and --{flag} contradict each other: give one")
+    return Reliability(
+        stated=stated,
+        failures_per_gpu_day=given.get("failures_per_gpu_day", LLAMA_3),
+        checkpoint_seconds=given.get("checkpoint_time", CHECKPOINT),
+        restart_seconds=given.get("restart_time", RESTART),
+    )

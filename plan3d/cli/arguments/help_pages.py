@@ -66,7 +66,7 @@ def usage(verb: str, word: str = "") -> str:
 
 def _lines(option: Option) -> list[str]:
     names = ", ".join(filter(None, (option.short, option.flag)))
-    left = f"  {names} {option.value}".rstrip()
+    left = f"  {names} {option.metavar}".rstrip()
     text = textwrap.wrap(option.help.replace("%%", "%"), WIDTH - COLUMN, break_on_hyphens=False)
     if len(left) >= COLUMN:
         return [left, *(" " * COLUMN + line for line in text)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plan3d.simulator.base.errors import InputError
 
-from ..options.parser import whole
+from ..options.parser import integer
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def placed(args: argparse.Namespace) -> None:
     for place, word in zip(places, words, strict=False):
         if getattr(args, place.name, None) is not None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
-        read = whole(word, place.name.upper()) if place is GPUS else word
+        read = integer(word, place.name.upper()) if place is GPUS else word
         setattr(args, place.name, read)
     if getattr(args, "widths", None) is not None:
         return

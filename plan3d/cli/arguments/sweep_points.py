@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-from ..options.options import OPTIONS
-from ..options.sweep_options import SWEEP
+from ..options.table import OPTIONS, SWEEP
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.sweep import Point

@@ -7,7 +7,7 @@ import argparse
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
 from ..arguments.help_pages import help_page
-from ..options.options import OPTIONS
+from ..options.table import OPTIONS
 from ..screen.output import Progress, Screen
 from ..verbs import VERBS
 from .words import WORDS, words_table

@@ -11,7 +11,7 @@ from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import format_bytes, format_seconds
 
 from ..arguments import task_arguments
-from ..options.options import OPTIONS
+from ..options.table import OPTIONS
 from ..screen.output import Screen, print_json
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
 from plan3d.simulator.calibration.measure import measure as measuring
 
-from ..options.calibrate_options import IMAGES, options
-from ..options.options import OPTIONS
 from ..options.parser import Parser, text
+from ..options.table import IMAGES, OPTIONS, calibrate_options
 from ..screen.output import Screen, check_writable, warn, write_whole
 from . import calibrate_steps
 
@@ -77,7 +76,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
             help="measurements or logs",
         )
         setattr(files, "completes", "file")  # noqa: B010
-        for option in options(name):
+        for option in calibrate_options(name):
             option.add_to(sub)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, did_you_mean
 from plan3d.simulator.base.files import read_text
-from plan3d.simulator.base.units import is_whole, parse_bytes
+from plan3d.simulator.base.units import is_whole
 
 from ..arguments.help_pages import help_page
-from ..options.options import OPTIONS
-from ..options.parser import Option, seconds, text, whole, words
-from ..options.task_options import TASK_OPTIONS, VERBOSE
+from ..options.parser import OUT_OF_MEMORY, memory, seconds_or_oom, text
+from ..options.table import OPTIONS, calibrate_options
 from ..screen.output import Screen, check_writable, print_json, write_whole
 from . import learned_steps
 
@@ -39,58 +37,8 @@ NEEDED = ("plan", "seconds")
 SIZES = ("gpus", "global_batch", "sequence")
 """Columns that replace an option."""
 KNOWN = (*NEEDED, "peak", *SIZES)
-RAN_OUT = "oom"
-"""Seconds of a run that ran out of memory."""
-
-
 Outcome = tuple[argparse.Namespace, str, float | str, float | None]
-"""The options of a run, where it was timed, its seconds or RAN_OUT, and its peak."""
-
-
-def seconds_or_oom(text: str, what: str) -> float | str:
-    """Seconds, or RAN_OUT."""
-    return RAN_OUT if text.strip().lower() == RAN_OUT else seconds(text, what)
-
-
-def memory(text: str, what: str) -> float:
-    """Bytes, with their unit."""
-    size = parse_bytes(text, what)
-    if size <= 0:
-        raise InputError(f"{what} {text!r} must be above 0, for example 61.5GiB")
-    return size
-
-
-OWN = (
-    Option(flag="--plan", value="PLAN", read=words, many=True, help="plan of a timed step"),
-    Option(
-        flag="--seconds",
-        value="S",
-        read=seconds_or_oom,
-        many=True,
-        help="its step: 4.2 or 4200ms; oom of a run that ran out of memory",
-    ),
-    Option(
-        flag="--peak",
-        value="SIZE",
-        read=memory,
-        many=True,
-        help="memory that its fullest GPU held, as nvidia-smi says: 61.5GiB",
-    ),
-    Option(
-        flag="--out",
-        value="FILE",
-        completes="file",
-        help="calibration to write, a .toml; without it only the errors are printed",
-    ),
-    Option(
-        flag="--next",
-        value="N",
-        read=whole,
-        help="also name N plans of the search whose steps would tell most of the others",
-    ),
-    VERBOSE,
-    Option(flag="--json", help="one JSON object, SI units"),
-)
+"""The options of a run, where it was timed, its seconds or OUT_OF_MEMORY, and its peak."""
 
 
 ABOUT = """Learn from timed steps of your stack: a calibration for --calibration FILE.
@@ -111,14 +59,8 @@ class _Help(argparse.Action):
     """Prints the options in short and exits."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        print(help_page("calibrate steps", ABOUT, _options(), others="estimate"))
+        print(help_page("calibrate steps", ABOUT, calibrate_options("steps"), others="estimate"))
         parser.exit()
-
-
-def _options() -> list[Option]:
-    """Those of an estimate's task, and its own."""
-    asked = [o for o in TASK_OPTIONS if "estimate" in o.verbs and o.flag != "--calibration"]
-    return [*asked, *OWN]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -132,9 +74,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="CSV of steps, or logs",
     )
     setattr(files, "completes", "file")  # noqa: B010
-    for option in _options():
-        needed = option.flag in ("--model", "--cluster")
-        replace(option, required=needed).add_to(parser)
+    for option in calibrate_options("steps"):
+        option.add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -235,7 +176,7 @@ def _outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
         raise InputError(f"{name}: does not say the batch of its steps: give --global-batch")
     task = _task(asked)
     found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
-    return asked, name, RAN_OUT if found.seconds is None else found.seconds, found.peak
+    return asked, name, OUT_OF_MEMORY if found.seconds is None else found.seconds, found.peak
 
 
 def _has_batch(args: argparse.Namespace) -> bool:

@@ -1,4 +1,4 @@
-"""Options: flag, help and how a text is read; and a parser that says what is wrong.
+"""Options of the command line: how a value is read, how argparse hears of it, what is refused.
 
 Nothing here imports numpy, so that help is instant.
 """
@@ -9,19 +9,25 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn
+from dataclasses import KW_ONLY, dataclass
+from typing import NoReturn
 
 from plan3d.simulator.base import names, units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
-TOP = ("--help", "--version", "--traceback")
+GLOBAL_FLAGS = ("--help", "--version", "--traceback")
 """Options before the verb."""
 LARGEST = 1e30
 """Of any number that is no count, in SI units; its inverse is the least."""
 LONGEST_PLAN = 100_000
 """Characters of a plan that is written out."""
+OUT_OF_MEMORY = "oom"
+"""Seconds of a run that ran out of memory."""
+COMPLETES = {
+    **dict.fromkeys(("FILE", "DIR", "PLAN"), "file"),
+    **{"M": "model", "C": "cluster", "PROFILE": "software", "SYSTEM": "system"},
+}
+"""What a shell completes after an option, by the metavar of its value."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,10 +46,10 @@ class Parser(argparse.ArgumentParser):
         """Parse all arguments, words without a flag into `words` where a verb takes them; an
         unknown option is answered with the nearest known."""
         known = [o.flag for o in options if verb in o.verbs]
-        known += ["--help", "--help-fields"] if verb else [*TOP]
+        known += ["--help", "--help-fields"] if verb else [*GLOBAL_FLAGS]
         for word in arguments:
             flag = word.partition("=")[0]
-            if flag.startswith("--") and flag not in (*known, *TOP, "--"):
+            if flag.startswith("--") and flag not in (*known, *GLOBAL_FLAGS, "--"):
                 raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
         args, rest = self.parse_known_args(arguments)
         unknown = [word for word in rest if word.startswith("-") or not takes_words]
@@ -53,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
-def whole(text: str, what: str) -> int:
+def integer(text: str, what: str) -> int:
     """A whole number."""
     try:
         return int(text)
@@ -61,22 +67,22 @@ def whole(text: str, what: str) -> int:
         raise InputError(f"{what} {text!r} must be a whole number") from None
 
 
-def positive(text: str, what: str) -> float:
+def number(text: str, what: str) -> float:
     """A finite number above zero."""
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise InputError(f"{what} {text!r} must be a number above 0")
-    return possible(number, text, what)
+    return in_range(value, text, what)
 
 
-def possible(number: float, text: str, what: str) -> float:
-    """A number whose products are numbers."""
-    if not 1 / LARGEST <= number <= LARGEST:
+def in_range(value: float, text: str, what: str) -> float:
+    """A number whose products are finite; InputError for another."""
+    if not 1 / LARGEST <= value <= LARGEST:
         raise InputError(f"{what} {text!r} must be from {1 / LARGEST:g} to {LARGEST:g}")
-    return number
+    return value
 
 
 def percents(text: str, what: str) -> str:
@@ -90,63 +96,78 @@ def percents(text: str, what: str) -> str:
 def seconds(text: str, what: str) -> float:
     """Seconds, with or without a unit: '30' or '500ms'."""
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = units.parse_seconds(text, what)
-    if not 0 < number < math.inf:
+        value = units.parse_seconds(text, what)
+    if not 0 < value < math.inf:
         raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
-    return possible(number, text, what)
+    return in_range(value, text, what)
+
+
+def seconds_or_oom(text: str, what: str) -> float | str:
+    """Seconds, or OUT_OF_MEMORY."""
+    return OUT_OF_MEMORY if text.strip().lower() == OUT_OF_MEMORY else seconds(text, what)
+
+
+def memory(text: str, what: str) -> float:
+    """Bytes above zero, with their unit."""
+    size = units.parse_bytes(text, what)
+    if size <= 0:
+        raise InputError(f"{what} {text!r} must be above 0, for example 61.5GiB")
+    return size
 
 
 def training_tokens(text: str, what: str) -> float | str:
     """'300B', or 'chinchilla' for 20 tokens a parameter."""
-    return "chinchilla" if text.lower() == "chinchilla" else counted(text, what, "300B")
+    return "chinchilla" if text.lower() == "chinchilla" else _count(text, what, "300B")
 
 
 def dollars(text: str, what: str) -> float:
     """'1.3M'."""
-    return counted(text, what, "1.3M")
+    return _count(text, what, "1.3M")
 
 
-def counted(text: str, what: str, example: str) -> float:
+def _count(text: str, what: str, example: str) -> float:
     """A count above zero, with k, M, B or T."""
-    number = units.parse_count(text, what, example)
-    if number <= 0:
+    value = units.parse_count(text, what, example)
+    if value <= 0:
         raise InputError(f"{what} {text!r} must be above 0")
-    return possible(number, text, what)
+    return in_range(value, text, what)
 
 
-def text(given: str, what: str) -> str:
+def text(value: str, what: str) -> str:
     """A name, or that of a file: one printable line."""
-    return names.path(given, what)
+    return names.path(value, what)
 
 
-def words(given: str, what: str) -> str:
+def plan_text(value: str, what: str) -> str:
     """Fields of plans, which white space separates; or the name of a file that holds some."""
-    names.name(re.sub(r"[ \t\n]+", " ", given), what, LONGEST_PLAN)
-    return given
+    names.name(re.sub(r"[ \t\n]+", " ", value), what, LONGEST_PLAN)
+    return value
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Option:
     """One option of the command line."""
 
     flag: str
-    help: str
-    value: str = ""
+    metavar: str
     """What its value is called in help; '' for a switch."""
-    alone: str = ""
-    """The text it has where the value may be left out, and is."""
-    read: Callable[[str, str], Any] = text
+    read: Callable[[str, str], str | float]
     """Value from its text; the second argument names the option in errors."""
-    verbs: tuple[str, ...] = ("search", "estimate", "timeline", "compare")
-    default: Any = None
-    many: bool = False
+    verbs: tuple[str, ...]
+    """Verbs that take it."""
+    help: str
+    _: KW_ONLY
+    value_if_bare: str = ""
+    """The text it has where the value may be left out, and is."""
+    default: int | None = None
+    repeatable: bool = False
     required: bool = False
     completes: str = ""
-    """What a shell completes: 'file', 'model', 'cluster', 'software'."""
+    """What a shell completes where COMPLETES does not say it."""
     short: str = ""
-    """Another name of one letter, '-o'."""
+    """Its name of one letter, '-o'."""
 
     @property
     def name(self) -> str:
@@ -154,22 +175,27 @@ class Option:
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it on a parser."""
-        if not self.value:
-            names = filter(None, (self.short, self.flag))
-            parser.add_argument(*names, action="store_true", help=self.help)
+        flags = [*filter(None, (self.short, self.flag))]
+        if not self.metavar:
+            parser.add_argument(*flags, action="store_true", help=self.help)
             return
         action = parser.add_argument(
-            *filter(None, (self.short, self.flag)),
-            action="append" if self.many else "store",
-            type=partial(_read, self),
+            *flags,
+            action="append" if self.repeatable else "store",
+            type=self._parse,
             default=self.default,
             required=self.required,
-            metavar=self.value,
+            metavar=self.metavar,
             help=self.help,
-            **({"nargs": "?", "const": self.alone} if self.alone else {}),
+            **({"nargs": "?", "const": self.value_if_bare} if self.value_if_bare else {}),
         )
-        setattr(action, "completes", self.completes)  # noqa: B010
+        completed = self.completes or COMPLETES.get(self.metavar, "")
+        setattr(action, "completes", completed)  # noqa: B010
+
+    def _parse(self, text: str) -> str | float:
+        return self.read(text, self.flag)
 
 
-def _read(option: Option, text: str) -> Any:
-    return option.read(text, option.flag)
+def switch(flag: str, verbs: tuple[str, ...], help: str, short: str = "") -> Option:
+    """An option without a value."""
+    return Option(flag, "", text, verbs, help, short=short)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import plan_arguments, system_arguments, task_arguments
-from ..options import goodput_options
+from ..arguments import goal_arguments, plan_arguments, system_arguments, task_arguments
 from ..screen.output import Progress, Screen, print_json
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
@@ -19,7 +18,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Predict one plan; one that does not fit is still a valid answer."""
     task = task_arguments.task_of(args)
     tokens = task_arguments.tokens_of(args, task.model)
-    reliability = goodput_options.reliability_of(args)
+    reliability = goal_arguments.reliability_of(args)
     system_arguments.check_task(args, task)
     plan = plan_arguments.plan_of(args)
     from plan3d.simulator.step.evaluate import evaluate

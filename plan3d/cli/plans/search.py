@@ -12,7 +12,6 @@ from plan3d.simulator.task import Task
 
 from ..arguments import framework_arguments, goal_arguments, system_arguments, task_arguments
 from ..files import export
-from ..options import goodput_options
 from ..screen import plot_file
 from ..screen.output import (
     INTERRUPTED,
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     task = framework_arguments.usual(args, task_arguments.task_of(args))
     choose = system_arguments.narrowed(args, task, own)
     tokens = task_arguments.tokens_of(args, task.model)
-    reliability = goodput_options.reliability_of(args)
+    reliability = goal_arguments.reliability_of(args)
     if not task_arguments.asks_for_gpus(args):
         check_choices(task, choose)
     goal_arguments.check_graph(args, choose.get("topology", []))

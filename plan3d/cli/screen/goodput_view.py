@@ -11,8 +11,7 @@ from plan3d.simulator.reporting.report import training_record
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.uncertainty.forecast import step_interval
 
-from ..arguments import task_arguments
-from ..options import goodput_options
+from ..arguments import goal_arguments, task_arguments
 
 
 def line(costs: Costs, tokens: float, price: float | None, known: Reliability | None) -> str:
@@ -36,7 +35,7 @@ def line(costs: Costs, tokens: float, price: float | None, known: Reliability | 
 
 def items(costs: Costs, args: argparse.Namespace, tokens: float | None) -> list[tuple[str, str]]:
     """What failures make of a run, where that is asked for or a cluster is sized."""
-    known = goodput_options.reliability_of(args)
+    known = goal_arguments.reliability_of(args)
     sized = task_arguments.asks_for_gpus(args)
     if tokens is None or (known is None and not sized):
         return []

@@ -8,7 +8,7 @@ import pytest
 
 from plan3d.cli.arguments.task_arguments import LAYOUTS, PLAN_FIELDS
 from plan3d.cli.catalogue import plan_fields
-from plan3d.cli.options.options import OPTIONS
+from plan3d.cli.options.table import OPTIONS
 from plan3d.search.space.axes import DERIVED, OF_TASK, default_axes
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
