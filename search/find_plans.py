@@ -202,9 +202,9 @@ def _search(name: str) -> Callable[..., SearchResult]:
         return BACKENDS[name]
     from .sampling.samplers import SAMPLERS, search
 
-    if SAMPLERS.knows(name):
+    if SAMPLERS.is_registered(name):
         return partial(search, name)
-    if BACKENDS.knows(name):
+    if BACKENDS.is_registered(name):
         return BACKENDS[name]
     raise InputError(f"unknown backend {name!r}{did_you_mean(name, (*BACKENDS, *SAMPLERS))}")
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError, misspelt
+from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import Kept
@@ -35,11 +35,11 @@ class Document:
 
     def section(self, at: str = "") -> JsonObject:
         """The object at a path, empty where there is none. InputError where it is none."""
-        here = JsonObject.of(self.content, self.file)
+        here = JsonObject.from_value(self.content, self.file)
         for name in filter(None, at.split(".")):
             inner = here.values.get(name)
             path = f"{here.path}.{name}"
-            here = JsonObject.of({} if inner is None else inner, self.file, path)
+            here = JsonObject.from_value({} if inner is None else inner, self.file, path)
         return here
 
     def _place(self, at: str) -> tuple[JsonObject, str]:
@@ -50,7 +50,7 @@ class Document:
     def there(self, at: str) -> bool:
         """Whether a value is there, without reading it; null is not."""
         section, key = self._place(at)
-        return section.has(key)
+        return section.has_key(key)
 
     def has(self, at: str) -> bool:
         """Whether a value is there; it counts as read."""
@@ -64,7 +64,7 @@ class Document:
 
     def text(self, at: str) -> str:
         section, key = self._place(at)
-        return section.text(key)
+        return section.string(key)
 
     def words(self, at: str) -> tuple[str, ...]:
         """A list of texts; anything else is none."""
@@ -81,7 +81,7 @@ class Document:
 
     def choice(self, at: str, known: tuple[str, ...]) -> str:
         section, key = self._place(at)
-        return section.text(key, known)
+        return section.string(key, known)
 
     def says(self, at: str, value: Any) -> bool:
         """Whether just this value is there; only then it counts as read."""
@@ -92,7 +92,7 @@ class Document:
     def wrong(self, at: str, problem: str) -> InputError:
         """The error about a value."""
         section, key = self._place(at)
-        return section.refuse(key, problem)
+        return section.error(key, problem)
 
     def rest(self, matters: Collection[str], follow: Collection[str]) -> list[Kept]:
         """Every value that was not read; null says nothing. Those at the places `follow` stand for
@@ -112,7 +112,7 @@ def nearest(path: Path, known: Collection[Path]) -> str:
     """The known place of which a path misspells the key or a section; '' where there is none."""
     depth = next((at for at in range(len(path)) if path[: at + 1] not in known), len(path))
     inside = {place[depth] for place in known if place[:depth] == path[:depth] != place}
-    name = misspelt(path[depth], inside) if depth < len(path) else ""
+    name = intended_name(path[depth], inside) if depth < len(path) else ""
     return f"$.{'.'.join((*path[:depth], name))}" if name else ""
 
 

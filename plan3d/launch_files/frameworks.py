@@ -51,7 +51,7 @@ def with_usual(task: Task, name: str = "") -> Task:
     """The task with a framework, that of its stack unless named, which yields to what is asked for
     by name; of adapters, whose launch files nobody writes, as it is."""
     name = name or task.software.framework
-    if task.framework is not None or task.adapters or not EXPORTERS.knows(name):
+    if task.framework is not None or task.adapters or not EXPORTERS.is_registered(name):
         return task
     return replace(task, framework=framework(name, required=False))
 

@@ -50,12 +50,12 @@ def register_exporter(exporter: Exporter, read: Reader | None = None) -> None:
 
 def exporter(name: str, option: str = "--to") -> Exporter:
     """A writer by name; InputError with the nearest names when unknown."""
-    return EXPORTERS.named(name, option)
+    return EXPORTERS.lookup(name, option)
 
 
 def reader(text: str, file: str, wanted: str | None) -> Reader:
     """The reader of a named framework, or of the one whose file this looks like."""
-    return READERS.named(wanted or looks_like(text, file), "--from")
+    return READERS.lookup(wanted or looks_like(text, file), "--from")
 
 
 def looks_like(text: str, file: str) -> str:

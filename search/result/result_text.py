@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plan3d.simulator.base.table_layout import plain
+from plan3d.simulator.base.text_tables import format_table
 from plan3d.simulator.base.units import whole_percent
 from plan3d.simulator.step.costs_tables import SHOWN, ranking, worth_saying
 from plan3d.simulator.uncertainty.memory import probability_fits
@@ -29,7 +29,7 @@ def text(result: SearchResult) -> str:
     return "\n".join(
         [
             f"{result.where}: {result.backend} search by {result.objective}",
-            plain(table),
+            format_table(table),
             *([f"... and {left} more: to_frame()"] if left else []),
             *([f"in every plan {same}"] if same else []),
         ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
@@ -218,7 +218,7 @@ class SearchResult:
     def __repr__(self) -> str:
         none = "none fits" if self.smallest is not None else "none is legal"
         best = none if self.best is None else f"best {self.best!r}"
-        return shortened(f"SearchResult({self.where}, {len(self.plans)} plans, {best})", 400)
+        return shorten(f"SearchResult({self.where}, {len(self.plans)} plans, {best})", 400)
 
     def __str__(self) -> str:
         from .result_text import text

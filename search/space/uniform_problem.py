@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Index, Mask, distinct
+from plan3d.simulator.base.arrays import Index, Mask, distinct_rows
 from plan3d.simulator.plan.fields import CATEGORICAL, OF_TABLE
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -87,7 +87,7 @@ def _arcs(
         if name in live or not isinstance(column, np.ndarray)
     }
     alike = [c for c in kept.values() if isinstance(c, np.ndarray)]
-    first, node = distinct(alike or [np.zeros_like(rows)])
+    first, node = distinct_rows(alike or [np.zeros_like(rows)])
     arcs = np.full(length, DEAD, np.intp)
     arcs[rows] = node
     merged = {n: c.take(first) if isinstance(c, np.ndarray) else c for n, c in kept.items()}

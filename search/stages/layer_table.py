@@ -11,7 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Column, Index, Mask, Value, distinct
+from plan3d.simulator.base.arrays import (
+    Column,
+    Index,
+    Mask,
+    Value,
+    distinct_rows,
+)
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.plan.fields import STRATEGY
@@ -46,7 +52,7 @@ class LayerTable:
     def of(cls, task: Task, recipe: Recipe, plans: Plan, modes: int) -> LayerTable:
         """The table of plans whose layers all have one strategy [s r], of so many modes of
         recompute each."""
-        rows, which = distinct([getattr(plans, name) for name in STRATEGY])
+        rows, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
         costs = stages.costs_of(task.model)(task, recipe, stages.strategy(plans.take(rows)))
         return cls(
             task=task,

@@ -10,7 +10,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
-from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.task import Task
 
 from ..find_plans import check_backend, check_space, find_plans
@@ -92,7 +92,7 @@ class BackendBenchmark:
     def __repr__(self) -> str:
         where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
         names = ", ".join(entry.backend for entry in self.entries)
-        return shortened(f"BackendBenchmark({where}, {self.space} plans, {names})", 400)
+        return shorten(f"BackendBenchmark({where}, {self.space} plans, {names})", 400)
 
 
 def _entry(backend: str, results: list[SearchResult], optimum: float) -> BackendEntry:

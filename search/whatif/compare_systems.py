@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violated
@@ -118,7 +118,7 @@ class BySystem:
     def __repr__(self) -> str:
         first = f", fastest {self.first.system.name}" if self.first else ""
         where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
-        return shortened(f"BySystem({where}, {len(self.entries)} systems{first})", 400)
+        return shorten(f"BySystem({where}, {len(self.entries)} systems{first})", 400)
 
     def speed_up(self, costs: Costs) -> float | None:
         """Step of one device over that of a plan; None without the first."""

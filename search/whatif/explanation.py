@@ -15,7 +15,7 @@ from plan3d.simulator.analysis import plan_difference
 from plan3d.simulator.analysis.sensitivity import HELD, Sensitivity, held, sensitivities
 from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.full_text import shortened
+from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.plan.given import Given, changes_of
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -137,7 +137,7 @@ class Explanation:
     def __repr__(self) -> str:
         best = self.best_edits[:1]
         edits = [f", best edit {e['edit']} {100 * e['step_change']:+.1f} %" for e in best]
-        return shortened(f"Explanation({summary(self.costs)}{''.join(edits)})", 400)
+        return shorten(f"Explanation({summary(self.costs)}{''.join(edits)})", 400)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

@@ -23,7 +23,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.full_text import full_text
+from plan3d.simulator.base.printable import full_text
 from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import bounds, training_record

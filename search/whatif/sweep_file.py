@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plan3d.simulator.base import csv_cells, names
-from plan3d.simulator.base.csv_files import parse_csv
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.csv_files import escape_formula, parse_csv, unescape_formula
+from plan3d.simulator.base.errors import InputError, check_name
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.printable import one_line
 
@@ -68,16 +67,16 @@ class SweepFile:
         table = parse_csv(text[: text.rfind("\n") + 1], str(path))
         if table.header[:1] != [KEY] or not all(table.header):
             raise InputError(f"{path}: is not the file of a sweep; give another file")
-        columns = [names.name(column, f"{path}: column") for column in table.header[1:]]
+        columns = [check_name(column, f"{path}: column") for column in table.header[1:]]
         records = table.records(str(path))
-        others = {csv_cells.text(record[KEY]) for record in records} - set(self.settings)
+        others = {unescape_formula(record[KEY]) for record in records} - set(self.settings)
         if others:
             raise InputError(
                 f"{path}: holds {len(others)} points of another sweep; give another file"
             )
         rows = {}
         for (number, _), record in zip(table.rows, records, strict=True):
-            key, *cells = map(csv_cells.text, record.values())
+            key, *cells = map(unescape_formula, record.values())
             where = f"{path}: line {number}"
             rows[key] = _checked(dict(zip(columns, cells, strict=True)), self.settings[key], where)
         return columns, rows
@@ -129,7 +128,7 @@ def own_file(name: str) -> Path:
 def _line(columns: list[str], key: str, row: Row) -> str:
     out = io.StringIO()
     cells = [key, *(row.get(name, "") for name in columns)]
-    csv.writer(out, lineterminator="\n").writerow(map(csv_cells.cell, cells))
+    csv.writer(out, lineterminator="\n").writerow(map(escape_formula, cells))
     return out.getvalue()
 
 

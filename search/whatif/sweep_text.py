@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from plan3d.simulator.base.full_text import shortened
-from plan3d.simulator.base.table_layout import plain
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.printable import shorten
+from plan3d.simulator.base.text_tables import Table, format_table
 from plan3d.simulator.base.units import GIB, whole_percent
 
 from .sweep_plot import varied
@@ -31,11 +30,11 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
         (
             *(str(row[name]) for name in names),
             *(write(row[key]) if key in row else "-" for key, _, write in COLUMNS),
-            shortened(str(row.get("plan") or row["detail"] or row["status"]), WIDEST),
+            shorten(str(row.get("plan") or row["detail"] or row["status"]), WIDEST),
         )
         for row in rows[:POINTS]
     )
     headers = (*names, *(head for _, head, _ in COLUMNS), "plan")
-    table = plain(Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1})))
+    table = format_table(Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1})))
     left = len(rows) - POINTS
     return table if left <= 0 else f"{table}\n... and {left} points more: to_frame()"

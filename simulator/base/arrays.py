@@ -1,6 +1,6 @@
-"""Columns of whole numbers: values that repeat, and rows that are alike.
+"""Columns of whole numbers: constant columns, distinct rows, types of arrays.
 
-Columns are one-dimensional int64 arrays of equal length, as those of a table of plans.
+Columns are one-dimensional int64 arrays of equal length, such as those of a table of plans.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Value = NDArray[np.float64]
 Column = NDArray[np.int64]
 """Whole numbers: fields of plans, codes."""
 Index = NDArray[np.intp]
-"""Places in another array."""
+"""Positions in another array."""
 Mask = NDArray[np.bool_]
 Record = TypeVar("Record")
 
 WIDEST = 2**62
-"""Combinations that a key tells apart."""
+"""Distinct values of a combined key."""
 
 
-def repeats(column: Column) -> bool:
-    """Whether a column is a view that repeats one value: what costs no memory and no work."""
+def is_broadcast(column: Column) -> bool:
+    """Whether a column is a broadcast view of one value."""
     return column.strides == (0,)
 
 
-def some(values: NDArray[Any]) -> bool:
+def any_nonzero(values: NDArray[Any]) -> bool:
     """Whether any value is not zero: `any` without the cost of a reduction over a single row."""
     return bool(np.count_nonzero(values))
 
 
-def every(values: NDArray[Any]) -> bool:
+def all_nonzero(values: NDArray[Any]) -> bool:
     """Whether no value is zero."""
     return bool(np.count_nonzero(values) == values.size)
 
@@ -48,7 +48,7 @@ def codes_in(column: Column) -> list[int]:
     return found
 
 
-def distinct(columns: Sequence[Column]) -> tuple[Index, Index]:
+def distinct_rows(columns: Sequence[Column]) -> tuple[Index, Index]:
     """The first row of each distinct combination, in ascending order, and the combination that
     each row has."""
     key = np.zeros(columns[0].size, np.int64)
@@ -62,15 +62,15 @@ def distinct(columns: Sequence[Column]) -> tuple[Index, Index]:
             continue
         digit = column - low
         if span * width > WIDEST:
-            (key, span), (digit, width) = _ranked(key), _ranked(digit)
+            (key, span), (digit, width) = _dense_ranks(key), _dense_ranks(digit)
         key = key * width + digit
         span *= width
     return first_of_each(key)
 
 
 def first_of_each(values: NDArray[Any]) -> tuple[Index, Index]:
-    """The first row of each distinct value, in ascending order, and the place that the value of
-    each row has among them: np.unique, which would load numpy's masked arrays for nothing."""
+    """The first row of each distinct value, in ascending order, and the rank of each row's value
+    among them: np.unique without its import of masked arrays."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.ones(values.size, bool)
@@ -80,24 +80,24 @@ def first_of_each(values: NDArray[Any]) -> tuple[Index, Index]:
     return order[starts], which
 
 
-def _ranked(column: Column) -> tuple[Column, int]:
-    """Each value's place among the distinct ones, and how many those are."""
-    first, places = first_of_each(column)
-    return places, first.size
+def _dense_ranks(column: Column) -> tuple[Column, int]:
+    """The rank of each value among the distinct ones, and the number of these."""
+    first, ranks = first_of_each(column)
+    return ranks, first.size
 
 
-def take_last(record: Record, chosen: Index) -> Record:
-    """A dataclass or named tuple of arrays with these places of their last axis; None stays."""
+def take_last(record: Record, index: Index) -> Record:
+    """A dataclass or named tuple of arrays at these positions of their last axis; None stays."""
     taken: Any
     if record is None:
         taken = None
     elif isinstance(record, np.ndarray):
-        taken = record[..., chosen]
+        taken = record[..., index]
     elif isinstance(record, tuple):
-        taken = type(record)(*(take_last(part, chosen) for part in record))
+        taken = type(record)(*(take_last(part, index) for part in record))
     else:
         assert is_dataclass(record)
         assert not isinstance(record, type)
-        parts = {f.name: take_last(getattr(record, f.name), chosen) for f in fields(record)}
+        parts = {f.name: take_last(getattr(record, f.name), index) for f in fields(record)}
         taken = replace(record, **parts)
     return taken  # type: ignore[no-any-return]

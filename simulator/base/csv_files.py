@@ -1,6 +1,8 @@
-"""Tables of CSV text: rows of bounded number under a header; lines that start with # are comments.
+"""CSV text: bounded tables of rows under a header; lines that start with # are comments.
 
-What is none is an InputError that names the file and the line.
+Text that is not a table is an InputError that names the file and the line. A cell that a
+spreadsheet would take for a formula is written with a quote before it.
+Source: OWASP, CSV Injection: cells that begin with = + - @ or a tab or carriage return.
 """
 
 from __future__ import annotations
@@ -8,28 +10,28 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator
 from importlib import resources
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .errors import InputError
 from .files import read_text
 
+Cell = TypeVar("Cell")
 MOST_CELLS = 2_000_000
 """Cells of a table, counting those that its rows leave out."""
 
 
 class CsvTable(NamedTuple):
-    """A table as it is written."""
+    """A table of cells."""
 
     header: list[str]
     """Empty where the text has no line."""
     rows: list[tuple[int, list[str]]]
-    """Number of its last line and cells of every row; blank lines are none."""
+    """Number of the last line and cells of every row that is not blank."""
 
     def records(self, where: str) -> list[dict[str, str]]:
-        """Cells by column; '' where a row has none. InputError for a column that is there twice,
-        and a row of more cells than columns."""
+        """Cells by column; '' where a row has none. InputError for a column that stands twice and
+        for a row of more cells than columns."""
         for name, times in Counter(self.header).items():
             if name and times > 1:
                 raise InputError(f"{where}: column {name[:60]!r} is there {times} times")
@@ -52,11 +54,14 @@ def parse_csv(text: str, where: str) -> CsvTable:
     """The table of a CSV text."""
     table = CsvTable([], [])
     try:
-        for number, cells in _rows(text):
+        lines = list(io.StringIO(text, newline=""))
+        numbers = [i for i, line in enumerate(lines, 1) if not line.startswith("#")]
+        reader = csv.reader(lines[i - 1] for i in numbers)
+        for cells in filter(None, reader):
             if not table.header:
                 table.header.extend(cells)
                 continue
-            table.rows.append((number, cells))
+            table.rows.append((numbers[reader.line_num - 1], cells))
             if max(len(cells), len(table.header)) * len(table.rows) > MOST_CELLS:
                 raise InputError(f"{where}: has more than {MOST_CELLS:,} cells")
     except csv.Error as error:
@@ -64,11 +69,20 @@ def parse_csv(text: str, where: str) -> CsvTable:
     return table
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Number of the last line and cells of every row that is not blank."""
-    lines = list(io.StringIO(text, newline=""))
-    numbers = [i for i, line in enumerate(lines, 1) if not line.startswith("#")]
-    reader = csv.reader(lines[i - 1] for i in numbers)
-    for cells in reader:
-        if cells:
-            yield numbers[reader.line_num - 1], cells
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def escape_formula(value: Cell) -> Cell | str:
+    """A cell as it is written: a text that begins a formula and is no number after a quote."""
+    if not isinstance(value, str) or not value.startswith((*_FORMULA, "'")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def unescape_formula(written: str) -> str:
+    """The text of a cell as escape_formula wrote it."""
+    return written[1:] if written.startswith("'") and written[1:2] in (*_FORMULA, "'") else written

@@ -1,13 +1,15 @@
-"""Documents of JSON, TOML and YAML from text: bounded in size, depth and numbers.
+"""Documents of JSON, TOML and YAML: read within bounds of size, depth and numbers; TOML written.
 
-What is none, or goes beyond, is an InputError that names the file. Aliases of YAML, which make a
-document of millions of values from ten lines, are refused.
+Text that is not such a document, or exceeds a bound, is an InputError that names the file. Aliases
+of YAML, which expand ten lines to millions of values, are refused.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
 from functools import cache
 from typing import Any
@@ -18,14 +20,15 @@ from .printable import one_line
 DEEPEST = 64
 """Levels of lists and objects."""
 LARGEST_INTEGER = 10**40
-"""A whole number is nearer to zero."""
+"""Bound of the size of a whole number."""
 MOST_VALUES = 3_000_000
 """Values of a JSON document: traces of a profiler have the most."""
 LONGEST_TOML, LONGEST_YAML = 1_000_000, 100_000
-"""Characters; the readers of both are slow."""
-_PART = r"(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')"
-_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{DEEPEST}}}")
-"""A dotted key of more parts than levels are read."""
+"""Characters; the parsers of both are slow."""
+Node = Mapping[str, Any]
+_KEY_PART = r"(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')"
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{{DEEPEST}}}")
+"""A dotted key of more parts than DEEPEST."""
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -33,9 +36,9 @@ def parse_json(text: str, where: str) -> Any:
     if sum(map(text.count, ",[{")) > MOST_VALUES:
         raise InputError(f"{where}: is JSON of more than {MOST_VALUES:,} values")
     try:
-        return _checked(json.loads(text), where)
+        return _within_bounds(json.loads(text), where)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: is not JSON ({_why(error)})") from None
+        raise InputError(f"{where}: is not JSON ({_reason(error)})") from None
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -47,10 +50,10 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         if _LONG_KEY.search(text):
             raise ValueError(f"a key has more than {DEEPEST} parts")
-        table: dict[str, Any] = _checked(tomllib.loads(text), where)
+        table: dict[str, Any] = _within_bounds(tomllib.loads(text), where)
         return table
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: is not TOML ({_why(error)})") from None
+        raise InputError(f"{where}: is not TOML ({_reason(error)})") from None
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -60,20 +63,20 @@ def parse_yaml(text: str, where: str) -> Any:
     if len(text) > LONGEST_YAML:
         raise InputError(f"{where}: is YAML of more than {LONGEST_YAML:,} characters")
     try:
-        return _checked(yaml.load(text, _loader()), where)
+        return _within_bounds(yaml.load(text, _yaml_loader()), where)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or _why(error)
+        why = getattr(error, "problem", None) or _reason(error)
         line = f"line {mark.line + 1}: {why}" if mark else why
         raise InputError(f"{where}: is not YAML ({line})") from None
 
 
 @cache
-def _loader() -> Any:
+def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """Plain values without aliases."""
+        """The safe loader without aliases."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -85,12 +88,12 @@ def _loader() -> Any:
     return Loader
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else one_line(error)
 
 
-def _checked(document: Any, where: str) -> Any:
-    """The document, where it is of plain values, not too deep and without huge numbers."""
+def _within_bounds(document: Any, where: str) -> Any:
+    """The document; InputError where its depth, a number or a type is out of bounds."""
     level = [document]
     for _ in range(DEEPEST):
         inner: list[Any] = []
@@ -109,3 +112,68 @@ def _checked(document: Any, where: str) -> Any:
             return document
         level = inner
     raise InputError(f"{where}: is nested deeper than {DEEPEST} levels")
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def format_toml(tree: Node, inline: Callable[[Node], bool] | None = None) -> str:
+    """Nested tables as sections; those that `inline` names as { key = value } in their section."""
+    return "\n".join(_sections(tree, "", inline or (lambda node: False))).strip() + "\n"
+
+
+def _sections(tree: Node, prefix: str, inline: Callable[[Node], bool]) -> Iterator[str]:
+    """Lines of a section, then of those inside it."""
+    inner = {k: v for k, v in tree.items() if isinstance(v, dict) and v and not inline(v)}
+    direct = {k: v for k, v in tree.items() if k not in inner}
+    if prefix and direct:
+        yield f"[{prefix}]"
+    for name, node in direct.items():
+        yield f"{toml_key(name)} = {toml_value(node)}"
+    if direct:
+        yield ""
+    for name, node in inner.items():
+        yield from _sections(
+            node, f"{prefix}.{toml_key(name)}" if prefix else toml_key(name), inline
+        )
+
+
+def toml_key(name: str) -> str:
+    """A key, in quotes unless it is bare."""
+    return name if _BARE.fullmatch(name) else toml_string(name)
+
+
+def toml_value(node: Any) -> str:
+    """A value on one line; a list of lists on one line each."""
+    if isinstance(node, bool):
+        return "true" if node else "false"
+    if isinstance(node, str):
+        return toml_string(node)
+    if isinstance(node, float) and not math.isfinite(node):
+        return "nan" if math.isnan(node) else "inf" if node > 0 else "-inf"
+    if isinstance(node, date | time):
+        return node.isoformat()
+    if isinstance(node, dict):
+        return "{ " + ", ".join(f"{toml_key(k)} = {toml_value(v)}" for k, v in node.items()) + " }"
+    if isinstance(node, list) and node and isinstance(node[0], list):
+        return "[\n" + ",\n".join(f"  {toml_value(row)}" for row in node) + ",\n]"
+    if isinstance(node, list | tuple):
+        return f"[{', '.join(map(toml_value, node))}]"
+    return repr(node)
+
+
+def toml_string(content: str) -> str:
+    """A basic string: what is not printable is escaped."""
+    return f'"{"".join(map(_character, content))}"'
+
+
+def _character(char: str) -> str:
+    if char in _SHORT:
+        return _SHORT[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if 0xD800 <= code < 0xE000:
+        return "\\ufffd"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

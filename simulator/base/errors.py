@@ -1,4 +1,8 @@
-"""Mistakes of the user: each has one class, one line of text and one exit code."""
+"""Errors of the user, each with one line of text and an exit code; checks of types and names.
+
+A name of a model, machine, link or file is one printable line of bounded length. Titles, citations
+and comments are made one (printable.one_line).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from .printable import one_line
+from .printable import escape, is_printable, one_line
 
 LONGEST_MESSAGE = 1000
 """Characters of the longest error line."""
@@ -65,8 +69,8 @@ class CalibrationError(Plan3dError):
     exit_code = 4
 
 
-MOST_MEANT = 3
-"""Names that an error line offers."""
+MOST_SUGGESTIONS = 3
+"""Names that an error line suggests."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -74,17 +78,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     when none is near."""
     known, word = list(known), word.lower()
     begin = [name for name in known if word and name.startswith(word)]
-    near = begin[:MOST_MEANT] or difflib.get_close_matches(word, known, n=MOST_MEANT, cutoff=0.5)
+    near = begin or difflib.get_close_matches(word, known, n=MOST_SUGGESTIONS, cutoff=0.5)
     if near:
-        return f"; did you mean {', '.join(near)}?"
+        return f"; did you mean {', '.join(near[:MOST_SUGGESTIONS])}?"
     return f"; known: {', '.join(known)}" if known else ""
 
 
 SHORTEST = 5
-"""Letters of a name below which another name may well be one slip off."""
+"""Letters of the shortest name that one slip does not make another valid name."""
 
 
-def one_slip(word: str, other: str) -> bool:
+def is_one_slip(word: str, other: str) -> bool:
     """Whether a letter of the other word is left out, added, exchanged or swapped with the next;
     digits are no slip (--fp4-format is not --fp8-format)."""
     if word == other or abs(len(word) - len(other)) > 1 or len(other) < SHORTEST:
@@ -99,6 +103,28 @@ def one_slip(word: str, other: str) -> bool:
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or swapped == b
 
 
-def misspelt(word: str, known: Iterable[str]) -> str:
+def intended_name(word: str, known: Iterable[str]) -> str:
     """The known name that a word is one slip from; '' where none is."""
-    return min((name for name in known if one_slip(word, name)), default="")
+    return min((name for name in known if is_one_slip(word, name)), default="")
+
+
+LONGEST_NAME = 200
+LONGEST_PATH = 1000
+"""Characters."""
+
+
+def check_name(text: str, what: str, most: int = LONGEST_NAME) -> str:
+    """A text that is a name; InputError, which says `what` it is, where it cannot be one."""
+    if len(text) > most:
+        shown = one_line(text, 40)
+        raise InputError(f"{what}: {shown} has {len(text)} characters; at most {most} can be read")
+    for char in "" if text.isascii() and text.isprintable() else text:
+        if not is_printable(char):
+            shown = one_line(text, 60)
+            raise InputError(f"{what}: {shown}: character {escape(char)} cannot be in a name")
+    return text
+
+
+def check_path(text: str, what: str) -> str:
+    """The same of the name of a file with its folders."""
+    return check_name(text, what, LONGEST_PATH)

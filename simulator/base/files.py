@@ -1,7 +1,7 @@
-"""The one door for files: what plan3d reads comes in here.
+"""Input files: every file that plan3d reads is read here.
 
-Regular files of bounded size; one that is packed with gzip is unpacked, to a bounded size; text is
-UTF-8, with or without a byte order mark. What is not is an InputError that names the file.
+Regular files of bounded size; gzip is unpacked, to a bounded size; text is UTF-8, with or without
+a byte order mark. Anything else is an InputError that names the file.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def read_bytes(place: Path | Traversable, where: str = "", most: int = LARGEST) 
     """
     where = where or str(place)
     try:
-        content = _content(place, where, most)
-        return _unpacked(content, where, most) if content.startswith(_GZIP) else content
+        content = _read_regular(place, where, most)
+        return _gunzip(content, where, most) if content.startswith(_GZIP) else content
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{where}: cannot be read ({why})") from None
@@ -39,8 +39,8 @@ def read_bytes(place: Path | Traversable, where: str = "", most: int = LARGEST) 
 def read_text(
     place: Path | Traversable, where: str = "", most: int = LARGEST, errors: str = "strict"
 ) -> str:
-    """The text of a file; `errors` as in bytes.decode: 'replace' for logs, into which programs
-    write what they like."""
+    """The text of a file; `errors` as in bytes.decode: 'replace' for logs, which may hold any
+    bytes."""
     content, where = read_bytes(place, where, most), where or str(place)
     try:
         return content.decode("utf-8-sig", errors)
@@ -50,10 +50,10 @@ def read_text(
         raise InputError(f"{where}: cannot be read as text ({kind}; save it as UTF-8)") from None
 
 
-def _content(place: Path | Traversable, where: str, most: int) -> bytes:
+def _read_regular(place: Path | Traversable, where: str, most: int) -> bytes:
     if not isinstance(place, Path):
         return place.read_bytes()
-    # Without this flag the other end of a pipe would be waited for.
+    # Without O_NONBLOCK, open() would wait for the other end of a pipe.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(place, flags)
     try:
@@ -62,24 +62,24 @@ def _content(place: Path | Traversable, where: str, most: int) -> bytes:
             what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise InputError(f"{where}: cannot be read (it is {what})")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return _bounded(file.read(most + 1), where, most)
+            return _check_size(file.read(most + 1), where, most)
     finally:
         os.close(descriptor)
 
 
-def _unpacked(content: bytes, where: str, most: int) -> bytes:
+def _gunzip(content: bytes, where: str, most: int) -> bytes:
     import gzip
     import io
     import zlib
 
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            return _bounded(file.read(most + 1), where, most)
+            return _check_size(file.read(most + 1), where, most)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: cannot be unpacked ({error})") from None
 
 
-def _bounded(content: bytes, where: str, most: int) -> bytes:
+def _check_size(content: bytes, where: str, most: int) -> bytes:
     if len(content) > most:
         raise InputError(f"{where}: is larger than {most / 1e6:g} MB, the most that is read here")
     return content

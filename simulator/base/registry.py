@@ -1,7 +1,7 @@
-"""Things known by name: those of the package, loaded when asked for, and those that others add.
+"""Registries: things by name, those of the package loaded on demand, and plug-ins.
 
-Others add by `register`, or by an entry point in the registry's group, which is looked for when a
-name is not known.
+A plug-in is added by `register`, or by an entry point in the registry's group; entry points are
+read when a name is not registered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Registry(Mapping[str, T], Generic[T]):
         known: Mapping[str, T | str],
         load: Callable[[str], T] | None = None,
     ) -> None:
-        self.what, self.group, self._load = what, group, load or _attribute
+        self.what, self.group, self._load = what, group, load or _import_attribute
         self._known: dict[str, T | str] = dict(known)
         self.aliases: dict[str, str] = {}
         """Further names of things."""
@@ -57,16 +57,16 @@ class Registry(Mapping[str, T], Generic[T]):
         self._known[name] = thing
         self.aliases |= dict.fromkeys(aliases, name)
 
-    def knows(self, name: str) -> bool:
+    def is_registered(self, name: str) -> bool:
         """Whether there is such a thing, here or in what installed packages declare."""
         if name not in self._known and name not in self.aliases:
             self._plug_in()
         return name in self._known or name in self.aliases
 
-    def named(self, name: str, option: str = "") -> T:
+    def lookup(self, name: str, option: str = "") -> T:
         """The thing of that name; InputError with the nearest names, after the option it was given
         to, when it is unknown."""
-        if self.knows(name):
+        if self.is_registered(name):
             return self[self.aliases.get(name, name)]
         before = f"{option} {name} is not known" if option else f"unknown {self.what} {name!r}"
         raise InputError(f"{before}{did_you_mean(name, self)}")
@@ -83,8 +83,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 self.register(point.name, point.load())
 
 
-def _attribute(text: str) -> Any:
-    """What a module of the package has under a name."""
+def _import_attribute(text: str) -> Any:
+    """The object that 'module:attribute' names."""
     module, _, attribute = text.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -102,7 +102,7 @@ class Codes(Mapping[str, int]):
         return list(self._registry).index(self._registry.aliases.get(name, name))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._registry.knows(name)
+        return isinstance(name, str) and self._registry.is_registered(name)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._registry

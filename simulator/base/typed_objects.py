@@ -1,4 +1,4 @@
-"""JSON and TOML objects read by type; what is wrong is named by its path."""
+"""Typed access to JSON and TOML objects; errors name the path of a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .errors import InputError, did_you_mean, misspelt
+from .errors import InputError, did_you_mean, intended_name
 
 LARGEST_SIZE = 2**31
 
@@ -18,23 +18,23 @@ class JsonObject:
     values: Mapping[str, object]
     name: str
     path: str = "$"
-    missed: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Keys that were looked for in vain."""
+    missing: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Keys that were asked for and are absent."""
 
     @classmethod
-    def of(cls, value: object, name: str, path: str = "$") -> JsonObject:
+    def from_value(cls, value: object, name: str, path: str = "$") -> JsonObject:
         """The value, which must be an object; name says whose it is."""
         if not isinstance(value, dict):
-            raise InputError(f"{name}: {path} is {shown(value)}; it must be an object")
+            raise InputError(f"{name}: {path} is {describe(value)}; it must be an object")
         return cls(value, name, path)
 
-    def has(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
         if self.values.get(key) is None:
-            self.missed.add(key)
+            self.missing.add(key)
             return False
         return True
 
-    def refuse(self, key: str, problem: str) -> InputError:
+    def error(self, key: str, problem: str) -> InputError:
         return InputError(f"{self.name}: {self.path}.{key} {problem}")
 
     def size(
@@ -49,78 +49,78 @@ class JsonObject:
         valid = f"it must be a whole number from {least} to {most}{limit}"
         found = [key for key in keys if self.values.get(key) is not None]
         if not found:
-            self.missed.update(keys)
+            self.missing.update(keys)
         if not found and default is None:
             state = "null" if keys[0] in self.values else "missing"
-            raise self.absent(keys[0], f"is {state}; {valid}")
+            raise self.missing_error(keys[0], f"is {state}; {valid}")
         for key in found:
             value = self.values[key]
             if type(value) is not int or not least <= value <= most:
-                raise self.refuse(key, f"is {shown(value)}; {valid}")
+                raise self.error(key, f"is {describe(value)}; {valid}")
             if value != self.values[found[0]]:
-                raise self.refuse(key, f"is {value} but {found[0]} is {self.values[found[0]]}")
+                raise self.error(key, f"is {value} but {found[0]} is {self.values[found[0]]}")
         value = self.values[found[0]] if found else default
         assert isinstance(value, int)
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.values[key] if self.has(key) else default
+        value = self.values[key] if self.has_key(key) else default
         if not isinstance(value, bool):
-            raise self.refuse(key, f"is {shown(value)}; it must be true or false")
+            raise self.error(key, f"is {describe(value)}; it must be true or false")
         return value
 
-    def text(self, key: str, known: Sequence[str] = (), default: str | None = None) -> str:
+    def string(self, key: str, known: Sequence[str] = (), default: str | None = None) -> str:
         """The string under the key; one of the known ones when these are given."""
-        value = self.values[key] if self.has(key) else default
+        value = self.values[key] if self.has_key(key) else default
         valid = f"one of {', '.join(map(repr, known))}" if known else "a text"
         if not isinstance(value, str) or (known and value not in known):
-            state = f"is {shown(value)}" if self.has(key) else "is missing"
-            raise self.refuse(key, f"{state}; it must be {valid}")
+            state = f"is {describe(value)}" if self.has_key(key) else "is missing"
+            raise self.error(key, f"{state}; it must be {valid}")
         return value
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """No key but the known ones, the nearest of which is named."""
+        """Raise InputError for a key that is not known, with the nearest known ones."""
         known = list(known)
         for key in self.values:
             if key not in known:
-                raise self.refuse(key, f"is unknown{did_you_mean(key, known)}")
+                raise self.error(key, f"is unknown{did_you_mean(key, known)}")
 
-    def absent(self, key: str, problem: str) -> InputError:
-        """The refusal of a key that is not there: where it was meant, that of the misspelt one."""
+    def missing_error(self, key: str, problem: str) -> InputError:
+        """The error of an absent key; raises that of a misspelt key where there is one."""
         self.refuse_slips()
-        return self.refuse(key, problem)
+        return self.error(key, problem)
 
     def refuse_slips(self) -> None:
-        """No key that is one slip off another that was looked for in vain."""
+        """Raise InputError for a key that is one slip off an absent one."""
         for key in self.values:
-            meant = misspelt(str(key), self.missed)
-            if meant and meant not in self.values and self.has(key):
-                raise self.refuse(key, f"is unknown; did you mean {meant}?")
+            meant = intended_name(str(key), self.missing)
+            if meant and meant not in self.values and self.has_key(key):
+                raise self.error(key, f"is unknown; did you mean {meant}?")
 
     def per_layer(self, key: str, layers: int, known: Sequence[object]) -> list[object]:
         """One of the known values a layer; empty when the key is absent."""
-        values = self.values[key] if self.has(key) else []
+        values = self.values[key] if self.has_key(key) else []
         if not isinstance(values, list) or len(values) not in (0, layers):
-            raise self.refuse(key, f"is {shown(values)}; it must be a list of {layers} layers")
+            raise self.error(key, f"is {describe(values)}; it must be a list of {layers} layers")
         for index, value in enumerate(values):
             if value not in known:
                 choices = ", ".join(map(str, known))
-                raise self.refuse(f"{key}[{index}]", f"is {shown(value)}; supported: {choices}")
+                raise self.error(f"{key}[{index}]", f"is {describe(value)}; supported: {choices}")
         return values
 
     def indices(self, key: str, layers: int) -> list[int]:
         """Layer numbers from 0; empty when the key is absent."""
-        values = self.values[key] if self.has(key) else []
+        values = self.values[key] if self.has_key(key) else []
         if not isinstance(values, list):
-            raise self.refuse(key, f"is {shown(values)}; it must be a list of layer numbers")
+            raise self.error(key, f"is {describe(values)}; it must be a list of layer numbers")
         for index, value in enumerate(values):
             if type(value) is not int or not 0 <= value < layers:
-                problem = f"is {shown(value)}; it must be a layer number from 0 to {layers - 1}"
-                raise self.refuse(f"{key}[{index}]", problem)
+                problem = f"is {describe(value)}; it must be a layer number from 0 to {layers - 1}"
+                raise self.error(f"{key}[{index}]", problem)
         return values
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """A JSON value in a few words on one line."""
     if isinstance(value, dict):
         return "an object"

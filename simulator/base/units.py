@@ -1,4 +1,4 @@
-"""Units of bytes, rates and times: the only room that parses or prints one.
+"""Units of bytes, rates and times: the only module that parses or prints them.
 
 Inside the package everything is SI: seconds, bytes, bytes/s, FLOP/s, watts.
 GB = 10^9 bytes, GiB = 2^30 bytes; memory is printed in GiB, rates in GB/s.
@@ -30,17 +30,17 @@ _TIME = {
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
-def _prefixed(symbol: str, scale: float = 1.0) -> dict[str, float]:
+def _with_prefixes(symbol: str, scale: float = 1.0) -> dict[str, float]:
     return {prefix + symbol: factor * scale for prefix, factor in _PREFIXES.items()}
 
 
-_BYTES = _prefixed("B") | {prefix + "B": factor for prefix, factor in _BINARY.items()}
-_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _prefixed("b/s", 1 / 8)
-_FLOPS = _prefixed("FLOP/s")
+_BYTES = _with_prefixes("B") | {prefix + "B": factor for prefix, factor in _BINARY.items()}
+_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _with_prefixes("b/s", 1 / 8)
+_FLOPS = _with_prefixes("FLOP/s")
 _POWER = {"W": 1.0, "kW": 1e3}
 _COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _FRACTION = {"": 1.0, "%": 0.01}
-_EACH = {"parameter": "parameter", "score": "score", "logit": "logit", "hidden unit": "unit"}
+_PER = {"parameter": "parameter", "score": "score", "logit": "logit", "hidden unit": "unit"}
 _DIMENSIONS: dict[str, dict[str, float]] = {
     "memory": _BYTES,
     "bandwidth": _BANDWIDTH,
@@ -61,7 +61,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "tensors": {"tensors": 1.0},
     "pieces": {"pieces": 1.0},
     "stages": {"stage": 1.0},
-    **{f"bytes per {what}": {f"B/{unit}": 1.0} for what, unit in _EACH.items()},
+    **{f"bytes per {what}": {f"B/{unit}": 1.0} for what, unit in _PER.items()},
 }
 
 
@@ -104,7 +104,7 @@ def _parse(text: str, units: dict[str, float], what: str, example: str) -> float
 
 
 def written_unit(text: str) -> str:
-    """What follows the number of a text: 'Gb/s' of '10 Gb/s'; '' where nothing does."""
+    """The unit after the number of a text: 'Gb/s' of '10 Gb/s'; '' where there is none."""
     match = _NUMBER.match(text)
     return match.group(2) if match else ""
 
@@ -130,7 +130,7 @@ def parse_count(text: str, what: str = "count", example: str = "300B") -> float:
 
 
 def as_count(value: object, what: str, example: str = "300B") -> float:
-    """A number above 0 that is given in Python, or its text as `parse_count` reads it."""
+    """A number above 0, or its text as `parse_count` reads it."""
     count = parse_count(value, what, example) if isinstance(value, str) else value
     if isinstance(count, bool) or not isinstance(count, Real) or not 0 < float(count) < math.inf:
         raise InputError(f"{what} must be a number above 0, not {repr(value)[:60]}")

@@ -15,11 +15,16 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from ..base import names
 from ..base.documents import parse_toml
-from ..base.errors import InputError, did_you_mean
+from ..base.errors import (
+    LONGEST_NAME,
+    LONGEST_PATH,
+    InputError,
+    check_name,
+    check_path,
+    did_you_mean,
+)
 from ..base.files import read_text
-from ..base.names import LONGEST_NAME, LONGEST_PATH
 from ..base.printable import one_line
 from ..base.units import convert
 from .provenance import EXACT, Provenance
@@ -80,7 +85,7 @@ def is_path(name: str) -> bool:
 
 def read_tree(name: str, known: Collection[str], folder: str = "") -> dict[str, Any]:
     """The TOML of a shipped file, or of the file at that path."""
-    names.path(name, "profile")
+    check_path(name, "profile")
     inside = files(PACKAGE).joinpath(folder, f"{name}.toml")
     return parse_toml(read_text(inside if name in known else Path(name), name), name)
 
@@ -110,14 +115,14 @@ def citations(where: str, node: Any) -> dict[str, str]:
     if not isinstance(node, dict):
         raise problem(where, 'sources: must be a section, [sources], of id = "citation"')
     return {
-        names.name(source, f"{where}: sources"): line(where, f"sources.{source}", of)
+        check_name(source, f"{where}: sources"): line(where, f"sources.{source}", of)
         for source, of in node.items()
     }
 
 
 def text(where: str, key: str, node: Any, longest: int = LONGEST_NAME) -> str:
     """A name: one printable line."""
-    return names.name(_said(where, key, node), f"{where}: {key}", longest)
+    return check_name(_said(where, key, node), f"{where}: {key}", longest)
 
 
 def line(where: str, key: str, node: Any) -> str:

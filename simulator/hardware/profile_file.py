@@ -14,9 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.errors import InputError, did_you_mean
-from ..base.names import LONGEST_PATH
-from ..base.names import path as path_name
+from ..base.errors import LONGEST_PATH, InputError, did_you_mean
+from ..base.errors import check_path as path_name
 from . import leaves, profile_base
 from .leaves import PACKAGE, Sort, is_path, problem, shown
 from .precision.number_formats import FORMATS, WIDTHS

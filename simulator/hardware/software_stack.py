@@ -230,7 +230,7 @@ def software_profile(name_or_path: str | Path) -> Software:
 def _named(name: str, chain: tuple[str, ...]) -> Software:
     if leaves.is_path(name):
         return _read(name, chain)
-    if SOFTWARE.knows(name):
+    if SOFTWARE.is_registered(name):
         return SOFTWARE[name]
     near = did_you_mean(name, SOFTWARE)
     raise InputError(

@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..operators import attention_work, collectives, feed_forward
 from ..plan.codes import ContextComm, Dispatch
 from ..workload.blocks import Block, Experts
@@ -22,7 +22,7 @@ def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tu
     forward, backward = np.zeros((2, local.s.cp.size))
     for code in ContextComm:
         mine = local.s.cp_comm == code
-        if some(mine):
+        if any_nonzero(mine):
             passes = _CONTEXT[code](block, core, local)
             forward, backward = (
                 np.where(mine, new, old)
@@ -138,7 +138,7 @@ def expert_exchange(experts: Experts, local: Local) -> Value:
     group = collectives.place(s.ep, s.etp, cluster)
     within = collectives.place(s.etp, 1, cluster)
     dispatch = collectives.all_to_all(size, group, cluster)
-    if some(s.expert_dispatch):
+    if any_nonzero(s.expert_dispatch):
         nodes = nodes_reached(experts, group.domains)
         copies = nodes_reached(experts, group.domains, group.in_domain)
         once = collectives.spread(tokens, nodes, copies, group, cluster)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Index, Value, distinct
+from ..base.arrays import Index, Value, distinct_rows
 from ..operators import kernel_times
 from ..operators.work import Gemm, Work
 from .layer_kinds import Local
@@ -55,7 +55,7 @@ def _alike_in_size(local: Local) -> tuple[Index, Index]:
     if s.tp.size == 1 or local.grid is not None:
         return np.arange(s.tp.size), np.arange(s.tp.size)
     sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
-    return distinct([size.astype(np.int64) for size in sizes])
+    return distinct_rows([size.astype(np.int64) for size in sizes])
 
 
 def _taken(gemm: Gemm, rows: Index) -> Gemm:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators.feed_forward import routed_gemms
@@ -36,7 +36,7 @@ from .memory_footprint import (
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     """The cost table of the task's layer kinds for strategies of equal length."""
-    if some(s.tp_grid) and np.ptp(tensor_grid.kind_of(s.tp_grid)):
+    if any_nonzero(s.tp_grid) and np.ptp(tensor_grid.kind_of(s.tp_grid)):
         return _by_kind_of_grid(task, recipe, s)
     kinds = layer_kinds(task.model)
     local = local_strategies(task, recipe, s)
@@ -76,7 +76,7 @@ def _fill(
             column[Cost.EXPERT_ORTHOGONAL] = orthogonalisation(routed)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
     column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
-    if some(s.offload_activations):
+    if any_nonzero(s.offload_activations):
         gathered = gathered + move_activations(
             column, s, local.task, inputs_of_modules(kind, local)
         )

@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Mask, Value, every, some
+from ..base.arrays import (
+    Mask,
+    Value,
+    all_nonzero,
+    any_nonzero,
+)
 from ..hardware import layer_tables
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
@@ -138,17 +143,17 @@ def _tensor_collectives(
     """Those that some strategy makes; sequence parallelism gathers and scatters, the others
     reduce."""
     gather = scatter = reduce = np.zeros(hidden.shape)
-    if some(sequence_parallel):
+    if any_nonzero(sequence_parallel):
         gather = collectives.all_gather(hidden, group, cluster)
         scatter = collectives.reduce_scatter(hidden, group, cluster)
-    if not every(sequence_parallel):
+    if not all_nonzero(sequence_parallel):
         reduce = collectives.all_reduce(hidden, group, cluster)
     return TensorCollectives(gather, scatter, reduce)
 
 
 def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     """The strategies with the sizes and collectives that all kinds share."""
-    if some(s.tp_grid):
+    if any_nonzero(s.tp_grid):
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
 from ..operators.adapter_work import unpacked_bytes
@@ -48,7 +48,7 @@ def fill_seconds(
     forward, backward = _passes(column, kind, work, gemm[0], local)
     column[SECONDS] = forward + backward
     column[Cost.FORWARD] = in_order(forward)
-    if kind.block and some(local.s.recompute):
+    if kind.block and any_nonzero(local.s.recompute):
         column[COMMUNICATION] += local.full * forward[COMMUNICATION]
         _communicate_again(column, kind.block, work, forward, local)
         again = _rerun(work, gemm[1], local)
@@ -84,7 +84,7 @@ def _passes(
         forward[COMPUTE] *= ratio[0]
         backward[COMPUTE] *= ratio[1]
     backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
-    if kind.makes_logits and some(local.s.loss):
+    if kind.makes_logits and any_nonzero(local.s.loss):
         backward[Cost.MEMORY_BOUND] += summing_seconds(local)
     if kind.block:
         if kind.block.experts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
 from ..operators.strategy import Strategy
@@ -30,7 +30,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     table = np.zeros((len(layers), len(Cost), rows))
     wider = recipe.activation / 2
     full = s.recompute == Recompute.FULL
-    moving, offloads = np.zeros((len(layers), rows)), some(s.offload_activations)
+    moving, offloads = np.zeros((len(layers), rows)), any_nonzero(s.offload_activations)
     for i, (column, layer) in enumerate(zip(table, layers, strict=True)):
         forward = _forward_seconds(layer, task, recipe, s.micro_batch)
         column[Cost.MATMUL] = 3 * forward

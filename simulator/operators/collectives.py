@@ -15,7 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Mask, Value, every, some
+from ..base.arrays import (
+    Mask,
+    Value,
+    all_nonzero,
+    any_nonzero,
+)
 from ..hardware.cluster import Cluster, CollectiveTime
 
 NVLS_RANKS = 4
@@ -61,9 +66,9 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Proc
         racks = np.minimum(np.ceil(length / size), np.maximum(n, 1.0))
         return ProcessGroup(n, n / racks, racks)
     common: Value | float = size
-    if not every(longer | inside):
+    if not all_nonzero(longer | inside):
         common = np.where(longer, size, np.gcd(length.astype(np.int64), size))
-    if every(inside):
+    if all_nonzero(inside):
         return ProcessGroup(n, n, np.ones(n.shape))
     together = np.where(inside, n, np.minimum(np.maximum(np.floor(common / stride), 1.0), n))
     return ProcessGroup(n, together, np.ceil(n / together))
@@ -125,11 +130,11 @@ def _ring(
 ) -> Value:
     steps, own = group.ranks - 1, size / group.ranks
     sent, crosses = steps * own, group.domains > 1
-    if not some(crosses):
+    if not any_nonzero(crosses):
         return _inside(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
     remote = _across(cluster, sent, _nodes(group.domains - 1, group, cluster), bandwidth)
-    if every(crosses):
+    if all_nonzero(crosses):
         return remote
     return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
 
@@ -166,7 +171,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
         switch = _inside(fast.switch_all_reduce, sent, np.zeros(steps.shape))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
     some_cross = group.domains > 1
-    if not some(some_cross):
+    if not any_nonzero(some_cross):
         return local * (steps > 0)
     inside: Value | float = fast.all_reduce.bandwidth
     if fast.switch_all_reduce:

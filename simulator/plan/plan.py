@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, repeats
+from ..base.arrays import Column, is_broadcast
 from ..base.errors import InputError
-from ..base.full_text import shortened
+from ..base.printable import shorten
 from ..pipeline import schedules
 from .codes import Sync, gossips
 from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
@@ -164,7 +164,7 @@ class Plan(PlanFields):
         return " ".join(shown) or "tp=1"
 
     def __repr__(self) -> str:
-        first = "" if self.rows == 0 else shortened(str(self))
+        first = "" if self.rows == 0 else shorten(str(self))
         return f"Plan({first!r})" if self.rows == 1 else f"Plan({self.rows} rows, first {first!r})"
 
 
@@ -190,7 +190,7 @@ def _differing(row: Plan) -> Segments:
 
 
 def _chosen(column: Column, rows: Any) -> Column:
-    if repeats(column) and isinstance(rows, np.ndarray):
+    if is_broadcast(column) and isinstance(rows, np.ndarray):
         size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
         # A part of such a view is one too; only more rows than it has need a new one.
         return column[:size] if size <= column.size else np.repeat(column[:1], size)

@@ -21,7 +21,7 @@ from ..analysis.sensitivity import KNOBS
 from ..analysis.time_breakdown import LABELS as LOSSES
 from ..base.arrays import Index, Value
 from ..base.files import read_text
-from ..base.printable import visible
+from ..base.printable import escape_unprintable
 from ..hardware.cluster import FastDomain, InterNodeNetwork
 from ..plan.families import families, spelled
 from ..plan.plan import Plan
@@ -128,7 +128,7 @@ def turned(task: Task, network: float, link: float) -> Task:
 
 def _positions(link: InterNodeNetwork | FastDomain, factors: Sequence[float]) -> dict[str, Any]:
     rates = [{"factor": f, "bandwidth": f * link.bandwidth} for f in factors]
-    return {"name": visible(link.name), "positions": rates}
+    return {"name": escape_unprintable(link.name), "positions": rates}
 
 
 def _batch(
@@ -147,7 +147,7 @@ def _batch(
         "tokens": task.tokens,
         "plans": [
             {
-                "plan": visible(str(plan)),
+                "plan": escape_unprintable(str(plan)),
                 "family": spelled(int(of[row])),
                 "simple": int(simple[row]),
                 "listed": row < listed,

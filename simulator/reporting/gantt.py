@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.printable import without_math
+from ..base.printable import escape_math
 from ..base.units import format_seconds
 from ..pipeline.operation_orders import Pass
 from ..plan.values import spell
@@ -195,7 +195,7 @@ def _frame(axes: Any, x: PlanTimeline, scale: float, unit: str, shared: bool) ->
     idle = float(np.mean(t.idle) / t.step_seconds)
     name = spell("schedule", x.plan.schedule)
     axes.set_title(
-        f"{job_title(x.task)}: {without_math(str(x.plan))}\n"
+        f"{job_title(x.task)}: {escape_math(str(x.plan))}\n"
         f"{name}, {g.micro_batches} micro-batches: {format_seconds(float(t.step_seconds))}, "
         f"{100 * idle:.1f} % idle{'; height: share of an interval' if shared else ''}",
         loc="left",

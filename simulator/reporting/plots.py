@@ -13,7 +13,7 @@ import numpy as np
 from ..analysis.roofline import gemm_points
 from ..analysis.sensitivity import HELD, WIDE, Sensitivity, held
 from ..analysis.time_breakdown import KERNELS, Loss
-from ..base.printable import without_math
+from ..base.printable import escape_math
 from ..base.units import GIB
 from ..step import memory
 from ..step.costs import Costs
@@ -51,7 +51,7 @@ MARKERS = "osD^vP*Xh<>d"
 def job_title(about: Costs | Task) -> str:
     """A title's model, GPUs and accelerator."""
     task = about if isinstance(about, Task) else about.task
-    return without_math(f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}")
+    return escape_math(f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}")
 
 
 def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
@@ -182,7 +182,7 @@ def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity, sure_share(costs))
-    drawn.suptitle(f"{job_title(costs)}: {without_math(str(costs.plans))}", fontsize=11)
+    drawn.suptitle(f"{job_title(costs)}: {escape_math(str(costs.plans))}", fontsize=11)
     return written(drawn, form)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.printable import without_math
+from ..base.printable import escape_math
 from ..base.units import GIB
 from ..step.costs import Costs
 from . import point_numbers
@@ -57,7 +57,7 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     said = axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place,
                      ha="right", va="top", fontsize=8)  # fmt: skip
     for rank, plan in enumerate(named.plans, 1):
-        axes.plot([], [], linestyle="", label=f"{rank}: {without_math(str(plan))}")
+        axes.plot([], [], linestyle="", label=f"{rank}: {escape_math(str(plan))}")
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     plain_logarithms(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
@@ -100,13 +100,13 @@ def curve(
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
         style = _line(i, list(series.values())) if numbers else {"linestyle": ""}
         axes.plot(at, ys, color=CYCLE[i % len(CYCLE)], marker=MARKERS[i % len(MARKERS)],
-                  label=without_math(name) or None, **style)  # fmt: skip
+                  label=escape_math(name) or None, **style)  # fmt: skip
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     plain_frame(axes)
     if not numbers:
-        shown = list(map(without_math, names))
+        shown = list(map(escape_math, names))
         axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(names) - 0.5)
     _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
@@ -175,7 +175,7 @@ def scaling(
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         drawn.legend(handles, labels, loc="outside right upper", frameon=False)
-    drawn.suptitle(without_math(title))
+    drawn.suptitle(escape_math(title))
     return written(drawn, form)
 
 

@@ -131,7 +131,7 @@ def stage_table(costs: Costs) -> Table:
         title="memory by pipeline rank, GiB",
         headers=("rank", "layers", *names, "ms per micro-batch"),
         rows=tuple(rows),
-        marked=next(i for i, run in enumerate(shown) if fullest in run),
+        highlighted=next(i for i, run in enumerate(shown) if fullest in run),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.printable import without_math
+from ..base.printable import escape_math
 from ..validation.predict_runs import Prediction
 from .palette import BLACK, figure, plain_frame, written
 
@@ -62,7 +62,7 @@ def _errors(axes: Any, p: Prediction) -> None:
         axes.text(WIDEST * 1.03, row, f"{round(middle):+} %", va="center", fontsize=8)
     axes.axvspan(-100 * BAND, 100 * BAND, color="0.9", zorder=0)
     axes.axvline(0, color="0.4", linewidth=0.8, zorder=0)
-    shown = [f"{without_math(name)} ({int((sources == name).sum())})" for name in names]
+    shown = [f"{escape_math(name)} ({int((sources == name).sum())})" for name in names]
     axes.set_yticks(range(len(names)), shown, fontsize=8)
     axes.set(xlim=(-WIDEST, WIDEST), ylim=(len(names) - 0.4, -0.6))
     axes.set_xlabel(f"predicted / measured - 1 of the step / % (ends: {WIDEST:.0f} % and more)")
@@ -109,7 +109,7 @@ def _points(axes: Any, p: Prediction) -> None:
             linewidths=0,
             alpha=0.7,
             color=_colour(i),
-            label=f"{without_math(name)} ({int(rows.sum())})" if alone else None,
+            label=f"{escape_math(name)} ({int(rows.sum())})" if alone else None,
         )
     if len(names) > DRAWN_ALONE:
         axes.scatter([], [], s=9, color="0.5", label="others")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import distinct, some
+from ..base.arrays import any_nonzero, distinct_rows
 from ..pipeline import schedules
 from ..pipeline.interleaved import shortest_group
 from ..pipeline.schedule import Condition, Sizes
@@ -73,7 +73,7 @@ def shortest_groups(p: Any, task: Task) -> Any:
     out = np.zeros(m.shape, np.int64)
     rows = np.flatnonzero(grouped & (m % pp > 0))
     if rows.size:
-        first, which = distinct([pp[rows], m[rows]])
+        first, which = distinct_rows([pp[rows], m[rows]])
         pairs = zip(pp[rows][first].tolist(), m[rows][first].tolist(), strict=True)
         out[rows] = np.array([shortest_group(*pair) for pair in pairs])[which]
     return out
@@ -89,7 +89,7 @@ def _met(group: Iterable[Condition], p: Any, task: Task) -> Any:
     out, known = True, conditions(SCHEDULES.rows)
     for condition in group:
         bound = known[condition](p.schedule)
-        if some(bound):
+        if any_nonzero(bound):
             out = out & (condition.ok(_sizes(p, task, condition.reads)) | (bound == 0))
     return out
 

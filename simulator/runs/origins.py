@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ..base import names
 from ..base.csv_files import parse_csv
-from ..base.errors import InputError, did_you_mean
+from ..base.errors import InputError, check_name, did_you_mean
 from ..base.files import read_text
 from .published_runs import PublishedRun
 
@@ -29,7 +28,7 @@ def read_origins(path: str | Path) -> dict[str, str]:
     for number, (_, row) in enumerate(table.rows, 1):
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise InputError(f"{name}: row {number}: must be a source and its origin")
-        source, origin = (names.name(cell.strip(), f"{name}: row {number}") for cell in row)
+        source, origin = (check_name(cell.strip(), f"{name}: row {number}") for cell in row)
         if out.setdefault(source, origin) != origin:
             raise InputError(f"{name}: row {number}: {source} has two origins")
     return out

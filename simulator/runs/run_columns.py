@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..base import names
 from ..base.csv_files import shipped_rows
-from ..base.errors import InputError, did_you_mean
+from ..base.errors import InputError, check_name, did_you_mean
 from ..base.printable import one_line
 
 FILE = "published_runs_columns.csv"
@@ -75,7 +74,7 @@ class Column:
         """The value of a cell; InputError that begins with `where` for a wrong one."""
         read, called = _READ[self.kind]
         if self.kind in ("word", "list"):
-            names.name(text, f"{where}: {self.name}", LONGEST_TEXT)
+            check_name(text, f"{where}: {self.name}", LONGEST_TEXT)
         try:
             value = read(text)
         except (ValueError, KeyError, OverflowError):

@@ -10,7 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, distinct, some
+from ..base.arrays import (
+    Column,
+    Index,
+    Value,
+    any_nonzero,
+    distinct_rows,
+)
 from ..layers.cost_columns import Cost
 from ..pipeline.uneven_chunks import GROUPS, of_seconds
 from ..plan.layer_runs import ABSENT
@@ -31,11 +37,11 @@ class Runs(Protocol):
 def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
     """Seconds along the longest paths of looped chunks [path, plan]; None without any."""
     looped = (plans.virtual_stages > 1) & (plans.pp > 1)
-    if not some(looped) or isinstance(model, Network):
+    if not any_nonzero(looped) or isinstance(model, Network):
         return None
     out = np.zeros((len(GROUPS) + 1, plans.rows))
     sizes = [plans.pp, plans.virtual_stages, looped_groups(plans)]
-    first, which = distinct(sizes)
+    first, which = distinct_rows(sizes)
     for shape, row in enumerate(first.tolist()):
         pp, turns, group = (int(size[row]) for size in sizes)
         mine = np.flatnonzero((which == shape) & looped)

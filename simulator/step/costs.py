@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
-from ..base.full_text import shortened
+from ..base.printable import shorten
 from ..hardware.host import host_of
 from ..layers.held_memory import held_of
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
@@ -254,7 +254,7 @@ class Costs:
 
     def __repr__(self) -> str:
         if len(self) == 1:
-            return f"Costs({shortened(costs_tables.summary(self))!r})"
+            return f"Costs({shorten(costs_tables.summary(self))!r})"
         return f"Costs({len(self)} plans of {self.task.model.name} on {self.task.gpus} GPUs)"
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base import text_tables
-from ..base.table_layout import plain
-from ..base.text_tables import Table
+from ..base.text_tables import Table, format_table
 from ..base.units import GIB, format_bytes
 from ..hardware.precision import RECIPES
 from ..plan.field_record import Shown
@@ -77,14 +76,14 @@ def frame(costs: Costs | None) -> Any:
 
 def html(costs: Costs) -> str:
     """A small HTML table: the breakdown of one plan, or a ranking of the first of several."""
-    return text_tables.html(breakdown(costs) if len(costs) == 1 else [ranking(costs, SHOWN)])
+    return text_tables.tables_html(breakdown(costs) if len(costs) == 1 else [ranking(costs, SHOWN)])
 
 
 def text(costs: Costs) -> str:
     """The same as plain text."""
     if len(costs) == 1:
-        return "\n\n".join([summary(costs), *map(plain, breakdown(costs))])
-    return plain(ranking(costs, SHOWN))
+        return "\n\n".join([summary(costs), *map(format_table, breakdown(costs))])
+    return format_table(ranking(costs, SHOWN))
 
 
 def summary(costs: Costs, fits: str = "") -> str:
@@ -159,7 +158,7 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
     head = ("rank", "step s", "MFU %", "mem GiB", "tokens/s", *more)
     words = {len(head) + i for i, name in enumerate(names) if isinstance(fields[0][name], str)}
     headers = (*head, *(SHORT.get(name, name) for name in names))
-    return Table(headers=headers, rows=tuple(cells), words=frozenset(words), marked=0)
+    return Table(headers=headers, rows=tuple(cells), words=frozenset(words), highlighted=0)
 
 
 def breakdown(costs: Costs) -> list[Table]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, Value, some
+from ..base.arrays import Column, Value, any_nonzero
 from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup as Ranks
@@ -318,4 +318,8 @@ def mixed_seconds(
     shown = mixed_exposed(task, sync, zero, total, stages)
     ends = _late(shown.reduce, stages.backward_before)[:, None]
     ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
-    return ends + slot_delays.seconds(stages, shown.delays) if some(shown.delays.whole) else ends
+    return (
+        ends + slot_delays.seconds(stages, shown.delays)
+        if any_nonzero(shown.delays.whole)
+        else ends
+    )

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Index, Value, codes_in, distinct, repeats
+from ..base.arrays import (
+    Index,
+    Value,
+    codes_in,
+    distinct_rows,
+    is_broadcast,
+)
 from ..layers.held_memory import at_least_held, held_of
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
@@ -29,8 +35,8 @@ def _groups(plans: Plan) -> list[Index]:
     if key.size < 2:
         return [np.arange(1)] * key.size
     for column in (getattr(plans, name) for name in (*TRAINED, *POLICY)):
-        if not repeats(column) and (column != column[0]).any():
-            _, key = distinct([key, column])
+        if not is_broadcast(column) and (column != column[0]).any():
+            _, key = distinct_rows([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 

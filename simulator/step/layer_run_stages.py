@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, Value, distinct
+from ..base.arrays import Column, Value, distinct_rows
 from ..hardware.precision import Recipe
 from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
@@ -115,7 +115,7 @@ class Runs:
         shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
         own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
-        first, which = distinct(list(flat.values()))
+        first, which = distinct_rows(list(flat.values()))
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
         self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
 from ..plan.codes import gossips, through_servers
 from ..plan.compressors import METHODS
@@ -191,7 +191,7 @@ def worst_bytes(
         dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
         total = weights.dense * sum(dense.values())
         total += rest
-        if some(weights.expert):
+        if any_nonzero(weights.expert):
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
         total += frozen_bytes(zero, weights, states["staying"])

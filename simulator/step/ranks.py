@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Index, Value, some
+from ..base.arrays import Index, Value, any_nonzero
 from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
@@ -214,7 +214,7 @@ def running_bytes(task: Task, costs: LayerCosts) -> Value | None:
 
 def weight_split(plans: Plan, tp: Value) -> Value:
     """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
-    if not some(plans.tp_grid):
+    if not any_nonzero(plans.tp_grid):
         return tp
     return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
@@ -230,7 +230,7 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
 
 def _paths(place: Placements, passes: Value) -> Value | None:
     """Seconds of the longest paths of looped chunks [path, skeleton]."""
-    if not some(place.paths):
+    if not any_nonzero(place.paths):
         return None
     forward, both = passes[..., 0], passes[..., 1]
     each = np.concatenate([forward, both - forward], axis=1)[..., None]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Value, some
+from ..base.arrays import Value, any_nonzero
 from ..pipeline import schedules
 from ..pipeline.schedule import Passes, Sizes
 from .passes import idle_of
@@ -78,7 +78,7 @@ def beyond(delays: Delays, less: Delays) -> Delays:
 def seconds(s: Stages, delays: Delays) -> Value:
     """What delays add to a step [.., skeleton]."""
     defers = schedules.defers(s.schedule)
-    if not some(defers):
+    if not any_nonzero(defers):
         return every_slot(s, delays.whole)
     return np.where(defers, _longer_passes(s, delays.split), every_slot(s, delays.whole))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..base.arrays import Column, Value, distinct
+from ..base.arrays import Column, Value, distinct_rows
 from ..layers.layer_kinds import layer_kinds, lengths
 from ..pipeline import stage_placement
 from ..pipeline.schedules import forward_first, placement
@@ -26,7 +26,7 @@ class Placements:
             *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
             *(plans.mtp_stage, placement(plans.schedule), looped_groups(plans)),
         ]
-        rows, self.which = distinct(columns)
+        rows, self.which = distinct_rows(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
         cut = [
             _chunks(task, plans.layers_per_stage, pp, v, first, last, place)

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, distinct, every, repeats, some
+from ..base.arrays import (
+    Column,
+    Index,
+    Value,
+    all_nonzero,
+    any_nonzero,
+    distinct_rows,
+    is_broadcast,
+)
 from ..hardware.precision import Recipe
 from ..layers.cost_columns import SECONDS, Cost, LayerCosts
 from ..layers.layer_costs import layer_costs
@@ -135,7 +143,7 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     for name in names:
         column = getattr(table, name)
-        if not repeats(column):
+        if not is_broadcast(column):
             new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new), np.cumsum(new) - 1
 
@@ -166,7 +174,7 @@ def build(
 ) -> Stages:
     """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
     what makes the cost table of its layers when that is not the model's own."""
-    first, which = distinct([getattr(plans, name) for name in STRATEGY])
+    first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
     place = Placements(task, plans, layout_of)
@@ -194,10 +202,10 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     flight, fullest = _in_flight(plans, ranks, sizes)
     activations, buffers = kept_bytes(task, ranks, pp, flight)
     running = None if ranks.running is None else buffers - ranks.working + ranks.running
-    if some(schedules.defers(plans.schedule)):
+    if any_nonzero(schedules.defers(plans.schedule)):
         activations, fullest = _with_deferred(task, plans, ranks, sizes)
     usual = _usual_idle(plans, m, slowest, total, ranks.paths)
-    offloads = some(plans.offload_activations)
+    offloads = any_nonzero(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
@@ -224,7 +232,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
         fullest=fullest,
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
-        beside=stage[Cost.BESIDE].max(axis=0) if some(plans.overlap_ep) else None,
+        beside=stage[Cost.BESIDE].max(axis=0) if any_nonzero(plans.overlap_ep) else None,
         free=_free_of_exchanges(stage),
         ending=schedules.passes_of_chunks(plans.schedule, sizes),
     )
@@ -233,7 +241,7 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
 def _free_of_exchanges(stage: Value) -> Value | None:
     """Share of a micro-batch without exchanges of experts, those that hide included."""
     exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.BESIDE]
-    if not some(exchanged):
+    if not any_nonzero(exchanged):
         return None
     out: Value = np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
     return out
@@ -255,7 +263,7 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
     """Kinds of process groups in use."""
     shared = ranks.weights.data_group.ranks > 1
     tensor = 1.0 * (ranks.tp > 1)
-    if some(plans.tp_grid):
+    if any_nonzero(plans.tp_grid):
         tensor = 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.groups)
     out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
     return out
@@ -279,7 +287,7 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
 def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> tuple[Value, Value]:
     """Micro-batches in flight on the rank of each class that keeps most, and that rank
     [class, skeleton]."""
-    if not some(schedules.fuller_inside(plans.schedule)):
+    if not any_nonzero(schedules.fuller_inside(plans.schedule)):
         return schedules.in_flight(plans.schedule, sizes, ranks.rank), ranks.rank
     return _fuller(ranks, lambda rank: schedules.in_flight(plans.schedule, sizes, rank))
 
@@ -313,7 +321,7 @@ def _idle(
 ) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     usual = np.where(sizes.p > 1, usual, 0.0)
-    if every(schedules.idles_as_usual(plans.schedule)):
+    if all_nonzero(schedules.idles_as_usual(plans.schedule)):
         return usual
     passes = passes_of(task, ranks.costs)
     return idle_of(plans.schedule, sizes, passes, ranks.ranks_alike, slow, usual)

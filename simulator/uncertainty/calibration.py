@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base import names, toml_text
 from ..base.arrays import Value
-from ..base.errors import InputError, check_type
+from ..base.documents import format_toml
+from ..base.errors import LONGEST_PATH, InputError, check_name, check_path, check_type
 from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
 from ..layers.held_memory import Held
@@ -131,7 +131,7 @@ class Calibration:
             if self.peaks.held:
                 rows = [[run.predicted, run.peak, float(run.alone)] for run in self.peaks.held]
                 sections[PEAKS]["held"] = rows
-        return toml_text.emit(sections)
+        return format_toml(sections)
 
 
 def calibrated(task: Task, calibration: Calibration | str | Path) -> Task:
@@ -169,7 +169,7 @@ def read_calibration(path: str | Path) -> Calibration:
     >>> read_calibration("mine.calibration.toml").steps  # doctest: +SKIP
     3
     """
-    name = names.path(str(path), "calibration")
+    name = check_path(str(path), "calibration")
     file = read_tree(name, ())
     tree = file.get(SECTION)
     if not isinstance(tree, dict):
@@ -178,7 +178,7 @@ def read_calibration(path: str | Path) -> Calibration:
         known = tuple(str(one) for one in tree["names"])
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
-        said = {k: names.name(str(tree[k]), f"{name}: {k}", names.LONGEST_PATH) for k in TEXTS}
+        said = {k: check_name(str(tree[k]), f"{name}: {k}", LONGEST_PATH) for k in TEXTS}
         timed = tuple(
             Timed(str(asked), str(plan), float(took), float(weight))
             for asked, plan, took, weight in tree.get("timed", ())

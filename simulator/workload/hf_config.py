@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..base import names
 from ..base.documents import parse_json
-from ..base.errors import InputError, did_you_mean
+from ..base.errors import InputError, check_name, check_path, did_you_mean
 from ..base.files import read_text
-from ..base.typed_objects import JsonObject, shown
+from ..base.typed_objects import JsonObject, describe
 from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from .hf_families import (
     FAMILIES,
@@ -39,64 +38,64 @@ TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k")
 def read_json(path: str | Path) -> tuple[object, str]:
     """What a config.json holds, and the model's name: the file's, or its folder's for
     `config.json`."""
-    file = Path(names.path(str(path), "model"))
+    file = Path(check_path(str(path), "model"))
     name = ascii(str(path))
     try:
         config = parse_json(read_text(file, name), name)
     except InputError as error:
         raise InputError(f"{error}; name a config.json") from None
     stem = file.resolve().parent.name if file.stem == "config" else file.stem
-    return config, names.name(stem, "name of the model")
+    return config, check_name(stem, "name of the model")
 
 
 def name_of(config: Mapping[str, object]) -> str:
     """A name for a parsed config.json: where it was loaded from, or its model_type."""
     text = str(config.get("_name_or_path") or config.get("model_type") or "config")
-    return names.name(text.rstrip("/").rpartition("/")[2], "name of the model")
+    return check_name(text.rstrip("/").rpartition("/")[2], "name of the model")
 
 
 def config_arguments(config: object, name: str) -> dict[str, Any]:
     """What the Model of a parsed config.json is made of: of its text part, where it has others."""
-    outer = JsonObject.of(config, name)
-    nested = next((key for key in ("text_config", "llm_config") if outer.has(key)), "")
-    text = JsonObject.of(outer.values[nested], name, f"$.{nested}") if nested else outer
-    if nested and outer.has("tie_word_embeddings"):
+    outer = JsonObject.from_value(config, name)
+    nested = next((key for key in ("text_config", "llm_config") if outer.has_key(key)), "")
+    text = JsonObject.from_value(outer.values[nested], name, f"$.{nested}") if nested else outer
+    if nested and outer.has_key("tie_word_embeddings"):
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
     _refuse_encoders(outer)
     arguments = _arguments(text, _family(text))
     for read in (text, outer):
         read.refuse_slips()
-    return arguments | {"left_out": tuple(key for key in TOWERS if outer.has(key))}
+    return arguments | {"left_out": tuple(key for key in TOWERS if outer.has_key(key))}
 
 
 def _refuse_encoders(config: JsonObject) -> None:
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if config.flag(key, False):
-            raise config.refuse(key, "is true; only decoder-only transformers are supported")
+            raise config.error(key, "is true; only decoder-only transformers are supported")
 
 
 def _family(config: JsonObject) -> ConfigFamily:
     """The family of the model_type with the file's switches applied."""
     kind = config.values.get("model_type")
-    if not config.has("model_type"):
+    if not config.has_key("model_type"):
         config.refuse_slips()
     if not isinstance(kind, str):
-        state = f"is {shown(kind)}" if "model_type" in config.values else "is missing"
+        state = f"is {describe(kind)}" if "model_type" in config.values else "is missing"
         example = "it must be a name such as llama"
-        raise config.refuse("model_type", f"{state}; {example}{did_you_mean('', FAMILIES)}")
+        raise config.error("model_type", f"{state}; {example}{did_you_mean('', FAMILIES)}")
     if kind in UNSUPPORTED:
         problem = f"{kind} has {UNSUPPORTED[kind]}, which is not modelled"
-        raise config.refuse("model_type", problem)
+        raise config.error("model_type", problem)
     if kind not in FAMILIES:
         near = did_you_mean(kind[:60], FAMILIES)
-        raise config.refuse("model_type", f"{shown(kind)} is not supported{near}")
+        raise config.error("model_type", f"{describe(kind)} is not supported{near}")
     family = FAMILIES[kind]
     _refuse_what_the_family_lacks(config, family, kind)
     switches = {
         field: config.flag(key, False)
         for key, fields in SWITCHES.items()
-        if config.has(key)
+        if config.has_key(key)
         for field in fields
     }
     if family.qkv_alone:
@@ -107,20 +106,22 @@ def _family(config: JsonObject) -> ConfigFamily:
 def _refuse_what_the_family_lacks(config: JsonObject, family: ConfigFamily, kind: str) -> None:
     _refuse_encoders(config)
     for key in family.required:
-        if not config.has(key) and (key not in config.values or key not in NONE_WHEN_NULL):
+        if not config.has_key(key) and (key not in config.values or key not in NONE_WHEN_NULL):
             state = "null" if key in config.values else "missing"
-            raise config.absent(key, f"is {state}; a {kind} config must state it")
+            raise config.missing_error(key, f"is {state}; a {kind} config must state it")
     for key, value in family.fixed:
-        if config.has(key) and config.values[key] != value:
-            problem = f"is {shown(config.values[key])}; for {kind} only {shown(value)} is supported"
-            raise config.refuse(key, problem)
+        if config.has_key(key) and config.values[key] != value:
+            problem = (
+                f"is {describe(config.values[key])}; for {kind} only {describe(value)} is supported"
+            )
+            raise config.error(key, problem)
     absent = {"sliding_window": family.windows, "kv_lora_rank": family.latent}
     absent |= dict.fromkeys(EXPERT_COUNTS, family.experts)
     for key, known in absent.items():
-        if not known and config.has(key):
-            raise config.refuse(key, f"does not belong to {kind}; remove it or set it to null")
-    if config.has("hybrid_override_pattern"):
-        raise config.refuse("hybrid_override_pattern", f"means {LINEAR}, which is not supported")
+        if not known and config.has_key(key):
+            raise config.error(key, f"does not belong to {kind}; remove it or set it to null")
+    if config.has_key("hybrid_override_pattern"):
+        raise config.error("hybrid_override_pattern", f"means {LINEAR}, which is not supported")
 
 
 def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
     layers = config.size(*LAYERS, most=MOST_LAYERS)
     if config.size("word_embed_proj_dim", default=hidden) != hidden:
         problem = f"differs from hidden size {hidden}; projections in and out are not supported"
-        raise config.refuse("word_embed_proj_dim", problem)
+        raise config.error("word_embed_proj_dim", problem)
     shapes = list(
         zip(_windows(config, family, layers), _sparse(config, family, layers), strict=True)
     )
@@ -165,7 +166,7 @@ def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]
     if types:
         local = [kind == limited for kind in types]
         if any(local) and not window and not family.latent:
-            raise config.refuse("layer_types", f"has windows but {family.window_key} states none")
+            raise config.error("layer_types", f"has windows but {family.window_key} states none")
     else:
         local = _local(config, family, layers) if window else [False] * layers
     return [window * is_local for is_local in local]
@@ -179,7 +180,7 @@ def _window(config: JsonObject, family: ConfigFamily) -> int:
     """The family's window; 0 when the config switches it off."""
     key = family.window_key
     switched_off = not config.flag("use_sliding_window", not family.optional_window)
-    explicit_null = key in config.values and not config.has(key)
+    explicit_null = key in config.values and not config.has_key(key)
     if not family.windows or switched_off or explicit_null:
         return 0
     return config.size(key, default=family.window)
@@ -210,7 +211,7 @@ def _sparse(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]
     types = config.per_layer("mlp_layer_types", layers, ("dense", "sparse"))
     if types:
         return [kind == "sparse" for kind in types]
-    if config.has("moe_layers"):
+    if config.has_key("moe_layers"):
         listed = set(config.indices("moe_layers", layers))
         return [layer in listed for layer in numbers]
     first = config.size(
@@ -258,7 +259,7 @@ def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: in
     head_dim = config.size("head_dim", "attention_head_dim", "kv_channels", default=0)
     if not head_dim and hidden % heads:
         problem = f"is {heads}, which does not divide hidden size {hidden}; state head_dim"
-        raise config.refuse("num_attention_heads", problem)
+        raise config.error("num_attention_heads", problem)
     head_dim = head_dim or hidden // heads
     return Attention(
         heads=heads,
@@ -284,7 +285,7 @@ def _kv_heads(config: JsonObject, family: ConfigFamily, heads: int) -> int:
         below = max(n for n in divisors if n < kv_heads)
         above = min(n for n in divisors if n > kv_heads)
         problem = f"is {kv_heads}, which does not divide {heads} heads; nearest: {below}, {above}"
-        raise config.refuse(next(key for key in keys if config.has(key)), problem)
+        raise config.error(next(key for key in keys if config.has_key(key)), problem)
     return kv_heads
 
 
@@ -297,10 +298,10 @@ def _latent_attention(
     head_dim = config.size("qk_nope_head_dim") + rope
     if config.size("qk_head_dim", default=head_dim) != head_dim:
         problem = f"must be qk_nope_head_dim + qk_rope_head_dim = {head_dim}"
-        raise config.refuse("qk_head_dim", problem)
+        raise config.error("qk_head_dim", problem)
     if config.size("num_key_value_heads", default=heads) != heads:
         problem = f"must equal the {heads} heads: latent attention has no grouped queries"
-        raise config.refuse("num_key_value_heads", problem)
+        raise config.error("num_key_value_heads", problem)
     config.per_layer("indexer_types", config.size(*LAYERS), ("full",))
     index_heads = config.size("index_n_heads", default=0)
     attention = Attention(
@@ -316,7 +317,7 @@ def _latent_attention(
         index_topk=config.size("index_topk") if index_heads else 0,
     )
     if index_heads and not attention.q_rank:
-        raise config.refuse("q_lora_rank", "is null; the indexer needs compressed queries")
+        raise config.error("q_lora_rank", "is null; the indexer needs compressed queries")
     return attention
 
 

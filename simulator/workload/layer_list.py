@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..base import names
 from ..base.csv_files import parse_csv
 from ..base.documents import parse_json
-from ..base.errors import InputError, did_you_mean
+from ..base.errors import InputError, check_name, check_path, did_you_mean
 from ..base.files import read_text
 from ..base.printable import one_line
 from .blocks import ListedLayer
@@ -67,7 +66,7 @@ def read_layer_list(path: str | Path) -> LayerList:
     that a layer's kernels reach. Raises InputError with file, layer and column where something is
     missing or is not a number.
     """
-    path = Path(names.path(str(path), "layer list"))
+    path = Path(check_path(str(path), "layer list"))
     text = read_text(path)
     if path.suffix == ".json":
         return _of_json(text, path)
@@ -78,7 +77,7 @@ def read_layer_list(path: str | Path) -> LayerList:
 def _name(text: object, path: Path) -> str:
     if not isinstance(text, str):
         raise InputError(f"{path}: 'name' must be a text")
-    return names.name(text, f"{path}: name")
+    return check_name(text, f"{path}: name")
 
 
 def _comment(text: str) -> str:

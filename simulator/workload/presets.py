@@ -97,11 +97,11 @@ def _published() -> dict[str, dict[str, object]]:
 
 def table_arguments(name: str, values: Mapping[str, object]) -> dict[str, Any]:
     """What the Model of a table of the presets file is made of."""
-    table = JsonObject.of(values, name)
+    table = JsonObject.from_value(values, name)
     table.refuse_unknown(FIELDS)
     layers = table.size("layers")
     dense = table.size("dense_layers", default=0, least=0, most=layers)
-    dense = dense if table.has("experts") else layers
+    dense = dense if table.has_key("experts") else layers
     attention = _attention(table)
     blocks = (
         Block(attention=attention, mlp=_mlp(table) if dense else None),
@@ -121,7 +121,7 @@ def table_arguments(name: str, values: Mapping[str, object]) -> dict[str, Any]:
         "sequence": table.size("sequence", default=0),
         "batch_tokens": table.size("batch_tokens", default=0, most=MOST_TOKENS),
         "train_tokens": table.size("train_tokens", default=0, most=MOST_TOKENS),
-        "source": table.text("source"),
+        "source": table.string("source"),
     }
 
 
@@ -135,7 +135,7 @@ def _attention(table: JsonObject) -> Attention:
         value_dim=table.size("value_dim", default=head_dim),
         qkv_bias=biases,
         out_bias=biases,
-        query_key_norm=table.text("query_key_norm", ("", "head", "full"), default=""),
+        query_key_norm=table.string("query_key_norm", ("", "head", "full"), default=""),
         kv_rank=table.size("kv_rank", default=0),
         q_rank=table.size("q_rank", default=0),
         rope_dim=table.size("rope_dim", default=0),

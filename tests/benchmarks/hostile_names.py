@@ -36,7 +36,7 @@ from plan3d.launch_files.exporter import written
 from plan3d.launch_files.launch_file import Given
 from plan3d.launch_files.registry import EXPORTERS, READERS
 from plan3d.launch_files.shell.words import quote
-from plan3d.simulator.base import toml_text
+from plan3d.simulator.base.documents import toml_string
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
@@ -241,9 +241,9 @@ def script(framework: str, model: str | None, machine: str | None) -> str:
 def profile_text(name: str) -> str:
     """A hardware profile whose accelerator has this name."""
     text = files("plan3d.hardware_profiles").joinpath("h100-sxm.toml").read_text(encoding="utf-8")
-    own = toml_text.text(_machine().accelerator.name)
+    own = toml_string(_machine().accelerator.name)
     assert own in text
-    return text.replace(own, toml_text.text(name))
+    return text.replace(own, toml_string(name))
 
 
 def through_files(name: str, framework: str, folder: Path) -> str:

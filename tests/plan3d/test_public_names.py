@@ -29,7 +29,7 @@ from plan3d import (  # fmt: skip
     plots,
     sweep,
 )
-from plan3d.simulator.base.full_text import full_text
+from plan3d.simulator.base.printable import full_text
 
 TASK = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
             sequence=2048, global_batch=64)  # fmt: skip

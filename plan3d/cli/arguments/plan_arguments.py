@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.base import names
 from plan3d.simulator.base.documents import parse_json
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import InputError, check_path
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.task import Task
 
@@ -212,7 +211,7 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
         if type(value) is not (str if words else int):
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
         if words:
-            names.path(str(value), f"{option} {path}: {name}")
+            check_path(str(value), f"{option} {path}: {name}")
     if lengths:
         found["documents"] = ",".join(map(str, lengths))
     return found

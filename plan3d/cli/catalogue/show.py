@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plan3d.simulator.base.table_layout import only
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.text_tables import Table, select_columns
 
 from ..screen.output import Screen, print_json
 
@@ -39,7 +38,9 @@ def show(catalogue: Catalogue, args: argparse.Namespace) -> int:
         else:
             table = catalogue.listing()
             screen = Screen(args.verbose)
-            screen.table(table if args.verbose else only(table, table.headers[: catalogue.first]))
+            screen.table(
+                table if args.verbose else select_columns(table, table.headers[: catalogue.first])
+            )
         return 0
     lines, tables, record = catalogue.entry(args.name)
     if args.json:
@@ -49,6 +50,8 @@ def show(catalogue: Catalogue, args: argparse.Namespace) -> int:
     screen.lines(lines[:1])
     print()
     for table in tables:
-        screen.table(table if args.verbose else only(table, table.headers[:WITHOUT_SOURCES]))
+        screen.table(
+            table if args.verbose else select_columns(table, table.headers[:WITHOUT_SOURCES])
+        )
     screen.lines(lines[1:] if args.verbose else lines[1:2])
     return 0

@@ -172,7 +172,7 @@ def _choices(every: dict[tuple[int, ...], tuple[float, list[Change]]]) -> Table:
         for choice, (units, moves) in ranked
     )
     headers = ("partition", "ring units", "collectives")
-    return Table(headers=headers, rows=rows, words=frozenset({0, 2}), marked=0)
+    return Table(headers=headers, rows=rows, words=frozenset({0, 2}), highlighted=0)
 
 
 def _split(choice: tuple[int, ...]) -> list[str]:

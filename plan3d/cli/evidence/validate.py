@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.base import csv_cells
+from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
 
@@ -294,8 +294,8 @@ def rows_csv(validation: Validation) -> str:
     writer.writerow(ROW_HEADERS)
     mfu, memory = p.measured_mfu, p.measured_memory
     for run, answer in zip(validation.runs, validation.answers, strict=True):
-        head = [csv_cells.cell(text) for text in (run.given("run", ""), run.source)]
-        head.append(csv_cells.cell(run.given("model", "")))
+        head = [escape_formula(text) for text in (run.given("run", ""), run.source)]
+        head.append(escape_formula(run.given("model", "")))
         if isinstance(answer, str):
             writer.writerow([*head, "", run.given("step_seconds", ""), *[""] * 7, answer])
             continue

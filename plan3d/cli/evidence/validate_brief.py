@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plan3d.simulator.base.table_layout import only
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.text_tables import Table, select_columns
 
 from ..screen.output import Screen
 from .memory_tables import percent
@@ -28,5 +27,5 @@ def print_scores(
         ]
     )
     print()
-    screen.table(only(table, SHOWN))
+    screen.table(select_columns(table, SHOWN))
     screen.section("Notes", [*notes, "-v: regret, memory, and what is not supported"])

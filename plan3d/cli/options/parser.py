@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn
 
-from plan3d.simulator.base import names, units
-from plan3d.simulator.base.errors import InputError, did_you_mean
+from plan3d.simulator.base import units
+from plan3d.simulator.base.errors import InputError, check_name, check_path, did_you_mean
 
 GLOBAL_FLAGS = ("--help", "--version", "--traceback")
 """Options before the verb."""
@@ -137,12 +137,12 @@ def _count(text: str, what: str, example: str) -> float:
 
 def text(value: str, what: str) -> str:
     """A name, or that of a file: one printable line."""
-    return names.path(value, what)
+    return check_path(value, what)
 
 
 def plan_text(value: str, what: str) -> str:
     """Fields of plans, which white space separates; or the name of a file that holds some."""
-    names.name(re.sub(r"[ \t\n]+", " ", value), what, LONGEST_PLAN)
+    check_name(re.sub(r"[ \t\n]+", " ", value), what, LONGEST_PLAN)
     return value
 
 

@@ -176,7 +176,7 @@ def _waterfall_table(found: Explanation) -> Table:
     ]
     step = ("predicted step", f"{costs.step_seconds:.4g}", "100.0", f"{100 * costs.mfu:.1f}")
     headers = ("from ideal to predicted", "s", "MFU points", "MFU % if free")
-    return Table(headers=headers, rows=(*rows, step), marked=len(rows))
+    return Table(headers=headers, rows=(*rows, step), highlighted=len(rows))
 
 
 def _sensitivity_table(found: Explanation) -> Table:

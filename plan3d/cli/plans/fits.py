@@ -98,7 +98,7 @@ def _print(
     hosted = any(_on_host(fit) for fit in found)
     rows = tuple((*_row(fit), *((_on_host(fit),) if hosted else ())) for fit in found)
     headers = (*HEADERS, "host") if hosted else HEADERS
-    screen.table(Table(headers=headers, rows=rows, marked=marked))
+    screen.table(Table(headers=headers, rows=rows, highlighted=marked))
     told = "* fastest; a row: its fastest plan that fits (0.95), or the smallest where none"
     if best is None:
         told = "nothing fits with probability 0.95: the smallest of each is shown"

@@ -25,7 +25,7 @@ def print_ranking(
     rows = len(costs)
     extra = {**(extra or {}), **views.training_columns(costs, rows, tokens, args.price)}
     table = costs_tables.ranking(costs, rows, extra)
-    screen.table(table if winner else replace(table, marked=-1))
+    screen.table(table if winner else replace(table, highlighted=-1))
     same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
     star = "* best; " if winner else ""
     alike = "alike: plans of the family within 1 % of its fastest, the simplest is listed; "

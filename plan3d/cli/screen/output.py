@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.printable import one_line, visible
-from plan3d.simulator.base.table_layout import Line, laid_out
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.printable import escape_unprintable, one_line
+from plan3d.simulator.base.text_tables import Line, Table, layout
 from plan3d.simulator.base.units import is_whole
 
 INTERRUPTED = 130
@@ -54,12 +53,12 @@ class Screen:
     def table(self, table: Table) -> None:
         """One table and an empty line."""
         whole = self.details and not self.terminal
-        lines = laid_out(table, None if whole else self.width)
+        lines = layout(table, None if whole else self.width)
         rule = "\u2500" * max(len(line.text) for line in lines)
         for line, after in zip(lines, (*lines[1:], Line("")), strict=True):
-            bold = self.colours and (line.heads or line.marked)
+            bold = self.colours and (line.is_header or line.is_highlighted)
             print(f"{BOLD}{line.text}{PLAIN}" if bold else line.text)
-            if self.terminal and line.heads and not after.heads:
+            if self.terminal and line.is_header and not after.is_header:
                 print(rule)
         print()
 
@@ -74,7 +73,7 @@ class Screen:
             self._wrapped(text, name.ljust(NAMES), " " * NAMES)
 
     def _wrapped(self, text: str, first: str, then: str) -> None:
-        whole = visible(" ".join(text.splitlines()))
+        whole = escape_unprintable(" ".join(text.splitlines()))
         wrapped = textwrap.wrap(
             whole if self.details else whole.replace(" %", UNBROKEN),
             self.width,

@@ -58,7 +58,7 @@ def _ranks(costs: Costs) -> Table:
     rows = [_rank(stages[rank]) for rank in chosen]
     headers = ("rank", "layers", "states GiB", "activations GiB", "other GiB", "total GiB")
     return Table(
-        headers=(*headers, "ms a micro-batch"), rows=tuple(rows), marked=chosen.index(fullest)
+        headers=(*headers, "ms a micro-batch"), rows=tuple(rows), highlighted=chosen.index(fullest)
     )
 
 

@@ -140,7 +140,7 @@ def _section(title: str, sentences: list[str]) -> str:
 
 
 def _tables(shown: list[text_tables.Table]) -> str:
-    return f'<div class="wide">{text_tables.html(shown)}</div>'
+    return f'<div class="wide">{text_tables.tables_html(shown)}</div>'
 
 
 def _picture(drawn: bytes, name: str, form: str = "svg+xml") -> str:

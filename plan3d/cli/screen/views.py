@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.analysis.traffic import traffic
-from plan3d.simulator.base import csv_cells
+from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.units import (
     GIB,
     format_count,
@@ -282,7 +282,7 @@ def csv_text(records: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["rank"]
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: csv_cells.cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: escape_formula(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 

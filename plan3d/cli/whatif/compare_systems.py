@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
-from plan3d.simulator.base.table_layout import only
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import GIB, format_seconds, whole_percent
 
 from ..arguments import framework_arguments, goal_arguments, task_arguments
@@ -107,7 +106,7 @@ def _print_brief(screen: Screen, found: BySystem) -> None:
         print()
         screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
         print()
-        screen.table(only(_table(found, shown), _columns(found)))
+        screen.table(select_columns(_table(found, shown), _columns(found)))
     screen.lines(_too_large(found))
     screen.lines(_notes(found, shown)[1:])
     screen.section("No legal plan", _illegal(found))
@@ -176,7 +175,7 @@ def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
         headers=(*headers, "plan"),
         rows=tuple(rows),
         words=frozenset({0, len(headers)}),
-        marked=first,
+        highlighted=first,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plan3d.simulator.base.typed_objects import shown
+from plan3d.simulator.base.typed_objects import describe
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 
 from ..megatron import flags as megatron
@@ -81,7 +81,7 @@ def _read_batch(source: Source, at: str, n: Numbers) -> int:
 def _read_ratio(source: Source, at: str, n: Numbers) -> Any:
     ratio = source.value(at)
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
-        raise source.wrong(at, f"is {shown(ratio)}; it must be a number from 0 to 1")
+        raise source.wrong(at, f"is {describe(ratio)}; it must be a number from 0 to 1")
     return ratio
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from plan3d.simulator.base.errors import misspelt
+from plan3d.simulator.base.errors import intended_name
 
 from ..launch_file import NOTHING, Given, Kept, Launch
 from ..numbers import fill, model_of
@@ -62,7 +62,7 @@ def keep(flags: Flags, found: Script, launch: Launch, follow: Collection[str]) -
             )
     for flag in [*flags.rest(), *conditional]:
         lines = [line for word in flag.words for line in found.variables.needed(word)]
-        near = misspelt(flag.name, flags.used)
+        near = intended_name(flag.name, flags.used)
         matters = flag.name in MATTERS or bool(near)
         part = Kept(f"line {flag.line}", str(flag), matters, flag.name in follow, near=near)
         needs = tuple(dict.fromkeys(lines))

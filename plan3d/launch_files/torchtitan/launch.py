@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plan3d.simulator.base import toml_text
-from plan3d.simulator.base.documents import parse_toml
+from plan3d.simulator.base.documents import format_toml, parse_toml
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -36,7 +35,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
     content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
     own = [] if is_flavor(task.model) else unsaid(task.model, ROTATION)
     top = "\n".join([*heading(task, plan, TITLE), *own, *registration(task.model), ""])
-    return f"{top}\n{toml_text.emit(content)}\n"
+    return f"{top}\n{format_toml(content)}\n"
 
 
 def read(text: str, file: str, given: Given = NOTHING) -> Launch:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+from plan3d.simulator.base.documents import toml_string
 from plan3d.simulator.base.printable import one_line
-from plan3d.simulator.base.toml_text import text
 from plan3d.simulator.workload.model import Model
 
 from .. import shape
@@ -117,7 +117,7 @@ def registration(model: Model) -> list[str]:
     factor = f", ffn_dim_multiplier={mlp.ffn / usual!r}" if mlp.ffn < usual else ""
     return [
         "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
-        f"#     {text(one_line(model.name))}: TransformerModelArgs(",
+        f"#     {toml_string(one_line(model.name))}: TransformerModelArgs(",
         f"#         dim={model.hidden}, n_layers={model.layers}, n_heads={a.heads}, "
         f"n_kv_heads={a.kv_heads},",
         f"#         vocab_size={model.vocabulary}, multiple_of={mlp.ffn}{factor}),",

@@ -73,7 +73,7 @@ def meant(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     wide = Precision.FP32 if n.full else Precision.BF16
     half = Precision.PURE_BF16 if n.pure else wide
     n.precision = int(n.float8_recipe if n.float8 else half)
-    optimizer = job.section("optimizer").text("name", default="AdamW")
+    optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
         job.has("optimizer.name")
         launch.open["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...base import toml_text
+from ...base.documents import format_toml
 from ...base.files import read_text
 from ...base.printable import one_line
 from ...base.units import convert, si_unit
@@ -237,4 +237,4 @@ def table_text(path: str) -> str:
 
 def emit(tree: Mapping[str, Any]) -> str:
     """TOML of a profile; a number or a file with its source is written inline."""
-    return toml_text.emit(tree, lambda node: bool({"unit", "file"} & set(node)))
+    return format_toml(tree, lambda node: bool({"unit", "file"} & set(node)))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...base import csv_cells
+from ...base.csv_files import escape_formula
 from ...base.text_tables import Table
 from ...base.units import convert
 from ...hardware.profile_schema import QUANTITIES
@@ -142,7 +142,7 @@ def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
     writer = csv.DictWriter(out, ["profile", *columns], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in cells:
-        writer.writerow({k: csv_cells.cell(v) for k, v in {"profile": profile, **row}.items()})
+        writer.writerow({k: escape_formula(v) for k, v in {"profile": profile, **row}.items()})
     return out.getvalue()
 
 

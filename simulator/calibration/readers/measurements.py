@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base import csv_cells
 from ...base.arrays import Value
-from ...base.csv_files import parse_csv
+from ...base.csv_files import escape_formula, parse_csv, unescape_formula
 from ...base.errors import CalibrationError, InputError, did_you_mean
 from ...base.printable import one_line
 from ..measure.columns import COLUMNS, NUMBERS
@@ -108,12 +107,12 @@ def write_csv(rows: Iterable[Mapping[str, object]]) -> str:
 
 def _cell(value: object) -> object:
     short = isinstance(value, float) and value != int(value)
-    return csv_cells.cell(f"{value:.6g}" if short else value)
+    return escape_formula(f"{value:.6g}" if short else value)
 
 
 def _read_cell(text: str) -> str:
     """A cell of text as one printable line."""
-    return one_line(csv_cells.text(text), LONGEST_CELL)
+    return one_line(unescape_formula(text), LONGEST_CELL)
 
 
 def as_rows(rows: Sequence[Mapping[str, object]], source: str) -> Measurements:

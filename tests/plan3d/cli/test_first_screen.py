@@ -110,7 +110,7 @@ def test_a_terminal_is_bold_unless_it_may_not_be(monkeypatch: pytest.MonkeyPatch
         def isatty(self) -> bool:
             return True
 
-    table = Table(headers=("a",), rows=(("1",),), marked=0)
+    table = Table(headers=("a",), rows=(("1",),), highlighted=0)
     for changes, bold in (({"TERM": "xterm"}, True), ({"NO_COLOR": "1"}, False),
                           ({"NO_COLOR": "", "TERM": "dumb"}, False)):  # fmt: skip
         for name, value in changes.items():

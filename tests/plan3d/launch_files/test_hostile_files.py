@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from plan3d.cli.main import main
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.printable import printable
+from plan3d.simulator.base.printable import is_printable
 from plan3d.simulator.hardware.cluster import Cluster
 
 
@@ -172,7 +172,7 @@ def test_a_name_that_cannot_be_one_is_refused_in_one_line(tmp_path, capsys, name
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert all(map(printable, err.rstrip("\n")))
+    assert all(map(is_printable, err.rstrip("\n")))
     assert len(err) < 500
 
 

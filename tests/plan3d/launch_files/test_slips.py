@@ -10,7 +10,7 @@ from plan3d.launch_files.nanotron.keys import TABLE as NANOTRON
 from plan3d.launch_files.registry import READERS
 from plan3d.launch_files.tables import REQUIRED
 from plan3d.launch_files.torchtitan.keys import TABLE as TORCHTITAN
-from plan3d.simulator.base.errors import misspelt
+from plan3d.simulator.base.errors import intended_name
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from plan3d.simulator.base.errors import misspelt
 )
 def test_a_name_one_slip_from_a_flag_is_told(typed, meant):
     known = {"--tensor-model-parallel-size", "--seq-length", "--fp8-format", "--decoder-num-layers"}
-    assert misspelt(typed, known) == meant
+    assert intended_name(typed, known) == meant
 
 
 JOB = """
@@ -114,4 +114,4 @@ def test_no_key_that_may_be_idle_is_one_slip_from_another(table):
     """nanotron's dp, pp and tp are, and always read."""
     places = {row.at for row in table}
     may_be_idle = places - {row.at for row in table if getattr(row, "usual", None) is REQUIRED}
-    assert [place for place in may_be_idle if misspelt(place, places - {place})] == []
+    assert [place for place in may_be_idle if intended_name(place, places - {place})] == []

@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plan3d.simulator.base.arrays import codes_in, distinct, every, some
+from plan3d.simulator.base.arrays import (
+    all_nonzero,
+    any_nonzero,
+    codes_in,
+    distinct_rows,
+)
 
 SMALL = st.integers(-1, 3)
 LARGE = st.sampled_from([-(2**40), 0, 7, 2**33, 2**62])
@@ -22,7 +27,7 @@ def tables(values):
 @given(tables(SMALL) | tables(LARGE) | tables(SMALL | LARGE))
 def test_distinct_rows_are_those_of_a_sort(columns):
     arrays = [np.array(column, np.int64) for column in columns]
-    first, which = distinct(arrays)
+    first, which = distinct_rows(arrays)
     rows = np.stack(arrays, axis=1)
     expected, at = np.unique(rows, axis=0, return_index=True)
     assert rows[first].tolist() == expected.tolist()
@@ -38,5 +43,5 @@ def test_codes_are_the_values(values):
 @given(st.lists(st.sampled_from([-1.0, 0.0, 2.0]), min_size=0, max_size=8))
 def test_some_and_every_are_any_and_all(values):
     column = np.array(values)
-    assert some(column) is bool(column.any())
-    assert every(column) is bool(column.all())
+    assert any_nonzero(column) is bool(column.any())
+    assert all_nonzero(column) is bool(column.all())

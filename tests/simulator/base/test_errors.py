@@ -2,7 +2,7 @@
 
 import pytest
 
-from plan3d.simulator.base.errors import one_slip
+from plan3d.simulator.base.errors import is_one_slip
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from plan3d.simulator.base.errors import one_slip
     ],
 )
 def test_one_letter_is_a_slip(word: str) -> None:
-    assert one_slip(word, "hidden_size")
+    assert is_one_slip(word, "hidden_size")
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_one_letter_is_a_slip(word: str) -> None:
     ],
 )
 def test_other_names_are_other_names(word: str, other: str) -> None:
-    assert not one_slip(word, other)
+    assert not is_one_slip(word, other)

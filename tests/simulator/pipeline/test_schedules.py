@@ -170,7 +170,7 @@ def test_a_schedule_of_ones_own():
         Plan(schedule="mine")
     register_schedule(MINE)
     register_schedule(MINE)
-    assert SCHEDULES.named("my-own") is SCHEDULES["mine"] is MINE
+    assert SCHEDULES.lookup("my-own") is SCHEDULES["mine"] is MINE
     plan = Plan.parse("pp=4 schedule=my-own")
     assert plan.schedule == len(BUILT_IN)
     assert plan.to_dict()["schedule"] == "mine"

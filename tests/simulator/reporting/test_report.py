@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from plan3d.simulator.base.table_layout import plain
-from plan3d.simulator.base.text_tables import Table, html
+from plan3d.simulator.base.text_tables import Table, format_table, tables_html
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.reporting import report, why
@@ -97,7 +96,7 @@ def test_the_stage_table_is_short_and_keeps_the_fullest_rank() -> None:
     costs = costs_of("pp=32 dp=2")
     table = report.stage_table(costs)
     assert len(table.rows) <= report.STAGES_SHOWN + 1
-    assert table.rows[table.marked][0].split("-")[0] == str(costs.worst_rank)
+    assert table.rows[table.highlighted][0].split("-")[0] == str(costs.worst_rank)
 
 
 def test_training_is_tokens_over_speed() -> None:
@@ -132,12 +131,12 @@ def test_text_and_html_show_step_peak_and_verdict() -> None:
 
 def test_html_is_escaped_and_runs_nothing() -> None:
     table = Table(headers=("<x>",), rows=(("<script>alert(1)</script>",),), title="a & b")
-    text = html([table])
+    text = tables_html([table])
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert "a &amp; b" in text
 
 
 def test_plain_tables_align_numbers_right() -> None:
-    table = Table(headers=("name", "GiB"), rows=(("a", "1.0"), ("bb", "10.0")), marked=1)
-    assert plain(table).splitlines() == ["  name   GiB", "  a      1.0", "* bb    10.0"]
+    table = Table(headers=("name", "GiB"), rows=(("a", "1.0"), ("bb", "10.0")), highlighted=1)
+    assert format_table(table).splitlines() == ["  name   GiB", "  a      1.0", "* bb    10.0"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plan3d.simulator.base.table_layout import laid_out, only, plain
-from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.text_tables import Table, format_table, layout, select_columns
 
 WORD = st.text("abcdefgh=", min_size=1, max_size=9)
 TEXT = st.lists(WORD, min_size=1, max_size=4).map(" ".join)
@@ -15,7 +14,7 @@ TABLE = Table(
     headers=("name", "step s", "what it means"),
     rows=(("one", "1.25", "as it was before"), ("two", "12.5", "the other")),
     words=frozenset({0, 2}),
-    marked=1,
+    highlighted=1,
 )
 
 
@@ -29,13 +28,13 @@ def tables(draw: st.DrawFn) -> Table:
         headers=tuple(draw(TEXT) for _ in kinds),
         rows=tuple(draw(row) for _ in range(count)),
         words=frozenset(i for i, is_word in enumerate(kinds) if is_word),
-        marked=draw(st.integers(-1, count - 1)),
+        highlighted=draw(st.integers(-1, count - 1)),
     )
 
 
 @given(tables(), st.integers(40, 90))
 def test_no_line_is_too_wide_and_no_word_is_lost(table: Table, width: int) -> None:
-    lines = laid_out(table, width)
+    lines = layout(table, width)
     assert max(len(line.text) for line in lines) <= width
     shown = sorted(" ".join(line.text for line in lines).replace("*", " ").split())
     words = [word for row in (table.headers, *table.rows) for cell in row for word in cell.split()]
@@ -45,13 +44,13 @@ def test_no_line_is_too_wide_and_no_word_is_lost(table: Table, width: int) -> No
 
 @given(tables())
 def test_a_table_that_fits_is_as_it_is(table: Table) -> None:
-    whole = plain(table)
+    whole = format_table(table)
     widest = max(map(len, whole.splitlines()))
-    assert "\n".join(line.text for line in laid_out(table, widest)) == whole
+    assert "\n".join(line.text for line in layout(table, widest)) == whole
 
 
 def test_columns_of_words_break_first_and_headers_stand_on_their_rows() -> None:
-    assert [line.text for line in laid_out(TABLE, 24)] == [
+    assert [line.text for line in layout(TABLE, 24)] == [
         "                what it",
         "  name  step s  means",
         "  one     1.25  as it",
@@ -60,12 +59,12 @@ def test_columns_of_words_break_first_and_headers_stand_on_their_rows() -> None:
         "* two     12.5  the",
         "                other",
     ]
-    assert [line.marked for line in laid_out(TABLE)] == [False, False, True]
+    assert [line.is_highlighted for line in layout(TABLE)] == [False, False, True]
 
 
 def test_numbers_are_never_broken_but_put_below() -> None:
     wide = Table(headers=("n", *"abcdef"), rows=(("1", *["123456789"] * 6),))
-    assert [line.text for line in laid_out(wide, 25)] == [
+    assert [line.text for line in layout(wide, 25)] == [
         "n          a          b",
         "1  123456789  123456789",
         "",
@@ -78,9 +77,9 @@ def test_numbers_are_never_broken_but_put_below() -> None:
 
 
 def test_only_named_columns() -> None:
-    assert only(TABLE, ("what it means", "name")) == Table(
+    assert select_columns(TABLE, ("what it means", "name")) == Table(
         headers=("name", "what it means"),
         rows=(("one", "as it was before"), ("two", "the other")),
         words=frozenset({0, 1}),
-        marked=1,
+        highlighted=1,
     )
