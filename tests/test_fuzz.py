@@ -35,7 +35,6 @@ TRIED_BY = {
     "simulator/hardware/gemm_tables.py": "gemm-table",
     "simulator/hardware/layer_tables.py": "layer-table",
     "simulator/hardware/leaves.py": "profile",
-    "simulator/runs/origins.py": "origins",
     "simulator/runs/published_runs.py": "runs",
     "simulator/workload/hf_config.py": "config",
     "simulator/workload/layer_list.py": "layers-csv",
@@ -44,7 +43,7 @@ TRIED_BY = {
 SHIPPED = {
     "simulator/reporting/explorer.py",
     "simulator/runs/nearest_run.py",
-    "simulator/runs/run_columns.py",
+    "simulator/runs/run_stack.py",
     "simulator/uncertainty/learned.py",
     "simulator/workload/hub_models.py",
     "simulator/workload/presets.py",

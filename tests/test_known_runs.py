@@ -52,6 +52,6 @@ def test_every_large_gain_has_its_reason() -> None:
 def test_quoted_steps_are_neither_fitted_nor_scored(script: ModuleType) -> None:
     quoted = read_runs(script.QUOTED)
     assert not {run.source for run in quoted} & {run.source for run in read_runs()}
-    assert not any(run.timed for run in quoted)
+    assert not any(run.has_step_time for run in quoted)
     assert all(2021 <= run["year"] <= 2026 and run["url"] for run in quoted)
-    assert any(run.assumed for run in quoted)
+    assert any(run.assumed_columns for run in quoted)

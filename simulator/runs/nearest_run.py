@@ -1,4 +1,4 @@
-"""The measured run nearest to a question: what somebody has reached on something alike.
+"""The measured run nearest to a question, among the fastest layouts of published tasks.
 
 measured_runs.csv holds the fastest measured layout of each task among the published runs; it is
 written by tests/benchmarks/make_measured_runs.py.
@@ -8,26 +8,30 @@ written by tests/benchmarks/make_measured_runs.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from math import log2
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.arrays import Value
 from ..base.csv_files import shipped_rows
 from ..base.printable import one_line
 from ..base.units import format_count
 from ..task import Task
 from ..workload.model import Network
-from .run_classes import generation, precision_class
+from .run_cluster import generation, precision_class
 
 FILE = "measured_runs.csv"
 WEIGHTS = {"generation": 3.0, "kind": 2.0, "software": 1.25, "precision": 1.0, "accelerator": 0.5}
-"""Distance of two runs that differ in what has no size, by judgement: a share of peak says most of
-the generation of GPUs that it was reached on, and much of the stack."""
-ANOTHER_MODEL, AS_LARGE = 0.5, 0.1
+"""Distance of two runs that differ in what has no size, by judgement: MFU depends most on the
+generation of GPUs, and much on the stack."""
+ANOTHER_MODEL, SAME_MODEL = 0.5, 0.1
 """Distance of two models, besides that of their sizes, and the relative difference of parameters up
 to which they count as one."""
+MODEL_SIZES = ("parameters", "active_parameters")
 PER_OCTAVE = {
     "parameters": 0.5,
     "active_parameters": 0.5,
@@ -36,14 +40,14 @@ PER_OCTAVE = {
     "global_batch": 0.25,
 }
 """Distance that a factor of two makes, by judgement."""
-FARTHEST = 4.0
+MAX_DISTANCE = 4.0
 """Distance beyond which no run is near: sixteen times the model, or another generation of GPUs and
 twice the model."""
-CLOSE = 0.5
+CLOSE_DISTANCE = 0.5
 """Distance up to which a run answers nearly the same question."""
 SAME_SIZE = 0.05
-"""Relative difference of parameters that is not worth a word."""
-SAID = {"parameters": "parameters", "gpus": "GPUs", "global_batch": "batch"}
+"""Relative difference of parameters that is not listed."""
+FEATURE_NAMES = {"gpus": "GPUs", "global_batch": "batch"}
 """Features by another name in a sentence."""
 LONGEST, LONGEST_CELL = 500, 80
 """Characters of the sentence, and of a text of the file."""
@@ -87,26 +91,26 @@ class Nearest:
 
     run: MeasuredRun
     distance: float
-    differs: Mapping[str, tuple[Any, Any]]
-    """What was measured and what is asked, by feature."""
+    differences: Mapping[str, tuple[Any, Any]]
+    """Value of the run and of the question, by feature."""
 
     def record(self) -> dict[str, Any]:
         """The same as JSON holds it."""
         cells = {f.name: getattr(self.run, f.name) for f in fields(MeasuredRun)}
         del cells["kind"], cells["generation"]
-        return {**cells, "distance": self.distance, "differs": dict(self.differs)}
+        return {**cells, "distance": self.distance, "differs": dict(self.differences)}
 
     def __repr__(self) -> str:
         return f"Nearest({self.brief!r}, distance {self.distance:g})"
 
     @property
     def brief(self) -> str:
-        """The run, its size and MFU, where it was published, and the format and length by which its
-        MFU is another's."""
+        """The run, its size and MFU, where it was published, and its format and sequence length
+        where they are not those of the question."""
         run = self.run
         size = f"{run.model} on {run.gpus:,} {run.accelerator}"
-        size += f", {run.precision}" if "precision" in self.differs else ""
-        size += f", {run.sequence:,} tokens" if "sequence" in self.differs else ""
+        size += f", {run.precision}" if "precision" in self.differences else ""
+        size += f", {run.sequence:,} tokens" if "sequence" in self.differences else ""
         return one_line(f"{size}: {100 * run.mfu:.1f} % MFU, {run.published}", LONGEST)
 
     def __str__(self) -> str:
@@ -117,22 +121,22 @@ class Nearest:
             f"({100 * run.mfu_causal:.1f} % causal), {run.published}"
         )
         pairs = ", ".join(
-            f"{SAID.get(name, name)} {_said(a)} / {_said(b)}"
-            for name, (a, b) in self.differs.items()
+            f"{FEATURE_NAMES.get(name, name)} {_format(a)} / {_format(b)}"
+            for name, (a, b) in self.differences.items()
         )
         out += f"; there / here: {pairs}" if pairs else ""
         out += f"; assumed of it: {run.assumed}" if run.assumed else ""
         return one_line(out, LONGEST)
 
 
-def _said(value: Any) -> str:
+def _format(value: str | int) -> str:
     if isinstance(value, str):
         return value
     return format_count(value) if value >= 1e8 else f"{value:,}"
 
 
 def features(task: Task, number_format: str) -> dict[str, Any]:
-    """What two questions are compared by, of one whose GEMMs are in this format."""
+    """What runs are compared by, of a task whose GEMMs are in this format."""
     model, accelerator = task.model, task.cluster.accelerator.name
     return {
         "kind": "moe" if any(kind.experts for kind in model.kinds) else "dense",
@@ -152,32 +156,42 @@ def _text(cell: str) -> str:
     return one_line(cell, LONGEST_CELL)
 
 
-_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": _text}
+_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": _text}
 
 
 @cache
 def measured_runs() -> tuple[MeasuredRun, ...]:
     """All rows of the file."""
-    names = [(f.name, _READ[str(f.type)]) for f in fields(MeasuredRun)]
+    names = [(f.name, _PARSERS[str(f.type)]) for f in fields(MeasuredRun)]
     return tuple(
         MeasuredRun(**{name: read(row[name]) for name, read in names})
         for row in shipped_rows(__package__, FILE)
     )
 
 
-def distance(run: MeasuredRun, asked: Mapping[str, Any]) -> float:
-    """How far a run is from the features of a question; 0 for the same."""
-    apart = sum(w for name, w in WEIGHTS.items() if getattr(run, name) != asked[name])
-    apart += 0.0 if _as_large(run, asked) else ANOTHER_MODEL
-    return apart + sum(
-        w * abs(log2(getattr(run, name) / asked[name])) for name, w in PER_OCTAVE.items()
-    )
+@cache
+def _measured_columns() -> dict[str, NDArray[Any]]:
+    return feature_columns(measured_runs())
 
 
-def _as_large(run: MeasuredRun, asked: Mapping[str, Any]) -> bool:
-    """Whether both models have as many parameters, and as many active ones."""
-    sizes = ("parameters", "active_parameters")
-    return all(abs(getattr(run, name) / asked[name] - 1) < AS_LARGE for name in sizes)
+def feature_columns(runs: Iterable[MeasuredRun]) -> dict[str, NDArray[Any]]:
+    """The features of some runs and their MFU as columns [run]."""
+    names, rows = (*WEIGHTS, *PER_OCTAVE, "mfu"), list(runs)
+    return {name: np.array([getattr(run, name) for run in rows]) for name in names}
+
+
+def distances(columns: Mapping[str, NDArray[Any]], question: Mapping[str, Any]) -> Value:
+    """How far runs are from the features of a question [run]; 0 for the same."""
+    out: Value = np.zeros(columns["mfu"].size)
+    for name, weight in WEIGHTS.items():
+        out += weight * (columns[name] != question[name])
+    ratio = {name: columns[name] / question[name] for name in PER_OCTAVE}
+    same_model = np.all([abs(ratio[name] - 1) < SAME_MODEL for name in MODEL_SIZES], axis=0)
+    out += np.where(same_model, 0.0, ANOTHER_MODEL)
+    octaves: Value = np.zeros(out.size)
+    for name, weight in PER_OCTAVE.items():
+        octaves += weight * np.abs(np.log2(ratio[name]))
+    return out + octaves
 
 
 def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
@@ -191,18 +205,21 @@ def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
     """
     if isinstance(task.model, Network) or task.adapters:
         return None
-    asked = features(task, number_format)
-    run = min(measured_runs(), key=lambda run: (distance(run, asked), -run.mfu))
-    far = distance(run, asked)
-    return Nearest(run, far, _differences(run, asked)) if far <= FARTHEST else None
+    columns, question = _measured_columns(), features(task, number_format)
+    away = distances(columns, question)
+    row = int(np.lexsort((-columns["mfu"], away))[0])
+    if away[row] > MAX_DISTANCE:
+        return None
+    run = measured_runs()[row]
+    return Nearest(run, float(away[row]), _differences(run, question))
 
 
-def _differences(run: MeasuredRun, asked: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Measured and asked of every feature that differs, a generation by its accelerator alone."""
-    pairs = {name: (getattr(run, name), value) for name, value in asked.items()}
-    sizes = ("parameters", "active_parameters")
-    alike = {name for name in sizes if abs(pairs[name][0] / pairs[name][1] - 1) < SAME_SIZE}
-    if run.kind == asked["kind"] == "dense":
+def _differences(run: MeasuredRun, question: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Values of the run and of the question of every feature that differs, a generation by its
+    accelerator alone."""
+    pairs = {name: (getattr(run, name), value) for name, value in question.items()}
+    alike = {name for name in MODEL_SIZES if abs(pairs[name][0] / pairs[name][1] - 1) < SAME_SIZE}
+    if run.kind == question["kind"] == "dense":
         alike.add("active_parameters")
     return {
         name: (a, b)

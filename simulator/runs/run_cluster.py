@@ -1,4 +1,4 @@
-"""The machine of a published run: its profile with the node, board and network of the row."""
+"""Machines of published runs: the cluster of a row, and classes of accelerators and formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     options: dict[str, Any] = {"gpus": run["gpus"], "gpus_per_node": run["gpus_per_node"]}
     options["learned"] = learned
     for words, fabric in FABRICS.items():
-        if words in run.given("inter_node_network", ""):
+        if words in run.get("inter_node_network", ""):
             options["network"] = fabric
     if run["board_memory_gib"]:
         options["memory"] = run["board_memory_gib"] * GIB
@@ -38,8 +38,49 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
         if run["node_gbps"] <= ONE_ADAPTER:
             network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
             cluster = replace(cluster, network=network)
-    if run["accelerator"] == "h100-sxm" and run.given("board_memory_gib", 0.0) > HBM2E_GIB:
+    if run["accelerator"] == "h100-sxm" and run.get("board_memory_gib", 0.0) > HBM2E_GIB:
         slower = replace(cluster.accelerator, memory_bandwidth=HBM2E_BANDWIDTH)
         cluster = replace(cluster, accelerator=slower)
-    used = min(run.given("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
+    used = min(run.get("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
     return replace(cluster, fast=replace(cluster.fast, gpus=used))
+
+
+_PRECISION_CLASSES = {"bf16": "16-bit", "fp16": "16-bit", "tf32": "fp32"}
+_GENERATIONS = (
+    ("v100", "Volta"),
+    ("a100", "Ampere"),
+    ("a800", "Ampere"),
+    ("a10", "Ampere"),
+    ("rtx-3090", "Ampere"),
+    ("rtx-a", "Ampere"),
+    ("h20", "Hopper"),
+    ("h100", "Hopper"),
+    ("h800", "Hopper"),
+    ("gh200", "Hopper"),
+    ("b200", "Blackwell"),
+    ("b300", "Blackwell"),
+    ("gb", "Blackwell"),
+    ("rtx-5090", "Blackwell"),
+    ("mi", "CDNA"),
+    ("", "Ada"),
+)
+"""Generation by how the name of an accelerator begins; the first that fits."""
+
+_CARD_PREFIXES = ("rtx", "l4", "a10g", "t4", "h100-nvl")
+"""How the names of PCIe cards begin."""
+
+
+def precision_class(number_format: str) -> str:
+    """'16-bit' of bf16 and fp16, 'fp32' of tf32, else the format itself."""
+    return _PRECISION_CLASSES.get(number_format, number_format)
+
+
+def machine_class(accelerator: str) -> str:
+    """The generation of an accelerator, or 'PCIe' of cards without NVLink or with pairs at most."""
+    on_pcie = accelerator.startswith(_CARD_PREFIXES) or "pcie" in accelerator
+    return "PCIe" if on_pcie else generation(accelerator)
+
+
+def generation(accelerator: str) -> str:
+    """The generation of an accelerator by its name in small letters."""
+    return next(name for start, name in _GENERATIONS if accelerator.startswith(start))

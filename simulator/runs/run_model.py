@@ -1,4 +1,4 @@
-"""The model of a published run, built from its sizes."""
+"""Models of published runs, built from their sizes, and the adapters that are trained."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
 from ..base.typed_objects import LARGEST_SIZE
+from ..workload.adapters import Adapters
 from ..workload.blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from ..workload.model import Model
 from .published_runs import PublishedRun
@@ -15,9 +16,9 @@ LISTED = {"resnet": "resnet-50"}
 SIZE_AGREES = (0.75, 1.33)
 """Built over stated parameters: outside, the columns leave out part of the model's shape
 (rounded names and renamed vocabularies stay inside)."""
-_NEEDED = ("layers", "hidden", "heads", "vocab")
-_POSSIBLE = {"layers": MOST_LAYERS, "moe_every": MOST_LAYERS}
-_POSSIBLE |= dict.fromkeys((*_NEEDED[1:], "kv_heads", "head_dim", "ffn_hidden"), LARGEST_SIZE)
+_NEEDED_SIZES = ("layers", "hidden", "heads", "vocab")
+_LARGEST = {"layers": MOST_LAYERS, "moe_every": MOST_LAYERS}
+_LARGEST |= dict.fromkeys((*_NEEDED_SIZES[1:], "kv_heads", "head_dim", "ffn_hidden"), LARGEST_SIZE)
 """Sizes that a model cannot do without, and the largest that it can have."""
 
 
@@ -41,70 +42,70 @@ FAMILIES = {
 }
 FAMILIES["moe"] = FAMILIES["llama"]
 """Families of decoders by name."""
+CONVENTIONS = ("mlp", "biases", "norm", "positions", "tied", "embedding_norm")
+"""Columns that replace what is usual in a family."""
 
 
 def model_of(run: PublishedRun) -> Model:
     """The model of a row; InputError for what is no decoder that the simulator knows."""
-    family = run["family"] or "gpt"
-    if family in LISTED:
-        return Model.preset(LISTED[family])
-    if family not in FAMILIES:
-        raise InputError(f"family {family!r} is no decoder-only transformer")
-    absent = [column for column in _NEEDED if run[column] is None]
+    name = run["family"] or "gpt"
+    if name in LISTED:
+        return Model.preset(LISTED[name])
+    if name not in FAMILIES:
+        raise InputError(f"family {name!r} is no decoder-only transformer")
+    absent = [column for column in _NEEDED_SIZES if run[column] is None]
     if run["ffn_hidden"] is None and run["expert_ffn"] is None:
         absent.append("ffn_hidden")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")
-    for column, most in _POSSIBLE.items():
+    for column, most in _LARGEST.items():
         if run[column] is not None and not 1 <= run[column] <= most:
             raise InputError(f"{column} is {run[column]}; it must be 1 to {most}")
-    look = _look(run, FAMILIES[family])
-    kinds, order = _layers(run, look)
+    stated = {column: run[column] for column in CONVENTIONS if run.states(column)}
+    family = replace(FAMILIES[name], **stated)
+    kinds, order = _layers(run, family)
     model = Model(
-        name=run.given("model", "unnamed"),
+        name=run.get("model", "unnamed"),
         hidden=run["hidden"],
         vocabulary=run["vocab"],
         kinds=kinds,
         order=order,
-        tied=look.tied,
-        norm_bias=look.norm == "layernorm",
-        learned_positions=_positions(run, look),
-        embedding_norm=look.embedding_norm,
+        tied=family.tied,
+        norm_bias=family.norm == "layernorm",
+        learned_positions=_positions(run, family),
+        embedding_norm=family.embedding_norm,
         mtp_layers=run["mtp_layers"],
     )
-    _check_size(run, model)
+    billions = run["n_params_b"]
+    low, high = SIZE_AGREES
+    if billions and not low < model.parameters / (1e9 * billions) < high:
+        raise InputError("its sizes do not give the parameters it states")
     return model
 
 
-def _look(run: PublishedRun, usual: ModelFamily) -> ModelFamily:
-    """The family's look with what the row states."""
-    names = ("mlp", "biases", "norm", "positions", "tied", "embedding_norm")
-    return replace(usual, **{name: run[name] for name in names if run.stated(name)})
-
-
-def _positions(run: PublishedRun, look: ModelFamily) -> int:
-    if look.positions != "learned":
+def _positions(run: PublishedRun, family: ModelFamily) -> int:
+    if family.positions != "learned":
         return 0
-    longest = max(int(run.given("sequence", 0)), int(run.given("peak_sequence", 0)))
-    return max(int(run.given("learned_positions", longest)), longest)
+    longest = max(int(run.get("sequence", 0)), int(run.get("peak_sequence", 0)))
+    return max(int(run.get("learned_positions", longest)), longest)
 
 
-def _layers(run: PublishedRun, look: ModelFamily) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+def _layers(run: PublishedRun, family: ModelFamily) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """The distinct blocks, and the block of every layer."""
     dense, step = run["dense_layers"], run["moe_every"]
-    every, window = run.given("window_every", 0), run.given("attention_window", 0)
+    every, window = run.get("window_every", 0), run.get("attention_window", 0)
     shapes = []
     for layer in range(run["layers"]):
         routed = run["experts"] > 0 and layer >= dense and (layer - dense) % step == step - 1
-        whole = bool(every) and layer % every == every - 1
-        shapes.append((routed, 0 if whole else window))
+        full = bool(every) and layer % every == every - 1
+        shapes.append((routed, 0 if full else window))
     distinct = list(dict.fromkeys(shapes))
-    kinds = tuple(_block(run, look, *shape) for shape in distinct)
+    kinds = tuple(_block(run, family, *shape) for shape in distinct)
     return kinds, tuple(distinct.index(shape) for shape in shapes)
 
 
-def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> Block:
-    gated, bias = look.mlp in ("swiglu", "geglu"), look.biases == "all"
+def _block(run: PublishedRun, family: ModelFamily, routed: bool, window: int) -> Block:
+    gated, bias = family.mlp in ("swiglu", "geglu"), family.biases == "all"
     experts = None
     if routed:
         if run["moe_latent"]:
@@ -112,7 +113,7 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
         experts = Experts(
             count=run["experts"],
             top_k=run["experts_per_token"],
-            ffn=run.given("expert_ffn", run["ffn_hidden"]),
+            ffn=run.get("expert_ffn", run["ffn_hidden"]),
             gated=gated,
             bias=run["expert_biases"],
             shared_ffn=run["shared_expert_ffn"],
@@ -121,7 +122,7 @@ def _block(run: PublishedRun, look: ModelFamily, routed: bool, window: int) -> B
     elif run["ffn_hidden"] is None:
         raise InputError("ffn_hidden of the layers without experts is not stated")
     return Block(
-        attention=_attention(run, look, window),
+        attention=_attention(run, family, window),
         mlp=None if routed else Mlp(ffn=run["ffn_hidden"], gated=gated, bias=bias),
         experts=experts,
         norms=1 if run["parallel_block"] else 2,
@@ -135,39 +136,53 @@ def _imbalance(run: PublishedRun) -> float:
     HybridEP's is the size of a buffer, of which kernels read what is filled (Megatron-Core, guide
     of paged stash: factors are multipliers on buffer size).
     """
-    padded: float = 1.0 if run["dispatcher"] == "hybridep" else run.given("capacity_factor", 1.0)
+    padded: float = 1.0 if run["dispatcher"] == "hybridep" else run.get("capacity_factor", 1.0)
     return max(padded, 1.0)
 
 
-def _attention(run: PublishedRun, look: ModelFamily, window: int) -> Attention:
+def _attention(run: PublishedRun, family: ModelFamily, window: int) -> Attention:
     heads, norm = run["heads"], "head" if run["qk_norm"] else ""
     if run["mla_kv_rank"]:
-        rope = run.given("mla_rope_dim", 64)
+        rope = run.get("mla_rope_dim", 64)
         return Attention(
             heads=heads,
             kv_heads=heads,
-            head_dim=run.given("mla_nope_dim", 128) + rope,
-            value_dim=run.given("mla_value_dim", 128),
+            head_dim=run.get("mla_nope_dim", 128) + rope,
+            value_dim=run.get("mla_value_dim", 128),
             kv_rank=run["mla_kv_rank"],
-            q_rank=run.given("mla_q_rank", 0),
+            q_rank=run.get("mla_q_rank", 0),
             rope_dim=rope,
             window=window,
         )
-    width = run.given("head_dim", run["hidden"] // heads)
+    width = run.get("head_dim", run["hidden"] // heads)
     return Attention(
         heads=heads,
-        kv_heads=run.given("kv_heads", heads),
+        kv_heads=run.get("kv_heads", heads),
         head_dim=width,
         value_dim=width,
-        qkv_bias=look.biases in ("all", "qkv"),
-        out_bias=look.biases == "all",
+        qkv_bias=family.biases in ("all", "qkv"),
+        out_bias=family.biases == "all",
         query_key_norm=norm,
         window=window,
     )
 
 
-def _check_size(run: PublishedRun, model: Model) -> None:
-    stated = run["n_params_b"]
-    low, high = SIZE_AGREES
-    if stated and not low < model.parameters / (1e9 * stated) < high:
-        raise InputError("its sizes do not give the parameters it states")
+LOW_RANK = ("lora", "qlora")
+"""Adapters that are modelled."""
+BASE_FORMATS = {"fp16": "bf16", "fp4": "nf4", "int4": "nf4", "awq4": "gptq4"}
+"""Formats of frozen weights that are as large as one that is modelled."""
+
+
+def adapters_of(run: PublishedRun) -> Adapters | None:
+    """The adapters of a row; None where all weights are trained. InputError for other kinds."""
+    if run["training"] != "peft":
+        return None
+    kind = run.get("peft", "lora")
+    if kind not in LOW_RANK:
+        raise InputError(f"{kind} is not modelled: only LoRA and QLoRA are")
+    base = run.get("base_format", "bf16")
+    return Adapters(
+        rank=run.get("lora_rank", 16),
+        targets=run.get("lora_targets", ("q", "k", "v", "o")),
+        base=BASE_FORMATS.get(base, base),
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError
+from ..plan.codes import Sync
 from ..plan.fields import POLICY
+from ..plan.gossip_graphs import Topology
 from ..plan.plan import Plan
+from ..plan.sync_policy import SyncPolicy
 from ..plan.values import AUTO
 from .published_runs import PublishedRun
 from .run_stack import STACKS
-from .run_synchronisation import FRAMEWORKS
 
 SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-2p-sync": "zb-h2-sync"}
 """Names of schedules in plans, where rows call them otherwise."""
@@ -33,10 +35,23 @@ OPTIMIZERS = {
 """Optimizers with the state of one that is modelled."""
 
 
+RING = SyncPolicy(sync=Sync.RING)
+ONE_PEER = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.INNER_OUTER_EXPONENTIAL)
+BETWEEN_NODES = SyncPolicy(sync=Sync.HIERARCHICAL_GOSSIP, topology=Topology.ONE_PEER_EXPONENTIAL)
+FUSION = 16e6
+"""Parameters in Horovod's fusion buffer: 64 MB of fp32."""
+SYNC_POLICIES = {
+    "Horovod": RING._replace(bucket_parameters=int(FUSION)),
+    "BlueFog N_AR": ONE_PEER,
+    "BlueFog H_N_AR": BETWEEN_NODES,
+}
+"""How replicas are kept together, by the framework that a row names."""
+
+
 def plan_of(run: PublishedRun) -> Plan:
     """The layout of a row; AUTO where neither the row nor its stack says anything."""
     tp, cp = run["tp"], run["cp"]
-    dp = run.given("dp", run["gpus"] // (tp * run["pp"] * cp))
+    dp = run.get("dp", run["gpus"] // (tp * run["pp"] * cp))
     ranks, virtual = dp * cp, _virtual_stages(run)
     routed = run["experts"] > 0
     zero = run["zero_stage"] * (ranks > 1)
@@ -78,7 +93,7 @@ def _precision(run: PublishedRun) -> str:
     name = str(run["dtype"])
     if name == "tf32":
         raise InputError(f"precision {name} is not modelled")
-    return SCALING.get(run.given("fp8_recipe", ""), name) if name == "fp8" else name
+    return SCALING.get(run.get("fp8_recipe", ""), name) if name == "fp8" else name
 
 
 def _wide_ends(run: PublishedRun) -> dict[str, Any]:
@@ -91,13 +106,13 @@ def _wide_ends(run: PublishedRun) -> dict[str, Any]:
 
 def _shard(run: PublishedRun, ranks: int, zero: int) -> int:
     """Ranks of a group that shards, where that is not all of them."""
-    group = int(run.given("shard_ranks", ranks))
+    group = int(run.get("shard_ranks", ranks))
     return group if zero and 1 < group < ranks else 0
 
 
 def _updates_on_host(run: PublishedRun) -> bool:
     """Whether the host updates the weights: with PyTorch's FSDP wherever it holds them."""
-    together = run["params_on_host"] and str(run.given("sharding", "")).startswith("fsdp")
+    together = run["params_on_host"] and str(run.get("sharding", "")).startswith("fsdp")
     return bool(run["optimizer_on_host"] or together)
 
 
@@ -111,7 +126,7 @@ def _offloaded(run: PublishedRun) -> int:
 
 def _policy(run: PublishedRun) -> dict[str, Any]:
     """How the replicas of a row's framework are kept together, where it is not by all-reduce."""
-    policy = FRAMEWORKS.get(run.given("framework", ""))
+    policy = SYNC_POLICIES.get(run.get("framework", ""))
     named = dict(zip(POLICY, policy, strict=True)) if policy else {}
     return {
         name: value for name, value in named.items() if name not in ("shard",) and "off" not in name
@@ -126,7 +141,7 @@ def _overlap(run: PublishedRun, ranks: int, zero: int, virtual: int, split: bool
         "overlap_p2p": virtual > 1,
         "overlap_tp": split,
     }
-    usual = STACKS[run.given("stack", "megatron-core")].overlap
+    usual = STACKS[run.get("stack", "megatron-core")].overlap
     out = {}
     for name, legal in allowed.items():
         value = int(run[name]) if run[name] is not None else usual.get(name, AUTO)
@@ -142,13 +157,13 @@ def _overlap(run: PublishedRun, ranks: int, zero: int, virtual: int, split: bool
 def _virtual_stages(run: PublishedRun) -> int:
     if run["pp"] == 1:
         return 1
-    if run["virtual_stages"] == 1 and run.given("schedule", "").startswith("interleaved"):
+    if run["virtual_stages"] == 1 and run.get("schedule", "").startswith("interleaved"):
         raise InputError("virtual stages of an interleaved schedule are not stated")
     return int(run["virtual_stages"])
 
 
 def _schedule(run: PublishedRun, virtual: int) -> str:
-    name = str(run.given("schedule", "1f1b"))
+    name = str(run.get("schedule", "1f1b"))
     if run["pp"] == 1:
         return "1f1b"
     if virtual > 1 and name in ("1f1b", "interleaved"):

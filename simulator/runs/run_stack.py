@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
 from typing import Any
 
+from ..base.documents import parse_toml
 from ..base.errors import InputError
-from ..base.units import GIB
+from ..base.files import read_text
 from ..hardware.provenance import Provenance
 from ..hardware.software import DEFAULT_MODULES, OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
@@ -26,13 +29,13 @@ class StackRule:
     """Fields of Software in which its code differs from the profile's."""
 
 
-_NONE = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
-_ALL = {"overlap_grad_reduce": 1, "overlap_param_gather": 1}
-_DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_NONE)
+_SEQUENTIAL = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
+_OVERLAPPED = {"overlap_grad_reduce": 1, "overlap_param_gather": 1}
+_DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_SEQUENTIAL)
 # Megatron-LM's scripts of 2021 run with DDP=local: gradients are reduced after the last backward.
 # Its overlaps are younger: of sends 31 May 2023 (f9283c5a), of gradients 16 August 2023 (2d5220a4),
 # of gathers December 2023 (5e993318).
-_BEFORE_OVERLAPS = {**_NONE, "overlap_p2p": 0}
+_BEFORE_OVERLAPS = {**_SEQUENTIAL, "overlap_p2p": 0}
 _MEGATRON_2021 = StackRule(software="megatron-lm-2021", overlap=_BEFORE_OVERLAPS)
 # Sends are split over tensor ranks up to 31 January 2023 (39b83c79), in Paddle
 # (enable_partial_send_recv) and in InternEvo (scatter_gather of its pipeline scheduler).
@@ -40,23 +43,25 @@ _SPLIT_SENDS = {"scatter_gather": True}
 _MEGATRON_2023 = StackRule(software="megatron-core", overlap=_BEFORE_OVERLAPS, changes=_SPLIT_SENDS)
 _CORE = StackRule(software="megatron-core")
 _SPLIT = StackRule(software="megatron-core", changes=_SPLIT_SENDS)
-_NEMO = StackRule(software="megatron-core", overlap=_ALL)
+_NEMO = StackRule(software="megatron-core", overlap=_OVERLAPPED)
 # Megatron-Bridge, scripts/performance/utils/overrides.py: the loss is Transformer Engine's, whose
 # gradient takes the place of 16-bit logits (pytorch/triton/cross_entropy.py before July 2026).
 _BRIDGE = StackRule(
-    software="megatron-core", overlap=_ALL, changes={"logit_bytes": 2.0, "kept_logit_bytes": 2.0}
+    software="megatron-core",
+    overlap=_OVERLAPPED,
+    changes={"logit_bytes": 2.0, "kept_logit_bytes": 2.0},
 )
-_FOUNDRY = StackRule(software="fsdp", overlap=_ALL)
+_FOUNDRY = StackRule(software="fsdp", overlap=_OVERLAPPED)
 # OPT, section 2.4: fully sharded data parallelism with the tensor parallelism of Megatron-LM.
-_METASEQ = StackRule(software="fsdp", overlap=_ALL, changes={"splits": ("tp",)})
+_METASEQ = StackRule(software="fsdp", overlap=_OVERLAPPED, changes={"splits": ("tp",)})
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
-_TORCH = StackRule(software="torchtitan", overlap=_ALL)
+_TORCH = StackRule(software="torchtitan", overlap=_OVERLAPPED)
 # NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so
 # gradients are bf16 as well, and reduced in fp32.
-_AUTOMODEL = StackRule(software="automodel", overlap=_ALL, changes={"gradient_memory": 2.0})
+_AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED, changes={"gradient_memory": 2.0})
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
-_EAGER = StackRule(software="hf-trainer", overlap=_ALL, changes={"update_memory": 4.0})
+_EAGER = StackRule(software="hf-trainer", overlap=_OVERLAPPED, changes={"update_memory": 4.0})
 # Their scripts have a dropout before adapters (fms-acceleration 0.1, ms-swift and lit-gpt 0.05,
 # fsdp_qlora 0.1), peft's comparison has none. bitsandbytes keeps inputs of packed products before
 # its release 0.44 (commit 9e753741).
@@ -100,7 +105,7 @@ STACKS: dict[str, StackRule] = {
     "megatron-deepspeed": _DEEPSPEED,
     "deepspeed": _DEEPSPEED,
     "gpt-neox": _DEEPSPEED,
-    "nanotron": StackRule(software="nanotron", overlap=_NONE),
+    "nanotron": StackRule(software="nanotron", overlap=_SEQUENTIAL),
     "zero-bubble": _ZERO_BUBBLE,
     "pipe-offload": _ZERO_BUBBLE,
     "nemo": _NEMO,
@@ -127,14 +132,8 @@ STACKS: dict[str, StackRule] = {
 }
 """Rules by stack."""
 
-OF_SOURCE: dict[str, dict[str, Any]] = {
-    # 32 GB V100s of 2021 hold less beside tensors than the stack's A100s (four peaks of 26-32 GB).
-    "bigscience_gpt2_v100": {"communicator_bytes": 0.375 * GIB},
-    # Labels of out-of-memory runs fit 16-bit gradients and logits that tp does not shard.
-    "hagemann24": {"gradient_memory": 2.0, "sharded_logits": False, "logit_bytes": 16.0},
-}
-"""What looking at the runs of one source taught of that source, in fields of Software."""
-
+SOURCE_SOFTWARE = "source_software.toml"
+"""What the runs of single sources say of their software."""
 _ATTENTION_RATES = {
     ("flash", "A"): 0.45,
     ("triton", "A"): 0.55,
@@ -162,11 +161,10 @@ _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _IN_PLACE = ("fsdp1", "fsdp2")
 """Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
 weights and moments, 2 of which count as weights."""
-_NONE_LEFT = 1e-9
-"""Bytes a parameter of what an allocator does not hold; 0 are those of the recipe."""
-_UNFUSED_NORM = {"norm_bytes": 32.0, "fused_norm": False}
-_EAGER_SOFTMAX = {"score_bytes": 27.0, "kept_score_bytes": 6.0}
-"""Eager softmax in fp32 makes about three times the passes of a fused one, and keeps its output."""
+_FREED = 1e-9
+"""Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
+_UNFUSED_NORM_BYTES = 32.0
+"""Bytes a hidden unit of norms whose passes are kernels of their own."""
 _FUSED_SOFTMAX = 9.0
 """Bytes moved per score by a fused softmax with mask and dropout."""
 
@@ -174,42 +172,50 @@ _FUSED_SOFTMAX = 9.0
 def software_of(run: PublishedRun, learned: bool = True) -> Software:
     """The software profile of a row with what the row states, and with what published runs taught
     or not."""
-    rule = STACKS[stack_of(run)]
+    rule, source = STACKS[stack_of(run)], _source_software().get(run.source, {})
     name = rule.software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
-    if run.source == "vtrain24_single":
-        name = "vtrain"
-    software = software_profile(name)
+    software = software_profile(source.get("software", name))
     software = replace(software if learned else neutral(software), **rule.changes)
     changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run, software)}
     if run["offload_activations"]:
-        changes["offload_modules"] = _modules(run)
+        unknown = [name for name in run["offload_activations"] if name not in OFFLOADABLE]
+        if unknown:
+            raise InputError(f"{unknown[0]} on the host is not modelled")
+        changes["offload_modules"] = tuple(run["offload_activations"])
     if learned:
-        fitted = OF_SOURCE.get(run.source, {})
-        told = Provenance(
+        fitted = source.get("fitted", {})
+        origin = Provenance(
             source=f"{run.source}: its own runs",
             measured=False,
             kind="fitted",
             origins=(run.origin,),
         )
-        changes |= {**_looked_at(run), **fitted}
-        changes["provenance"] = {**software.provenance, **dict.fromkeys(fitted, told)}
+        changes |= {**_row_fields(run, source.get("rows", ())), **fitted}
+        changes["provenance"] = {**software.provenance, **dict.fromkeys(fitted, origin)}
     return replace(software, **changes)
 
 
 def stack_of(run: PublishedRun) -> str:
     """The stack of a row."""
-    return str(run.given("stack", "megatron-core"))
+    return str(run.get("stack", "megatron-core"))
 
 
-def _looked_at(run: PublishedRun) -> dict[str, Any]:
-    """Rates and norms of the only source whose rows tell its kernels apart."""
+@cache
+def _source_software() -> dict[str, dict[str, Any]]:
+    """SOURCE_SOFTWARE by source."""
+    text = read_text(resources.files(__package__) / SOURCE_SOFTWARE, SOURCE_SOFTWARE)
+    return parse_toml(text, SOURCE_SOFTWARE)
+
+
+def _row_fields(run: PublishedRun, rules: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Fields of Software that the rules of its source give a row."""
     out: dict[str, Any] = {}
-    if run.source == "hagemann24":
-        kernel = run["attention_kernel"]
-        out |= {} if "rmsnorm" in run.given("fused_kernels", ()) else _UNFUSED_NORM
-        out |= {} if kernel != "materialised" else _EAGER_SOFTMAX
-        out |= {"attention_rate": 0.6} if kernel == "flash" else {}
+    for rule in rules:
+        cell = run[rule["column"]]
+        words = (cell,) if isinstance(cell, str) else cell or ()
+        if rule["with"] in words if "with" in rule else rule["without"] not in words:
+            out |= rule["fields"]
     return out
 
 
@@ -217,17 +223,17 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     out: dict[str, Any] = {}
     kernel = run["attention_kernel"]
     flash = kernel != "materialised"
-    if run.stated("attention_kernel") and flash != software.flash_attention:
+    if run.states("attention_kernel") and flash != software.flash_attention:
         out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
-    if not software.provenance["attention_rate"].origins and run.stated("attention_kernel"):
+    if not software.provenance["attention_rate"].origins and run.states("attention_kernel"):
         generation = run["accelerator"][0].upper()
         out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
-    usual = stack_of(run) not in _UNFUSED_PERMUTATION
-    out["fused_permutation"] = usual if run["permute_fusion"] is None else run["permute_fusion"]
-    if "lora" in run.given("fused_kernels", ()):
+    fused = run["permute_fusion"]
+    out["fused_permutation"] = stack_of(run) not in _UNFUSED_PERMUTATION if fused is None else fused
+    if "lora" in run.get("fused_kernels", ()):
         out["fused_adapters"] = True
-    if run["compile"] is False and run.stated("compile") and software.name == "torchtitan":
-        out |= {"norm_bytes": _UNFUSED_NORM["norm_bytes"]}
+    if run["compile"] is False and run.states("compile") and software.name == "torchtitan":
+        out["norm_bytes"] = _UNFUSED_NORM_BYTES
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:
@@ -241,11 +247,11 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
     if software.label == "hf-trainer":
         loss["fused"] = _FUSED_LOSS
-    if "full" in run.given("cuda_graphs", ()):
+    if "full" in run.get("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
     loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
-    if found := loss.get(run["loss"]):
-        out["logit_bytes"], out["kept_logit_bytes"] = found
+    if logit_bytes := loss.get(run["loss"]):
+        out["logit_bytes"], out["kept_logit_bytes"] = logit_bytes
     return out
 
 
@@ -264,18 +270,10 @@ def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
     elif not wide and run["optimizer"] == "adam" and run["sharding"] in _IN_PLACE:
         out["optimizer_memory"] = 10.0
     if "paged" in run["optimizer"]:
-        out["optimizer_memory"] = _NONE_LEFT
+        out["optimizer_memory"] = _FREED
     if "in-backward" in run["optimizer"]:
-        out["gradient_memory"] = _NONE_LEFT
+        out["gradient_memory"] = _FREED
     return out
-
-
-def _modules(run: PublishedRun) -> tuple[str, ...]:
-    """The modules of a row whose inputs are on the host."""
-    unknown = [name for name in run["offload_activations"] if name not in OFFLOADABLE]
-    if unknown:
-        raise InputError(f"{unknown[0]} on the host is not modelled")
-    return tuple(run["offload_activations"])
 
 
 def _recompute(run: PublishedRun, software: Software) -> dict[str, Any]:

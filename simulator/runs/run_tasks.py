@@ -14,9 +14,8 @@ from ..rules.validity import violated
 from ..task import Task
 from ..workload.model import Model
 from .published_runs import PublishedRun
-from .run_adapters import adapters_of
 from .run_cluster import cluster_of
-from .run_model import LISTED, model_of
+from .run_model import LISTED, adapters_of, model_of
 from .run_plan import plan_of
 from .run_stack import software_of
 
@@ -65,12 +64,12 @@ class _Builder:
     def question(self, run: PublishedRun) -> Question:
         """The question of a row; InputError with the reason where there is none."""
         _check(run)
-        sequence = run.given("sequence", 1)
+        sequence = run.get("sequence", 1)
         task = self.task(run, sequence)
         plan = resolve(plan_of(run), task.gpus)
         for name, _ in violated(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
-        longest = run.given("peak_sequence", sequence)
+        longest = run.get("peak_sequence", sequence)
         at_peak = task if longest == sequence else self.task(run, longest)
         return Question(run, task, plan, at_peak)
 
@@ -107,9 +106,9 @@ def _batch(run: PublishedRun) -> int:
     """Sequences of a step; of rows that are for memory alone at least one micro-batch a rank."""
     if run["global_batch"]:
         return int(run["global_batch"])
-    if run.stated("step_seconds"):
+    if run.states("step_seconds"):
         raise InputError("global_batch not stated")
-    ranks = run.given("dp", run["gpus"] // (run["tp"] * run["pp"] * run["cp"]))
+    ranks = run.get("dp", run["gpus"] // (run["tp"] * run["pp"] * run["cp"]))
     return int(ranks * run["micro_batch"])
 
 
@@ -117,7 +116,7 @@ def _check(run: PublishedRun) -> None:
     """Raise InputError for what is no training that the simulator knows."""
     listed = run["family"] in LISTED
     absent = [c for c in NEEDED if run[c] is None and not (listed and c == "sequence")]
-    if run["experts"] and not run.stated("ep"):
+    if run["experts"] and not run.states("ep"):
         absent.append("ep")
     if absent:
         raise InputError(f"{', '.join(absent)} not stated")

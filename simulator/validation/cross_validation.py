@@ -231,7 +231,7 @@ def _part(part: Part, p: Prediction) -> tuple[dict[str, Any], Value]:
     """The record of one part, and its rows' held-out seconds."""
     rows, fields = Rows(p.asked), part.fields
     seconds, fits = held_out(rows, fields, folds([q.run for q in p.asked]), part.layers)
-    models = np.array([q.run.given("model", "") for q in p.asked], object)
+    models = np.array([q.run.get("model", "") for q in p.asked], object)
     one = len(set(models)) < 2
     by_model = np.zeros(0) if one else held_out(rows, fields, models, part.layers)[0]
     as_shipped = p.step if part.layers else rows.seconds(layer_fit.bare)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.arrays import Mask
-from ..runs.run_classes import machine_class
+from ..runs.run_cluster import machine_class
 from ..uncertainty.learned import ADAPTED, KNOWN, TAUGHT, UNKNOWN
 from ..uncertainty.memory import EVEN, NUMBERS, SURE, Spread
 from ..uncertainty.memory_prior import Peaks, fit, log_likelihood
@@ -117,9 +117,9 @@ def refused(runs: Sequence[PublishedRun], p: Prediction) -> int:
 
 def teaches(p: Prediction) -> Mask:
     """Rows with a peak or a label that say how far off the simulator is [row]."""
-    uses = [q.run.given("memory_use", "score") for q in p.asked]
+    uses = [q.run.get("memory_use", "score") for q in p.asked]
     open_to_it = [use not in ("no", "score-only") for use in uses]
-    stated = [not GUESSED & set(q.run.assumed) for q in p.asked]
+    stated = [not GUESSED & set(q.run.assumed_columns) for q in p.asked]
     label = labelled(p) & np.isnan(p.measured_memory)
     large = p.measured_memory > LEAST_SHARE * p.capacity
     chosen: Mask = np.array(open_to_it, bool) & np.array(stated, bool) & (label | large)

@@ -83,14 +83,14 @@ class Prediction:
     def measured(self) -> Value:
         """Seconds of a step as published; NaN where it was not."""
         return np.array(
-            [q.run["step_seconds"] if q.run.timed else np.nan for q in self.asked], float
+            [q.run["step_seconds"] if q.run.has_step_time else np.nan for q in self.asked], float
         )
 
     @property
     def measured_memory(self) -> Value:
         """Bytes as published; NaN where they were not, or are not to be compared."""
         return np.array(
-            [q.run["peak_bytes"] if q.run.measured else np.nan for q in self.asked], float
+            [q.run["peak_bytes"] if q.run.has_peak else np.nan for q in self.asked], float
         )
 
     @property
@@ -166,8 +166,8 @@ def predict(asked: Sequence[Question]) -> Prediction:
 def widened(asked: Sequence[Question]) -> Value:
     """How much wider than others the error of each row is, for what it does not state and for how
     its time was rounded or printed [row]."""
-    guessed = [not set(DECISIVE).isdisjoint(q.run.assumed) for q in asked]
-    printed = np.array([q.run.given("time_error", 0.0) for q in asked], float)
+    guessed = [not set(DECISIVE).isdisjoint(q.run.assumed_columns) for q in asked]
+    printed = np.array([q.run.get("time_error", 0.0) for q in asked], float)
     out: Value = np.hypot(np.where(guessed, ASSUMED, 1.0), printed / START)
     return out
 
@@ -211,7 +211,7 @@ def covered(p: Prediction) -> float | None:
 
 def meter_of(run: PublishedRun) -> str:
     """What the peak of a row counts, of METERS."""
-    meter = str(run.given("peak_meter", "device"))
+    meter = str(run.get("peak_meter", "device"))
     own = run["sequence_is"] in ("cut", "free") and not run["packed"]
     return "varied" if meter == "reserved" and own else meter
 

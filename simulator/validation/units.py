@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Index, Mask
 from ..base.errors import InputError, did_you_mean
-from ..runs.run_classes import machine_class, precision_class
+from ..runs.run_cluster import machine_class, precision_class
 
 if TYPE_CHECKING:
     from ..runs.published_runs import PublishedRun
@@ -74,7 +74,7 @@ POPULATIONS = ("core", "all")
 def unit_of(run: PublishedRun) -> Unit:
     """The unit of a run."""
     tuned = run["training"] != "pretrain"
-    kind = "fine-tuning" if tuned else _KINDS.get(run.given("family", ""), "dense")
+    kind = "fine-tuning" if tuned else _KINDS.get(run.get("family", ""), "dense")
     if kind == "dense" and run["experts"]:
         kind = "moe"
     return Unit(run.source, run["accelerator"], precision_class(str(run["dtype"])), kind)
@@ -83,7 +83,7 @@ def unit_of(run: PublishedRun) -> Unit:
 def class_of(run: PublishedRun) -> tuple[str, str, str, str]:
     """Kind of machine, precision, kind, and whether it ran on one node: a row of the table."""
     unit = unit_of(run)
-    node = run.given("gpus_per_node", 8)
+    node = run.get("gpus_per_node", 8)
     return (
         machine_class(unit.accelerator),
         unit.precision,
@@ -102,12 +102,12 @@ def population(p: Prediction, name: str) -> Mask:
     """Which rows belong to the population of that name, whole units only."""
     check_population(name)
     units = [unit_of(q.run) for q in p.asked]
-    scored = p.timed & np.array([q.run.given("time_use", "score") in SCORED for q in p.asked], bool)
+    scored = p.timed & np.array([q.run.get("time_use", "score") in SCORED for q in p.asked], bool)
     if name == "core":
         inside = np.array([unit in CORE for unit in units], bool)
         chosen: Mask = scored & inside & (np.nan_to_num(p.measured_mfu) >= LEAST_MFU)
     else:
-        wide = [q.run.given("hidden", 0) > NARROWEST for q in p.asked]
+        wide = [q.run.get("hidden", 0) > NARROWEST for q in p.asked]
         facts = [q.run.source in FACTS for q in p.asked]
         chosen = scored & np.array(wide, bool) & ~np.array(facts, bool)
     counts: dict[Unit, int] = {}

@@ -65,7 +65,7 @@ class Unseen:
     def votes(self, unit: Unit) -> Value:
         """Share of a vote of the rows of a unit [row]."""
         asked = (self.prediction.asked[row] for row in self.rows[unit])
-        return np.array([q.run.given("weight", 1.0) for q in asked], float)
+        return np.array([q.run.get("weight", 1.0) for q in asked], float)
 
     def origin(self, unit: Unit) -> str:
         """Who published a unit."""

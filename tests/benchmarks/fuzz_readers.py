@@ -29,8 +29,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
-from plan3d.simulator.runs.origins import read_origins
-from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.published_runs import read_origins, read_runs
 from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -234,15 +233,6 @@ LAYERS = (
 LAYERS_JSON = (
     b'{"name": "net", "source": "me", "layers": [{"name": "a", "parameters": 100, "forward_flops":'
     b' 1e9, "activation_bytes": 5, "boundary_bytes": 7, "repeat": 2, "efficiency": 0.4}]}'
-)
-SHORT = (
-    b"run,source,status,accelerator,gpus,gpus_per_node,inter_node_network,model,family,n_params_b,"
-    b"layers,hidden,ffn_hidden,heads,kv_heads,vocab,sequence,experts,experts_per_token,global_batch,"
-    b"micro_batch,tp,pp,virtual_stages,dp,cp,ep,zero_stage,fsdp,sequence_parallel,recompute,dtype,"
-    b"flash_attention,schedule,framework,step_seconds,peak_memory_gb,notes\n"
-    b"r,me,ok,h100-sxm,16,8,8x 400 Gb/s per node,m,llama,6.7,32,4096,11008,32,32,32000,2048,0,0,"
-    b"64,1,2,2,1,4,1,1,1,False,True,selective (core_attn),bf16,True,1f1b,"
-    b"megatron,3.2,41.5,hsdp 4; GiB\n"
 )
 PLANS = (
     b"tp=2 pp=2 micro_batch=1 recompute=full zero=1 schedule=interleaved virtual_stages=2",
@@ -456,9 +446,7 @@ READERS = {
         _result_again,
     ),
     "graph": Reader("g.txt", lambda: [*GRAPHS], _texts(Graph.parse)),
-    "runs": Reader(
-        "runs.csv", lambda: [*_head("published_runs.csv", 400), SHORT, SHORT], _published
-    ),
+    "runs": Reader("runs.csv", lambda: _head("published_runs.csv", 400), _published),
     "origins": Reader("origins.csv", lambda: [ORIGINS], read_origins),
     "measurements": Reader(
         "m.csv",

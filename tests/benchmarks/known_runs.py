@@ -100,7 +100,7 @@ class Known(NamedTuple):
     @property
     def laid_out(self) -> bool:
         """Whether its layout was published."""
-        return not {"tp", "micro_batch", "recompute"} <= set(self.run.assumed)
+        return not {"tp", "micro_batch", "recompute"} <= set(self.run.assumed_columns)
 
     @property
     def measured(self) -> float:
@@ -116,7 +116,7 @@ class Known(NamedTuple):
         """What its source does not state of what decides memory: end stages, and the rest where
         it is said not to fit."""
         telling = END_STAGES if self.costs.fits else (*DECIDES_MEMORY, *END_STAGES)
-        guessed = [name for name in telling if name in self.run.assumed]
+        guessed = [name for name in telling if name in self.run.assumed_columns]
         return f" (assumed: {', '.join(guessed)})" if guessed else ""
 
     def gain(self, other: Costs | None) -> float:

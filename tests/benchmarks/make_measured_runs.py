@@ -51,7 +51,7 @@ def usable(run: PublishedRun) -> bool:
     """Whether its step is one of a whole pre-training on a machine that kept its clock; what of
     its layout had to be assumed does not matter here."""
     whole = run["training"] == "pretrain" and run.source not in FACTS
-    return whole and run.timed and run["time_use"] != "rank"
+    return whole and run.has_step_time and run["time_use"] != "rank"
 
 
 def features_of(row: MeasuredRun) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ def measured_run(q: Question, named: dict[str, str]) -> MeasuredRun:
         step_seconds=run["step_seconds"],
         mfu=round(costs.mfu * slower, 4),
         mfu_causal=round(costs.mfu_causal * slower, 4),
-        assumed=" ".join(f"{name}={run[name]}" for name in SAID if name in run.assumed),
+        assumed=" ".join(f"{name}={run[name]}" for name in SAID if name in run.assumed_columns),
     )
 
 

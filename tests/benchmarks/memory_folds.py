@@ -31,7 +31,7 @@ def missing(predicted: Value, measured: Value) -> float:
 
 
 def main() -> None:
-    runs = [run for run in read_runs() if run["source"] == SOURCE and run["peak_memory_gb"]]
+    runs = [run for run in read_runs() if run["source"] == SOURCE and run.has_peak]
     p = predict([q for q in questions(runs) if isinstance(q, Question)])
     held, seen = folds([q.run for q in p.asked]), np.empty(len(p))
     software = p.asked[0].task.software

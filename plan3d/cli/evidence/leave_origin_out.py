@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, runs: Sequence[Any]) -> int:
     steps = _steps(args.steps)
     if args.prior_out is not None:
         check_writable(args.prior_out, "--prior-out")
-    from plan3d.simulator.runs.origins import read_origins, with_origins
+    from plan3d.simulator.runs.published_runs import read_origins, with_origins
     from plan3d.simulator.validation.leave_origin_out import score
 
     from ..screen import views

@@ -294,10 +294,10 @@ def rows_csv(validation: Validation) -> str:
     writer.writerow(ROW_HEADERS)
     mfu, memory = p.measured_mfu, p.measured_memory
     for run, answer in zip(validation.runs, validation.answers, strict=True):
-        head = [escape_formula(text) for text in (run.given("run", ""), run.source)]
-        head.append(escape_formula(run.given("model", "")))
+        head = [escape_formula(text) for text in (run.get("run", ""), run.source)]
+        head.append(escape_formula(run.get("model", "")))
         if isinstance(answer, str):
-            writer.writerow([*head, "", run.given("step_seconds", ""), *[""] * 7, answer])
+            writer.writerow([*head, "", run.get("step_seconds", ""), *[""] * 7, answer])
             continue
         seconds = (p.measured[at], p.step[at], low[at], high[at])
         numbers = (*seconds, mfu[at], memory[at], p.memory[at], p.share[at])

@@ -13,7 +13,7 @@ from plan3d.search.whatif.single_field_changes import WORTH
 from plan3d.simulator.base.units import GIB, format_bytes, format_count, format_flops
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.reporting import report, why
-from plan3d.simulator.runs.nearest_run import CLOSE, nearest_run
+from plan3d.simulator.runs.nearest_run import CLOSE_DISTANCE, nearest_run
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.task import Task
@@ -163,7 +163,7 @@ def measured(costs: Costs) -> Items:
     one = costs.one()
     fast, slow = report.bounds(one)
     low, high = (float(one.mfu) * one.step_seconds / step for step in (slow, fast))
-    if found.distance <= CLOSE and not low <= found.run.mfu <= high:
+    if found.distance <= CLOSE_DISTANCE and not low <= found.run.mfu <= high:
         forecast = f"{100 * low:.0f} to {100 * high:.0f} %"
         told.append(("", f"which is not in the {forecast} forecast here"))
     return told

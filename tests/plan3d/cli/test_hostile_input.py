@@ -14,12 +14,6 @@ RUN += "--num-attention-heads 16 --seq-length 2048 --max-position-embeddings 204
 RUN += "--micro-batch-size 1 --global-batch-size 8 --bf16"
 LAYER = {"parameters": 1, "forward_flops": 1, "activation_bytes": 1, "boundary_bytes": 1}
 HEADER = "accelerator,gpus,tp,pp,dtype,sequence,global_batch,micro_batch,layers,hidden,heads,vocab"
-SHORT = (
-    "run,source,status,accelerator,gpus,gpus_per_node,inter_node_network,model,family,n_params_b,"
-    "layers,hidden,ffn_hidden,heads,kv_heads,vocab,sequence,experts,experts_per_token,global_batch,"
-    "micro_batch,tp,pp,virtual_stages,dp,cp,ep,zero_stage,fsdp,sequence_parallel,recompute,dtype,"
-    "flash_attention,schedule,framework,step_seconds,peak_memory_gb,notes"
-)
 FILES = {
     "m.sh": RUN.replace("24", "2147483648"),
     "mtp.sh": f"{RUN} --mtp-num-layers 2147483648",
@@ -35,7 +29,7 @@ FILES = {
     "layers.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,1,bf16,2048,8,1,1e12,1024,16,1000,4096\n",
     "heads.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,1,bf16,2048,8,1,4,1024,0,1000,4096\n",
     "pp.runs": f"{HEADER},ffn_hidden\nh100-sxm,8,1,0,bf16,2048,8,1,4,1024,16,1000,4096\n",
-    "short.runs": f"{SHORT}\n{',' * 36}x,\n",
+    "batch.runs": f"{HEADER}\nh100-sxm,8,1,1,bf16,2048,8,x,4,1024,16,1000\n",
     "x\x1b[2J\u202e.sh": "",
 }
 TITAN = """[model]
@@ -77,7 +71,7 @@ CASES = (
     (["models", "idle.json"], "no layer that works"),
     (["models", "layers.csv"], "is not CSV"),
     (["models", "more.csv"], "line 2 has 6 cells, not 5"),
-    (["validate", "--runs", "short.runs"], "cannot be read (could not convert"),
+    (["validate", "--runs", "batch.runs"], "micro_batch 'x' must be a whole number"),
 )
 
 

@@ -126,7 +126,7 @@ def test_runs_are_predicted_with_what_timed_steps_said(
     asked = [
         q
         for q in questions(run for run in read_runs(None) if run.source == "megatron_sc21")
-        if isinstance(q, Question) and q.run.timed
+        if isinstance(q, Question) and q.run.has_step_time
     ]
     steps = [
         TimedStep(q.task, q.plan, 1.5 * evaluate(q.task, q.plan).step_seconds, "SC21")

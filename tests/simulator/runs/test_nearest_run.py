@@ -6,15 +6,18 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.runs.nearest_run import (
-    FARTHEST,
     LONGEST,
+    MAX_DISTANCE,
+    MeasuredRun,
     Nearest,
-    distance,
+    distances,
+    feature_columns,
     features,
     measured_runs,
     nearest_run,
@@ -30,6 +33,12 @@ GPT = Model.preset("gpt3-175b")
 def task(model: Model = GPT, cluster: str = "a100-80gb-sxm", gpus: int = 1024, **more: int) -> Task:
     sizes = {"sequence": 2048, "global_batch": 768} | more
     return Task(model, Cluster.profile(cluster, gpus=gpus), **sizes)
+
+
+def distance(run: MeasuredRun, question: dict[str, Any]) -> float:
+    """That of one run."""
+    (out,) = distances(feature_columns([run]), question)
+    return float(out)
 
 
 def maker() -> ModuleType:
@@ -51,7 +60,7 @@ def test_the_run_of_the_same_task_is_nearest() -> None:
     assert found is not None
     assert (found.run.published, found.run.gpus) == ("MegaScale 2024", 1024)
     assert found.run.mfu == pytest.approx(0.590, abs=0.01)
-    assert found.differs == {}
+    assert found.differences == {}
     assert found.distance < 0.01
     assert "micro_batch=1" in found.run.assumed
     assert str(found).startswith(
@@ -81,7 +90,7 @@ def test_a_distance_by_hand() -> None:
     assert distance(run, asked) == pytest.approx(0.5 + 1.25 + 1 + 0.5 + 0.25 + 0.5 + 1, rel=1e-6)
     assert distance(replace(run, **asked), asked) == 0
     far = replace(run, **{**asked, "generation": "Hopper", "kind": "moe"})
-    assert distance(far, asked) == 3 + 2 > FARTHEST
+    assert distance(far, asked) == 3 + 2 > MAX_DISTANCE
 
 
 def test_the_same_model_is_nearer_than_one_of_its_size() -> None:
@@ -122,7 +131,7 @@ def test_the_sentence_is_one_bounded_line() -> None:
     found = nearest_run(asked, "fp8")
     assert found is not None
     assert "; there / here: " in str(found)
-    long = Nearest(replace(found.run, model="x\n" * 400), found.distance, found.differs)
+    long = Nearest(replace(found.run, model="x\n" * 400), found.distance, found.differences)
     assert len(str(long)) <= LONGEST
     assert str(long).isprintable()
 

@@ -15,9 +15,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.runs import short_format
-from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_runs
-from plan3d.simulator.runs.run_columns import NEEDED, columns
+from plan3d.simulator.runs.published_runs import NEEDED, SHIPPED, PublishedRun, columns, read_runs
 from plan3d.simulator.runs.run_model import FAMILIES
 from plan3d.simulator.runs.run_stack import STACKS
 from plan3d.simulator.runs.run_tasks import Question, questions
@@ -110,7 +108,7 @@ def test_the_shipped_rows_are_small_and_free(shipped: list[PublishedRun]) -> Non
     assert len(shipped) == 3765
     assert "hagemann24" not in {run.source for run in shipped}
     assert len({run.source for run in shipped}) == 44
-    assert all(run.stated("origin") for run in shipped)
+    assert all(run.states("origin") for run in shipped)
     assert len({run["run"] for run in shipped}) == len(shipped)
 
 
@@ -122,7 +120,7 @@ def test_nearly_all_expressible_rows_have_a_question(
     rows = 0
     for one, answer in zip(shipped, answers, strict=True):
         other = one["training"] == "peft"
-        if one.timed and not other and one["family"] not in ("hybrid", "bert"):
+        if one.has_step_time and not other and one["family"] not in ("hybrid", "bert"):
             rows += 1
             refused[str(answer)] += isinstance(answer, str)
     assert rows > 2500
@@ -149,7 +147,7 @@ def test_a_file_round_trips(tmp_path: Path) -> None:
     (read,) = read_runs(write(tmp_path / "runs.csv", LLAMA))
     assert read["tp"] == 2
     assert read["sequence_parallel"] is True
-    assert not read.stated("virtual_stages")
+    assert not read.states("virtual_stages")
     assert read["virtual_stages"] == 1
     assert not read.ran_out_of_memory
 
@@ -381,19 +379,3 @@ def test_a_layer_list_needs_no_sizes_but_a_machine() -> None:
     (run, *_) = (run for run in read_runs() if run.source == "bluefog21")
     blind = PublishedRun({**run.cells, "accelerator": None})
     assert questions([blind]) == ["accelerator not stated"]
-
-
-@pytest.mark.parametrize(
-    ("stated", "read"),
-    [
-        ("interleaved (GIS)", "interleaved-gis"),
-        ("interleaved (GIS-H, half memory)", "interleaved-gis-h"),
-        ("interleaved + half activation offload", "interleaved-offload-half"),
-        ("interleaved + full activation offload", "interleaved-offload-full"),
-        ("AFAB", "gpipe"),
-        ("1F1B (DeepSpeed)", "1f1b"),
-    ],
-)
-def test_schedules_of_the_short_format(stated: str, read: str) -> None:
-    row = dict.fromkeys(short_format.NEEDED, "") | {"schedule": stated, "framework": "Megatron-LM"}
-    assert short_format.translated(row, "row 1").get("schedule") == read

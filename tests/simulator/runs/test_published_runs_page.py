@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from plan3d.simulator.runs.published_runs import read_runs
-from plan3d.simulator.runs.run_columns import columns
+from plan3d.simulator.runs.published_runs import columns, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 
 ROOT = Path(__file__).parents[3]
@@ -38,8 +37,8 @@ def test_the_page_counts_as_the_files_do():
     sources, origins = ({getattr(run, name) for run in runs} for name in ("source", "origin"))
     assert f"{len(runs):,} runs, one a row, of {len(sources)} sources" in PAGE
     assert f"{len(origins)} origins" in PAGE
-    assert f"{sum(run.stated('step_seconds') for run in runs):,} timed" in PAGE
-    assert f"{sum(run.stated('peak_bytes') for run in runs):,} with a peak" in PAGE
+    assert f"{sum(run.states('step_seconds') for run in runs):,} timed" in PAGE
+    assert f"{sum(run.states('peak_bytes') for run in runs):,} with a peak" in PAGE
     assert f"{sum(run.ran_out_of_memory for run in runs)} that ran out of memory" in PAGE
     assert f"the {len(columns())} columns" in PAGE
 

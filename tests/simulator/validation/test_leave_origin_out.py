@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plan3d.cli.main import main
 from plan3d.simulator.runs.published_runs import read_runs
-from plan3d.simulator.runs.run_classes import machine_class
+from plan3d.simulator.runs.run_cluster import machine_class
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics, units
 from plan3d.simulator.validation.few_shot import Scored, summary
@@ -57,7 +57,7 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
     """Its steps take five times as long: its prior, and so its predictions, stay; others move."""
     slower = [
         replace(run, cells={**run.cells, "step_seconds": 5 * run["step_seconds"]})
-        if run.origin == "hf_ultrascale" and run.timed
+        if run.origin == "hf_ultrascale" and run.has_step_time
         else run
         for run in runs
     ]

@@ -40,7 +40,7 @@ def marked(p: Prediction, row: int, **cells: object) -> Prediction:
 def first(p: Prediction, count: int) -> Prediction:
     """The first rows of the zero-bubble tables that state a peak."""
     rows = [
-        row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24" and q.run.measured
+        row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24" and q.run.has_peak
     ]
     return p.take(np.isin(np.arange(len(p)), rows[:count]))
 

@@ -8,8 +8,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.runs.published_runs import read_runs
-from plan3d.simulator.runs.run_adapters import adapters_of
-from plan3d.simulator.runs.run_model import model_of
+from plan3d.simulator.runs.run_model import adapters_of, model_of
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import TARGETS, Adapters
@@ -81,7 +80,7 @@ def test_published_runs_count_the_same_trained_parameters() -> None:
     stated = [
         run
         for run in read_runs()
-        if run.stated("trainable_params")
+        if run.states("trainable_params")
         and run.source == "litgpt_tables"
         and run["peft"] in ("lora", "qlora")
     ]
