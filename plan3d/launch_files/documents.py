@@ -1,6 +1,6 @@
-"""Nested documents (TOML, JSON, YAML): values by path, and what was not read, kept and put back.
+"""Nested documents (TOML, JSON, YAML): values by path, and settings that were not read.
 
-A key is named by its path, `training.steps`; `$.training.steps` where it is shown.
+A key is named by its path, `training.steps`, and shown as `$.training.steps`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
-from .launch_file import Kept
-from .tables import Places
+from .launch_file import UnreadSetting
+from .tables import KeyClasses
 
 DEEPEST = 16
 """Levels of the deepest document."""
@@ -24,94 +24,113 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """The values of a document; what is asked for counts as read."""
+    """The values of a document by path (tables.Source); what is claimed counts as read."""
 
     content: dict[str, Any]
     file: str
-    used: set[Path] = field(default_factory=set)
+    read_paths: set[Path] = field(default_factory=set)
     """Paths that were read."""
-    asked: set[Path] = field(default_factory=set)
+    requested_paths: set[Path] = field(default_factory=set)
     """Paths that were looked for, read or not."""
 
-    def section(self, at: str = "") -> JsonObject:
-        """The object at a path, empty where there is none. InputError where it is none."""
+    def section(self, path: str = "") -> JsonObject:
+        """The object at a path, empty where there is none. InputError where it is no object."""
         here = JsonObject.from_value(self.content, self.file)
-        for name in filter(None, at.split(".")):
+        for name in filter(None, path.split(".")):
             inner = here.values.get(name)
-            path = f"{here.path}.{name}"
-            here = JsonObject.from_value({} if inner is None else inner, self.file, path)
+            here = JsonObject.from_value(
+                {} if inner is None else inner, self.file, f"{here.path}.{name}"
+            )
         return here
 
-    def _place(self, at: str) -> tuple[JsonObject, str]:
-        self.asked.add(tuple(at.split(".")))
-        section, _, key = at.rpartition(".")
+    def _section_and_key(self, path: str) -> tuple[JsonObject, str]:
+        self.requested_paths.add(tuple(path.split(".")))
+        section, _, key = path.rpartition(".")
         return self.section(section), key
 
-    def there(self, at: str) -> bool:
-        """Whether a value is there, without reading it; null is not."""
-        section, key = self._place(at)
-        return section.has_key(key)
+    def contains(self, key: str) -> bool:
+        """Whether a value is stated, without reading it; null is not."""
+        section, name = self._section_and_key(key)
+        return section.has_key(name)
 
-    def has(self, at: str) -> bool:
-        """Whether a value is there; it counts as read."""
-        self.used.add(tuple(at.split(".")))
-        return self.there(at)
+    def claim(self, key: str) -> bool:
+        """Whether a value is stated; it counts as read."""
+        self.read_paths.add(tuple(key.split(".")))
+        return self.contains(key)
 
-    def value(self, at: str) -> Any:
+    def value(self, key: str) -> Any:
         """A value of any type; None where there is none."""
-        section, key = self._place(at)
-        return section.values.get(key) if self.has(at) else None
+        section, name = self._section_and_key(key)
+        return section.values.get(name) if self.claim(key) else None
 
-    def text(self, at: str) -> str:
-        section, key = self._place(at)
-        return section.string(key)
+    def text(self, key: str) -> str:
+        """A text."""
+        section, name = self._section_and_key(key)
+        return section.string(name)
 
-    def words(self, at: str) -> tuple[str, ...]:
-        """A list of texts; anything else is none."""
-        found = self.value(at)
-        return tuple(map(str, found)) if isinstance(found, list) else ()
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list as texts; no words where the value is no list."""
+        value = self.value(key)
+        return tuple(map(str, value)) if isinstance(value, list) else ()
 
-    def size(self, at: str, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
-        section, key = self._place(at)
-        return section.size(key, least=least, most=most)
+    def size(self, key: str, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
+        """A whole number in these bounds."""
+        section, name = self._section_and_key(key)
+        return section.size(name, least=least, most=most)
 
-    def switch(self, at: str) -> bool:
-        section, key = self._place(at)
-        return section.flag(key, False)
+    def switch(self, key: str) -> bool:
+        """A truth; false where there is none."""
+        section, name = self._section_and_key(key)
+        return section.flag(name, False)
 
-    def choice(self, at: str, known: tuple[str, ...]) -> str:
-        section, key = self._place(at)
-        return section.string(key, known)
+    def choice(self, key: str, known: tuple[str, ...]) -> str:
+        """One of several known words."""
+        section, name = self._section_and_key(key)
+        return section.string(name, known)
 
-    def says(self, at: str, value: Any) -> bool:
-        """Whether just this value is there; only then it counts as read."""
-        section, key = self._place(at)
-        same = type(section.values.get(key)) is type(value) and section.values[key] == value
-        return same and self.has(at)
+    def claim_value(self, key: str, value: Any) -> bool:
+        """Whether just this value is stated; only then it counts as read."""
+        section, name = self._section_and_key(key)
+        same = type(section.values.get(name)) is type(value) and section.values[name] == value
+        return same and self.claim(key)
 
-    def wrong(self, at: str, problem: str) -> InputError:
+    def value_error(self, key: str, problem: str) -> InputError:
         """The error about a value."""
-        section, key = self._place(at)
-        return section.error(key, problem)
+        section, name = self._section_and_key(key)
+        return section.error(name, problem)
 
-    def rest(self, matters: Collection[str], follow: Collection[str]) -> list[Kept]:
-        """Every value that was not read; null says nothing. Those at the places `follow` stand for
-        settings that follow from the plan."""
-        known = {path[:length] for path in self.asked for length in range(1, len(path) + 1)}
-        kept = []
+    def unread(self, costs: Collection[str], derived: Collection[str]) -> list[UnreadSetting]:
+        """Every value that was not read, but null.
+
+        `costs`: keys that change time or memory; `derived`: keys of settings that follow from the
+        plan (tables.read_implied).
+        """
+        known = {
+            path[:length] for path in self.requested_paths for length in range(1, len(path) + 1)
+        }
+        settings = []
         for path, value in leaves(self.content):
-            if path in self.used or value is None:
+            if path in self.read_paths or value is None:
                 continue
-            at, near = ".".join(path), nearest(path, known)
-            part = Kept(f"$.{at}", shown(value), at in matters or bool(near), at in follow)
-            kept.append(replace(part, keys=path, value=value, near=near))
-        return kept
+            key, suggestion = ".".join(path), nearest_path(path, known)
+            settings.append(
+                UnreadSetting(
+                    f"$.{key}",
+                    json_text(value),
+                    affects_cost=key in costs or bool(suggestion),
+                    is_derived=key in derived,
+                    path=path,
+                    value=value,
+                    suggestion=suggestion,
+                )
+            )
+        return settings
 
 
-def nearest(path: Path, known: Collection[Path]) -> str:
-    """The known place of which a path misspells the key or a section; '' where there is none."""
+def nearest_path(path: Path, known: Collection[Path]) -> str:
+    """The known path of which a path misspells the key or a section; '' where there is none."""
     depth = next((at for at in range(len(path)) if path[: at + 1] not in known), len(path))
-    inside = {place[depth] for place in known if place[:depth] == path[:depth] != place}
+    inside = {other[depth] for other in known if other[:depth] == path[:depth] != other}
     name = intended_name(path[depth], inside) if depth < len(path) else ""
     return f"$.{'.'.join((*path[:depth], name))}" if name else ""
 
@@ -125,37 +144,40 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def shown(value: Any) -> str:
-    """A value on one line."""
+def json_text(value: Any) -> str:
+    """A value as JSON on one line, shortened."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def nested(settings: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-    """Settings by path as a document; None is not stated."""
+def nested_document(settings: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """Settings by path as a document; those that are None are left out."""
     out: dict[str, Any] = {}
-    for at, value in settings:
+    for key, value in settings:
         if value is not None:
-            _put(out, tuple(at.split(".")), value)
+            _set_path(out, tuple(key.split(".")), value)
     return out
 
 
-def _put(content: dict[str, Any], path: Path, value: Any) -> None:
-    """A value at a path; nothing where the document has no section of that name."""
-    at: Any = content
-    for name in path[:-1]:
-        at = at.setdefault(name, {}) if isinstance(at, dict) else None
-    if path and isinstance(at, dict):
-        at[path[-1]] = value
-
-
-def with_kept(content: Mapping[str, Any], kept: Sequence[Kept], places: Places) -> dict[str, Any]:
-    """The document with the kept values at their paths, where it yields or nothing is decided."""
+def with_unread(
+    content: Mapping[str, Any], unread: Sequence[UnreadSetting], classes: KeyClasses
+) -> dict[str, Any]:
+    """The document with the unread values of an imported one, in place of settings that give way
+    and where nothing is decided."""
     out: dict[str, Any] = copy.deepcopy(dict(content))
     stated = {path for path, _ in leaves(content)}
-    stated |= {tuple(at.split(".")) for at in places.decided}
-    for part in kept:
-        yields = ".".join(part.keys) in places.yielding
-        if part.keys and (yields if part.keys in stated else not part.follows):
-            _put(out, part.keys, part.value)
+    stated |= {tuple(key.split(".")) for key in classes.decided}
+    for setting in unread:
+        overrides = ".".join(setting.path) in classes.overridable
+        if setting.path and (overrides if setting.path in stated else not setting.is_derived):
+            _set_path(out, setting.path, setting.value)
     return out
+
+
+def _set_path(content: dict[str, Any], path: Path, value: Any) -> None:
+    """Put a value at a path; nothing where the document has no section of that name."""
+    here: Any = content
+    for name in path[:-1]:
+        here = here.setdefault(name, {}) if isinstance(here, dict) else None
+    if path and isinstance(here, dict):
+        here[path[-1]] = value

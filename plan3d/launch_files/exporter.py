@@ -24,11 +24,11 @@ from plan3d.simulator.rules.validity import violated
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-from .launch_file import Kept
-from .shape import EXPERTS, ROTARY, blocks, features
+from .launch_file import UnreadSetting
+from .shape import EXPERTS, ROTARY_POSITIONS, blocks, features
 from .tables import Row, Table
 
-Write = Callable[[Task, Plan, Sequence[Kept]], str]
+Writer = Callable[[Task, Plan, Sequence[UnreadSetting]], str]
 """(task, plan, what an imported file also said) -> the file."""
 
 
@@ -41,9 +41,9 @@ class Form:
     """What is written, and for what."""
     rules: tuple[Rule, ...]
     """What this version refuses, beyond the rules that every framework has."""
-    write: Write
+    write: Writer
     """The file of a task and a resolved plan that breaks no rule."""
-    keeps: bool = True
+    keeps_unread: bool = True
     """It can hold what an imported file also said."""
     table: Table = ()
     """What it writes, row by row."""
@@ -58,7 +58,7 @@ class Exporter:
     """By version; the first is the default."""
     software: str = ""
     """The software profile of its training stack; empty where none is shipped."""
-    tries: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    search_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values by plan field that a search of its plans tries instead of the usual ones."""
 
     def form(self, version: str = "") -> Form:
@@ -72,17 +72,17 @@ class Exporter:
         raise InputError(f"--version {version}: files are written for {self.name} {known}")
 
 
-def written(task: Task, plan: Plan, form: Form, kept: Sequence[Kept] = ()) -> str:
+def launch_text(task: Task, plan: Plan, form: Form, unread: Sequence[UnreadSetting] = ()) -> str:
     """The file of one plan, with what an imported one also said. Raises InputError with every rule
     that it breaks."""
     plan = resolve(plan, task.gpus).take(0)
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
-    return form.write(task, with_layers(plan), kept)
+    return form.write(task, with_stage_layers(plan), unread)
 
 
-def differing(plan: Plan) -> str:
+def mixed_strategies(plan: Plan) -> str:
     """What differs between the runs of one plan; '' where they only divide the layers."""
     if not plan.segments:
         return ""
@@ -90,11 +90,12 @@ def differing(plan: Plan) -> str:
     for name in BY_RUN:
         values = sorted({int(value) for value in getattr(runs, name)[runs.present]})
         if len(values) > 1:
-            return f"layers with {' and '.join(shown(name, value) for value in values)} in one plan"
+            texts = " and ".join(value_text(name, value) for value in values)
+            return f"layers with {texts} in one plan"
     return ""
 
 
-def with_layers(plan: Plan) -> Plan:
+def with_stage_layers(plan: Plan) -> Plan:
     """A plan whose runs all have one strategy, as layers of its stages."""
     if not plan.segments:
         return plan
@@ -104,34 +105,46 @@ def with_layers(plan: Plan) -> Plan:
     return replace(plan, segments=None, layers_per_stage=counts, **own)
 
 
-OF_FEW = ("offload_parameters", "nvme")
+RARELY_SUPPORTED = ("offload_parameters", "nvme")
 """Fields of a policy that most frameworks lack; the others have rules about them."""
-OWN_WAYS = ("bucket_parameters", "shard", *(name for name in ON_HOST if name not in OF_FEW))
+FRAMEWORK_SPECIFIC = (
+    "bucket_parameters",
+    "shard",
+    *(name for name in ON_HOST if name not in RARELY_SUPPORTED),
+)
 """Fields that few plans use and that each framework has in its own way."""
-WAYS = {n: usual for n, usual in PLAIN.items() if n in POLICY and n not in (*OWN_WAYS, *OF_FEW)}
+SYNCHRONIZATION_DEFAULTS = {
+    n: usual
+    for n, usual in PLAIN.items()
+    if n in POLICY and n not in (*FRAMEWORK_SPECIFIC, *RARELY_SUPPORTED)
+}
 """The others, which are about how replicas are kept together, and what every framework does."""
 
 
-def _plainly_reduced(p: Any, task: Task) -> Any:
+def _synchronizes_every_step(p: Any, task: Task) -> Any:
     out: Any = True
-    for name, usual in WAYS.items():
+    for name, usual in SYNCHRONIZATION_DEFAULTS.items():
         out = out & (getattr(p, name) == usual)
     return out
 
 
-def _other_ways(p: Plan) -> list[str]:
+def _changed_synchronization(p: Plan) -> list[str]:
     """The fields of WAYS that do not keep their defaults."""
-    own = {name: getattr(p, name) for name in WAYS}
-    return [shown(name, value) for name, value in own.items() if value != WAYS[name]]
+    own = {name: getattr(p, name) for name in SYNCHRONIZATION_DEFAULTS}
+    return [
+        value_text(name, value)
+        for name, value in own.items()
+        if value != SYNCHRONIZATION_DEFAULTS[name]
+    ]
 
 
-ALL_REDUCED = Rule(
+ALL_REDUCED_GRADIENTS = Rule(
     "all-reduced-gradients",
-    tuple(WAYS),
-    _plainly_reduced,
+    tuple(SYNCHRONIZATION_DEFAULTS),
+    _synchronizes_every_step,
     lambda p, t: (
         "launch files are written for gradients that are all-reduced every step in full, without "
-        f"{' '.join(_other_ways(p))}"
+        f"{' '.join(_changed_synchronization(p))}"
     ),
 )
 """The rule of every framework about how replicas are kept together."""
@@ -143,21 +156,21 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
         return ["its launch files train all weights, not adapters (trains-all-weights)"]
     if task.documents:
         return ["what packs documents into sequences is not written (whole-sequences)"]
-    uneven = differing(plan)
+    uneven = mixed_strategies(plan)
     if uneven:
         return [f"{uneven} (uniform-strategy)"]
-    plan = with_layers(plan)
+    plan = with_stage_layers(plan)
     general = violated(plan, task)
     if general:
         return [text for _, text in general]
     return [
         f"{rule.message(plan, task)} ({rule.name})"
-        for rule in form_rules(form)
+        for rule in format_rules(form)
         if not np.all(rule.ok(plan, task))
     ]
 
 
-def only(name: str, field: str, values: Iterable[int], why: str) -> Rule:
+def allowed_values(name: str, field: str, values: Iterable[int], why: str) -> Rule:
     """The rule that a field has one of these values; the last of them is the nearest."""
     allowed = tuple(int(value) for value in values)
 
@@ -171,11 +184,11 @@ def only(name: str, field: str, values: Iterable[int], why: str) -> Rule:
         name,
         (field,),
         ok,
-        lambda p, t: f"{said(p, field)}: {why}; nearest: {shown(field, allowed[-1])}",
+        lambda p, t: f"{field_text(p, field)}: {why}; nearest: {value_text(field, allowed[-1])}",
     )
 
 
-ONE_DIMENSIONAL = only(
+ONE_DIMENSIONAL = allowed_values(
     "one-dimensional-tensor-parallelism",
     "tp_grid",
     (0,),
@@ -184,24 +197,26 @@ ONE_DIMENSIONAL = only(
 """The rule of every framework about tensor ranks."""
 
 
-UNWRITTEN = {
-    name: only(f"written-{name.replace('_', '-')}", name, (usual,), "launch files do not say it")
+DEFAULT_VALUE_RULES = {
+    name: allowed_values(
+        f"written-{name.replace('_', '-')}", name, (usual,), "launch files do not say it"
+    )
     for name, usual in PLAIN.items()
-    if name in OF_FEW or name not in (*POLICY, *OWN_WAYS)
+    if name in RARELY_SUPPORTED or name not in (*POLICY, *FRAMEWORK_SPECIFIC)
 }
 """The rules of frameworks of which no row, nor a rule of their own, says a field that few know of:
 it keeps its default."""
 
 
-def form_rules(form: Form) -> tuple[Rule, ...]:
+def format_rules(form: Form) -> tuple[Rule, ...]:
     """Everything that a version of a framework refuses."""
     known = {row.name for row in form.table if isinstance(row, Row)}
-    known |= {name for rule in form.rules for name in rule.fields if name in OF_FEW}
-    unwritten = (rule for name, rule in UNWRITTEN.items() if name not in known)
-    return (ALL_REDUCED, ONE_DIMENSIONAL, *unwritten, *form.rules)
+    known |= {name for rule in form.rules for name in rule.fields if name in RARELY_SUPPORTED}
+    unwritten = (rule for name, rule in DEFAULT_VALUE_RULES.items() if name not in known)
+    return (ALL_REDUCED_GRADIENTS, ONE_DIMENSIONAL, *unwritten, *form.rules)
 
 
-def expresses(name: str, framework: str, known: Iterable[str]) -> Rule:
+def expressible_model(name: str, framework: str, known: Iterable[str]) -> Rule:
     """The rule that a model has no feature besides those that are written for a framework."""
     table = frozenset(known)
 
@@ -241,12 +256,12 @@ def whole_key_heads(name: str, framework: str) -> Rule:
     )
 
 
-def said(plan: Plan, field: str) -> str:
+def field_text(plan: Plan, field: str) -> str:
     """One field of one plan as people write it."""
-    return shown(field, int(getattr(plan, field)))
+    return value_text(field, int(getattr(plan, field)))
 
 
-def shown(field: str, code: int) -> str:
+def value_text(field: str, code: int) -> str:
     """FIELD=VALUE, truth as 1 and 0."""
     value = spell(field, code)
     return f"{field}={int(value) if isinstance(value, bool) else value}"
@@ -263,11 +278,11 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
     ]
 
 
-def unsaid(model: Model, positions: str, router: str = "") -> list[str]:
+def unwritten_settings(model: Model, positions: str, router: str = "") -> list[str]:
     """A comment that names the settings of a model that plan3d does not know, as they change
     neither time nor memory: those of its rotary positions and of its router."""
     known = features(model)
-    left_out = [positions] if ROTARY in known else []
+    left_out = [positions] if ROTARY_POSITIONS in known else []
     left_out += [router] if EXPERTS in known and router else []
     if not left_out:
         return []

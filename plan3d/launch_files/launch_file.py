@@ -1,7 +1,7 @@
-"""What a launch file says: a model, a batch and a plan, as far as it states them.
+"""Contents of a launch file: a model, a batch and a plan, as far as it states them.
 
-Readers fill a Launch; what they cannot express as a plan field they note, so that the user can
-say what to take instead, and what they do not know they keep.
+Readers fill a Launch. Plan fields that a file sets to what no plan can have are noted with the
+reason, so that the user can replace them; settings that no reader takes are listed as unread.
 """
 
 from __future__ import annotations
@@ -21,42 +21,43 @@ from plan3d.simulator.workload.model import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A part of a file that plan3d does not read, to be shown and written again."""
+class UnreadSetting:
+    """A part of a file that no reader took, to be shown and written again."""
 
-    where: str
+    place: str
     """'line 12' or '$.optimizer.params'."""
     text: str
-    matters: bool = False
+    affects_cost: bool = False
     """It is known to change time or memory, and the prediction does not include it."""
-    follows: bool = False
-    """It stands for a setting that follows from the plan, and is not there without it."""
+    is_derived: bool = False
+    """It stands for a setting that follows from the plan, and is not written without it."""
     flag: str = ""
     """The name of a flag, with dashes."""
-    needs: tuple[str, ...] = ()
-    """Assignments that its words ask the shell for."""
-    keys: tuple[str, ...] = ()
+    assignments: tuple[str, ...] = ()
+    """Assignments of the script whose variables its words use."""
+    path: tuple[str, ...] = ()
     """The path of a value in a nested document."""
     value: Any = None
-    near: str = ""
-    """The known flag that it is one slip from."""
+    """The value at that path."""
+    suggestion: str = ""
+    """The known flag or key that it may misspell."""
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The part as a message shows it."""
-        return f"{self.text} (did you mean {self.near}?)" if self.near else self.text
+        return f"{self.text} (did you mean {self.suggestion}?)" if self.suggestion else self.text
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the user says besides the file."""
+class ReaderOptions:
+    """What the user gives beside a file."""
 
     model: Model | None = None
     vocabulary: int | None = None
     """Tokens of the tokenizer."""
 
 
-NOTHING = Given()
+NO_OPTIONS = ReaderOptions()
 
 
 @dataclass
@@ -74,11 +75,11 @@ class Launch:
     gpus: int | None = None
     plan: dict[str, Any] = field(default_factory=dict)
     """Fields of the plan that the file decides."""
-    open: dict[str, str] = field(default_factory=dict)
+    unmodelled: dict[str, str] = field(default_factory=dict)
     """Fields that the file sets to what no plan can have -> why; --with replaces them."""
     software: dict[str, Any] = field(default_factory=dict)
     """Fields of the software profile that the file decides."""
-    kept: list[Kept] = field(default_factory=list)
+    unread: list[UnreadSetting] = field(default_factory=list)
     replicas: int = 1
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
@@ -99,7 +100,7 @@ def plan_of(launch: Launch, overrides: Mapping[str, Any]) -> Plan:
 
     Raises InputError for a field that the file sets to what is not modelled.
     """
-    for name, why in launch.open.items():
+    for name, why in launch.unmodelled.items():
         if name not in overrides:
             raise launch.refuse(f"{why}; say what to take instead: --with {name}=VALUE")
     return Plan(**{**launch.plan, **overrides})
@@ -133,21 +134,23 @@ def sequence_of(launch: Launch, given: int | None, model: Model) -> int:
     """Tokens of a sequence: stated, given, or those of a published model."""
     if given is not None and launch.sequence not in (None, given):
         raise launch.refuse(f"has sequences of {launch.sequence}; --sequence {given} contradicts")
-    found = given or launch.sequence or model.sequence
-    if not found:
+    sequence = given or launch.sequence or model.sequence
+    if not sequence:
         raise launch.refuse("does not state the sequence length: give --sequence N (tokens)")
-    return found
+    return sequence
 
 
-def stated_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, tuple[int, ...]]:
-    """The plan field that states the layers of every chunk; even ones need no statement."""
-    usual = chunk_layers(sum(chunks), pp, virtual, 0, 0, ())
-    return {} if tuple(chunks) == usual else {"layers_per_stage": tuple(chunks)}
+def explicit_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, tuple[int, ...]]:
+    """The plan field that states the layers of every chunk; none where chunks are even."""
+    even = chunk_layers(sum(chunks), pp, virtual, 0, 0, ())
+    return {} if tuple(chunks) == even else {"layers_per_stage": tuple(chunks)}
 
 
-def settled(launch: Launch, plan: Plan, task: Task) -> Plan:
-    """The plan without what frameworks ignore: selective recompute of what the model has nothing
-    of, and what has no effect on one data-parallel rank; and with the shards of its replicas.
+def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
+    """The plan without what frameworks ignore, and with the shard size that its replicas imply.
+
+    Ignored are selective recompute of modules that the model lacks, and what has no effect on one
+    data-parallel rank.
 
     Raises InputError where the replicas do not divide the data ranks.
     """
@@ -157,10 +160,10 @@ def settled(launch: Launch, plan: Plan, task: Task) -> Plan:
         plan = replace(plan, recompute=Recompute.NONE)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
-        alone = replace(plan, overlap_grad_reduce=0, bucket_parameters=0)
+        single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0)
         if plan.offload_parameters:
-            return alone
-        return replace(alone, overlap_param_gather=0, zero=3 if plan.nvme else 0)
+            return single
+        return replace(single, overlap_param_gather=0, zero=3 if plan.nvme else 0)
     if launch.replicas == 1 or not plan.zero:
         return plan
     if ranks % launch.replicas:

@@ -108,7 +108,7 @@ def _experts(n: Numbers) -> Experts:
     return Experts(count=n.experts, ffn=n.expert_ffn, gated=n.gated, bias=n.out_bias, **more)
 
 
-def fill(launch: Launch, n: Numbers) -> None:
+def fill_launch(launch: Launch, n: Numbers) -> None:
     """Put the numbers of a file into its launch, without what has no effect at their sizes."""
     of_plan = {field.name for field in fields(Plan)}
     launch.plan |= {name: value for name, value in vars(n).items() if name in of_plan}

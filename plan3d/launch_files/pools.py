@@ -68,7 +68,7 @@ def written(pools: Pools, plan: Plan, form: Form) -> str:
     )
     accelerator = replace(task.cluster.accelerator, name=kinds)
     named = replace(task, cluster=replace(task.cluster, accelerator=accelerator))
-    return form.write(named, exporter.with_layers(plan), ())
+    return form.write(named, exporter.with_stage_layers(plan), ())
 
 
 def whole(pools: Pools) -> Task:

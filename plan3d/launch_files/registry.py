@@ -1,20 +1,22 @@
-"""The frameworks that plans are written for, and those whose files are read.
+"""Frameworks and dialects: how a file is recognised, and who writes and reads it.
 
-Each is loaded when it is asked for. Others add theirs with `register_exporter`, or by entry points
+A framework is loaded when it is needed. Others are added by `register_exporter`, or by entry points
 in the groups `plan3d.exporters` and `plan3d.readers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
-from .launch_file import Given, Launch
+from .launch_file import Launch, ReaderOptions
+from .tables import Row
 
-Reader = Callable[[str, str, Given], Launch]
-"""(text, file name, what the user says) -> what the file says."""
+Reader = Callable[[str, str, ReaderOptions], Launch]
+"""(text, file name, what the user gives beside it) -> the contents of the file."""
 _HERE = __package__
 EXPORTERS: Registry[Exporter] = Registry(
     "framework",
@@ -41,6 +43,45 @@ READERS: Registry[Reader] = Registry(
 """Readers by framework."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Files of one kind that a framework's reader takes, and how they are recognised."""
+
+    title: str
+    framework: str
+    """Whose reader takes them."""
+    endings: tuple[str, ...] = ()
+    """Endings of file names."""
+    opening: str = ""
+    """Beginning of the text, without leading white space."""
+    marker: str = ""
+    """Text that stands in no file of another dialect."""
+
+    def matches(self, text: str, file: str) -> bool:
+        """Whether a file has an ending, the opening or the marker of the dialect."""
+        return (
+            file.rpartition(".")[2].lower() in self.endings
+            or bool(self.opening and text.lstrip().startswith(self.opening))
+            or bool(self.marker and self.marker in text)
+        )
+
+
+DIALECTS = (
+    Dialect("nanotron configuration", "nanotron", endings=("yaml", "yml")),
+    Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
+    Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
+    Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed"),
+)
+"""Dialects in the order in which files are compared with them; other files are scripts of
+Megatron-LM."""
+
+
+def framework_of_file(text: str, file: str) -> str:
+    """The framework of the first dialect that a file matches."""
+    matching = (dialect.framework for dialect in DIALECTS if dialect.matches(text, file))
+    return next(matching, "megatron")
+
+
 def register_exporter(exporter: Exporter, read: Reader | None = None) -> None:
     """Add a framework, and the reader of its files; ValueError where its name is taken."""
     EXPORTERS.register(exporter.name, exporter)
@@ -53,18 +94,16 @@ def exporter(name: str, option: str = "--to") -> Exporter:
     return EXPORTERS.lookup(name, option)
 
 
-def reader(text: str, file: str, wanted: str | None) -> Reader:
-    """The reader of a named framework, or of the one whose file this looks like."""
-    return READERS.lookup(wanted or looks_like(text, file), "--from")
+def reader(text: str, file: str, framework: str | None) -> Reader:
+    """The reader of a named framework, or of the one whose dialect a file is in."""
+    return READERS.lookup(framework or framework_of_file(text, file), "--from")
 
 
-def looks_like(text: str, file: str) -> str:
-    """The framework of a file, by its ending and by what only that framework says."""
-    ending = file.rpartition(".")[2].lower()
-    if ending in ("yaml", "yml"):
-        return "nanotron"
-    if ending == "toml":
-        return "torchtitan"
-    if ending == "json" or text.lstrip().startswith("{") or "--deepspeed" in text:
-        return "deepspeed"
-    return "megatron"
+def flags_by_framework(field: str) -> dict[str, str]:
+    """The flag of a plan field in each framework that has exactly one for it."""
+    flags: dict[str, str] = {}
+    for name, exporter in EXPORTERS.items():
+        for row in exporter.form().table:
+            if isinstance(row, Row) and row.name == field and not row.read_only:
+                flags.setdefault(name, row.key)
+    return flags

@@ -9,40 +9,40 @@ from functools import lru_cache
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 
-LATENT = "latent attention (MLA)"
-INDEXER = "a sparse-attention indexer"
-SINKS = "attention sinks"
-WINDOWS = "attention windows"
-WIDTHS = "attention windows of several widths"
-CHUNKS = "attention in chunks"
+LATENT_ATTENTION = "latent attention (MLA)"
+ATTENTION_INDEXER = "a sparse-attention indexer"
+ATTENTION_SINKS = "attention sinks"
+WINDOWED_ATTENTION = "attention windows"
+WINDOW_WIDTHS = "attention windows of several widths"
+CHUNKED_ATTENTION = "attention in chunks"
 HEAD_NORM = "norms of queries and keys per head"
 FULL_NORM = "norms of queries and keys over their full width"
 HEAD_WIDTH = "heads that are not hidden / heads wide"
-GROUPED = "grouped queries"
+GROUPED_QUERIES = "grouped queries"
 QKV_BIAS = "biases of queries, keys and values only"
-BIASES = "biases of all linear layers"
+LINEAR_BIASES = "biases of all linear layers"
 OTHER_BIASES = "biases of some linear layers"
 LAYER_NORM = "LayerNorm with bias"
 RMS_NORM = "RMSNorm"
 BARE_NORM = "norms without weights"
-MORE_NORMS = "a number of norms a layer other than two"
-PARALLEL = "attention and MLP in parallel"
-PLAIN_MLP = "an MLP without gate"
+EXTRA_NORMS = "a number of norms a layer other than two"
+PARALLEL_BLOCK = "attention and MLP in parallel"
+UNGATED_MLP = "an MLP without gate"
 GATED_MLP = "a gated MLP"
 EXPERTS = "experts"
 DENSE_LAYERS = "dense layers among experts"
-SHARED = "shared experts"
-SHARED_GATE = "a gate of the shared experts"
+SHARED_EXPERTS = "shared experts"
+SHARED_EXPERT_GATE = "a gate of the shared experts"
 ROUTER_BIAS = "biases of experts or router"
 EMBEDDING_NORM = "a norm after the embedding"
 HEAD_BIAS = "a bias of the LM head"
-LEARNED = "learned positions"
-ROTARY = "rotary positions"
-TIED = "a tied LM head"
-UNTIED = "an LM head of its own"
+LEARNED_POSITIONS = "learned positions"
+ROTARY_POSITIONS = "rotary positions"
+TIED_HEAD = "a tied LM head"
+UNTIED_HEAD = "an LM head of its own"
 MTP = "multi-token prediction"
-LISTED = "a network that is a list of layers"
-UNEQUAL = "layers that differ in more than MLP and window"
+LAYER_LIST = "a network that is a list of layers"
+UNEQUAL_LAYERS = "layers that differ in more than MLP and window"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def shape_of(model: Model) -> Shape:
     """The parts of a model; of its first layers where they differ (feature UNEQUAL)."""
     layers = blocks(model)
     return Shape(
-        attention=_whole(layers[0].attention),
+        attention=_without_window(layers[0].attention),
         mlp=next((layer.mlp for layer in layers if layer.mlp), None),
         experts=next((layer.experts for layer in layers if layer.experts), None),
         sparse=tuple(layer.experts is not None for layer in layers),
@@ -76,7 +76,7 @@ def shape_of(model: Model) -> Shape:
     )
 
 
-def _whole(attention: Attention) -> Attention:
+def _without_window(attention: Attention) -> Attention:
     """The attention without a window."""
     return replace(attention, window=0, chunked=False)
 
@@ -96,10 +96,10 @@ def model_of_shape(name: str, shape: Shape, block: Block, rest: Model) -> Model:
 
 def same_shape(one: Model, other: Model) -> bool:
     """Whether two models have the same layers, whatever they are called."""
-    return _identity(one) == _identity(other)
+    return _layer_identity(one) == _layer_identity(other)
 
 
-def _identity(model: Model) -> tuple[object, ...]:
+def _layer_identity(model: Model) -> tuple[object, ...]:
     if any(layer.experts for layer in blocks(model)):
         model = with_imbalance(model, 1.0)
     bare = replace(model, name="", kinds=(), order=(), sequence=0, batch_tokens=0, train_tokens=0)
@@ -110,18 +110,18 @@ def _identity(model: Model) -> tuple[object, ...]:
 def features(model: Model) -> tuple[str, ...]:
     """Every feature of a model, for a framework to accept or refuse."""
     if isinstance(model, Network):
-        return (LISTED,)
-    return tuple(dict.fromkeys([*_ends(model), *_layers(model)]))
+        return (LAYER_LIST,)
+    return tuple(dict.fromkeys([*_embedding_features(model), *_layer_features(model)]))
 
 
-def _ends(model: Model) -> Iterator[str]:
+def _embedding_features(model: Model) -> Iterator[str]:
     """Embedding, head, norms and positions."""
     if model.norm_weights:
         yield LAYER_NORM if model.norm_bias else RMS_NORM
     else:
         yield BARE_NORM
-    yield LEARNED if model.learned_positions else ROTARY
-    yield TIED if model.tied else UNTIED
+    yield LEARNED_POSITIONS if model.learned_positions else ROTARY_POSITIONS
+    yield TIED_HEAD if model.tied else UNTIED_HEAD
     if model.embedding_norm:
         yield EMBEDDING_NORM
     if model.head_bias:
@@ -130,65 +130,65 @@ def _ends(model: Model) -> Iterator[str]:
         yield MTP
 
 
-def _layers(model: Model) -> Iterator[str]:
+def _layer_features(model: Model) -> Iterator[str]:
     layers = blocks(model)
     for attention in {layer.attention for layer in layers}:
-        yield from _attention(attention, model.hidden)
+        yield from _attention_features(attention, model.hidden)
     for layer in set(layers):
-        yield from _mlp(layer)
-        yield from _bias(layer)
+        yield from _mlp_features(layer)
+        yield from _bias_features(layer)
         if layer.norms != 2:
-            yield MORE_NORMS
+            yield EXTRA_NORMS
         if layer.parallel:
-            yield PARALLEL
+            yield PARALLEL_BLOCK
     if len({layer.attention.window for layer in layers} - {0}) > 1:
-        yield WIDTHS
-    whole = {replace(layer, attention=_whole(layer.attention)) for layer in layers}
+        yield WINDOW_WIDTHS
+    whole = {replace(layer, attention=_without_window(layer.attention)) for layer in layers}
     if len({layer.attention for layer in whole}) > 1 or len(whole) > 2:
-        yield UNEQUAL
+        yield UNEQUAL_LAYERS
     if len({layer.experts is None for layer in layers}) > 1:
         yield DENSE_LAYERS
 
 
-def _attention(a: Attention, hidden: int) -> Iterator[str]:
+def _attention_features(a: Attention, hidden: int) -> Iterator[str]:
     if a.kv_rank:
-        yield LATENT
+        yield LATENT_ATTENTION
     elif a.head_dim * a.heads != hidden or a.value_dim != a.head_dim:
         yield HEAD_WIDTH
     if a.kv_heads < a.heads:
-        yield GROUPED
+        yield GROUPED_QUERIES
     if a.index_heads:
-        yield INDEXER
+        yield ATTENTION_INDEXER
     if a.sinks:
-        yield SINKS
+        yield ATTENTION_SINKS
     if a.window:
-        yield CHUNKS if a.chunked else WINDOWS
+        yield CHUNKED_ATTENTION if a.chunked else WINDOWED_ATTENTION
     if a.query_key_norm:
         yield HEAD_NORM if a.query_key_norm == "head" else FULL_NORM
 
 
-def _mlp(layer: Block) -> Iterator[str]:
+def _mlp_features(layer: Block) -> Iterator[str]:
     if layer.mlp:
-        yield GATED_MLP if layer.mlp.gated else PLAIN_MLP
+        yield GATED_MLP if layer.mlp.gated else UNGATED_MLP
     if layer.experts:
         e = layer.experts
         yield EXPERTS
-        yield GATED_MLP if e.gated else PLAIN_MLP
+        yield GATED_MLP if e.gated else UNGATED_MLP
         if e.shared_ffn:
-            yield SHARED
+            yield SHARED_EXPERTS
         if e.shared_gate:
-            yield SHARED_GATE
+            yield SHARED_EXPERT_GATE
         if e.bias or e.router_bias:
             yield ROUTER_BIAS
 
 
-def _bias(layer: Block) -> Iterator[str]:
+def _bias_features(layer: Block) -> Iterator[str]:
     """Biases of attention and dense MLP; a sparse layer's MLP has those of its experts."""
     a = layer.attention
     mlp = layer.mlp.bias if layer.mlp else a.out_bias
     switches = (a.qkv_bias, a.out_bias, mlp)
     if all(switches):
-        yield BIASES
+        yield LINEAR_BIASES
     elif switches == (True, False, False):
         yield QKV_BIAS
     elif any(switches):

@@ -1,15 +1,18 @@
-"""A launch file is a table: where a value stands in it, what it is, how it is written and read.
+"""Tables of settings: the keys or flags of a launch file, with what each of them means.
 
-Export walks the rows from numbers to settings, import from the file to numbers. A framework's own
-spelling (two switches for one field, a size that others derive) is a pair of functions, `spelled`
-before the one walk and `meant` after the other; versions of a framework are differences of tables.
-What no row takes is kept as it is.
+A framework has one table, of four kinds of rows: `Row` (modelled), `Implied` (follows from other
+settings), `Fixed` (one value is modelled) and `Unmodelled` (known to change time, memory or the
+model). Export walks the rows from numbers to settings, import from the file to numbers. What a
+framework spells otherwise than a plan (two switches for one field, a size that others derive) is
+computed by a pair of functions, to its settings before the one walk and from them after the other.
+Versions of a framework are differences of tables. What no row covers is kept as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
@@ -23,257 +26,300 @@ class Numbers(SimpleNamespace):
     and what else the rows of a framework name."""
 
 
-When = Callable[[Numbers], Any]
+Condition = Callable[[Numbers], Any]
 """A condition on the numbers."""
 
 
 class Source(Protocol):
-    """A file from which rows are read: flags of a command, or a nested document. What is asked
-    for counts as read."""
+    """A file from which rows are read: flags of a command, or a nested document. A setting that is
+    claimed, or whose value is taken, counts as read."""
 
-    def has(self, at: str) -> bool:
-        """Whether it is there; null is not."""
+    def claim(self, key: str) -> bool:
+        """Whether a setting is stated; null is not. It counts as read."""
 
-    def there(self, at: str) -> bool:
-        """The same, without reading it."""
+    def contains(self, key: str) -> bool:
+        """Whether a setting is stated, without reading it."""
 
-    def value(self, at: str) -> Any:
-        """Whatever is there."""
+    def value(self, key: str) -> Any:
+        """A value of any type."""
 
-    def text(self, at: str) -> str:
-        """A text that is there."""
+    def text(self, key: str) -> str:
+        """A text."""
 
-    def words(self, at: str) -> tuple[str, ...]:
+    def words(self, key: str) -> tuple[str, ...]:
         """Several texts."""
 
-    def size(self, at: str, *, least: int = 1, most: int = LARGEST) -> int:
+    def size(self, key: str, *, least: int = 1, most: int = LARGEST) -> int:
         """A whole number in these bounds; InputError where there is none."""
 
-    def switch(self, at: str) -> bool:
-        """Whether it is on."""
+    def switch(self, key: str) -> bool:
+        """Whether a switch is on."""
 
-    def choice(self, at: str, known: tuple[str, ...]) -> str:
-        """One of the known words that is there."""
+    def choice(self, key: str, known: tuple[str, ...]) -> str:
+        """One of several known words."""
 
-    def says(self, at: str, value: Any) -> bool:
-        """Whether it is there with just this value; only then it counts as read."""
+    def claim_value(self, key: str, value: Any) -> bool:
+        """Whether a setting has just this value; only then it counts as read."""
 
-    def wrong(self, at: str, problem: str) -> InputError:
-        """The error about a value that is there."""
+    def value_error(self, key: str, problem: str) -> InputError:
+        """The error about a value."""
 
 
-class Kind(NamedTuple):
+class Codec(NamedTuple):
     """How a value is written and read."""
 
     write: Callable[[Any], Any]
-    """The setting: a number, a text, a truth, a list; None where nothing is said."""
+    """The setting: a number, a text, a truth, a list; None where nothing is stated."""
     read: Callable[[Source, str, Numbers], Any]
 
 
-def count(
+def integer(
     least: int = 1,
     most: int | Callable[[Numbers], int] = LARGEST,
-    none: int | None = None,
-) -> Kind:
-    """A whole number in bounds; `none` is said by saying nothing."""
+    unset: int | None = None,
+) -> Codec:
+    """A whole number in bounds; `unset` is expressed by leaving the setting out."""
 
-    def read(source: Source, at: str, n: Numbers) -> int:
-        return source.size(at, least=least, most=most(n) if callable(most) else most)
+    def read(source: Source, key: str, n: Numbers) -> int:
+        return source.size(key, least=least, most=most(n) if callable(most) else most)
 
-    return Kind(lambda value: None if value == none else int(value), read)
-
-
-def switch(on: bool = True) -> Kind:
-    """A flag that is there or is not, or a truth; `on` is what it says of the number."""
-    return Kind(lambda value: bool(value) == on, lambda source, at, n: source.switch(at) == on)
+    return Codec(lambda value: None if value == unset else int(value), read)
 
 
-def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Kind:
-    """One of several words; of those that mean the same the first is written."""
+def switch(on: bool = True) -> Codec:
+    """A flag that is present or absent, or a truth; `on` is the number's value when present."""
+    return Codec(lambda value: bool(value) == on, lambda source, key, n: source.switch(key) == on)
+
+
+def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Codec:
+    """One of several words; of synonyms the first is written."""
     spelling: dict[Any, str] = {}
     for word, value in words.items():
         spelling.setdefault(value, word)
 
-    def read(source: Source, at: str, n: Numbers) -> Any:
-        word = source.choice(at, (*words, *unmodelled))
+    def read(source: Source, key: str, n: Numbers) -> Any:
+        word = source.choice(key, (*words, *unmodelled))
         if word in unmodelled:
-            raise source.wrong(at, f"{word} is not modelled")
+            raise source.value_error(key, f"{word} is not modelled")
         return words[word]
 
-    return Kind(spelling.__getitem__, read)
+    return Codec(spelling.__getitem__, read)
 
 
-COUNT, SWITCH = count(), switch()
-TEXT = Kind(lambda value: value, lambda source, at, n: source.text(at))
-WORDS = Kind(lambda value: value, lambda source, at, n: source.words(at))
+COUNT, SWITCH = integer(), switch()
+TEXT = Codec(lambda value: value, lambda source, key, n: source.text(key))
+WORDS = Codec(lambda value: value, lambda source, key, n: source.words(key))
 REQUIRED = object()
-"""A row without a usual value must be in the file."""
+"""A row without a default must be in the file."""
 
 
-def always(n: Numbers) -> bool:
+def unconditional(n: Numbers) -> bool:
     """The row is part of every file."""
     return True
 
 
-def both(one: When, other: When) -> When:
-    """Where two conditions hold."""
-    return lambda n: one(n) and other(n)
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of a file."""
+    """One modelled setting: a number of the plan, the model or the batch."""
 
-    at: str
+    key: str
     """The flag, or the path of the key."""
     name: str
     """The number that it carries."""
-    kind: Kind = COUNT
-    usual: Any = REQUIRED
-    """What a file means that does not say it: a value, or a function of the other numbers."""
-    when: When = always
-    """Where the row means something: elsewhere it is not written, and kept when it is there."""
-    omit: bool = False
-    """The usual value is not written."""
-    reads: bool = False
+    codec: Codec = COUNT
+    default: Any = REQUIRED
+    """The framework's default: a value, or a function of the other numbers."""
+    condition: Condition = unconditional
+    """Where the setting has an effect: elsewhere it is not written, and stays unread."""
+    omit_default: bool = False
+    """The default is not written."""
+    read_only: bool = False
     """Another spelling, which is read and not written."""
 
-    def usually(self, n: Numbers) -> Any:
-        """What a file means that does not say it."""
-        return self.usual(n) if callable(self.usual) else self.usual
+    def default_value(self, n: Numbers) -> Any:
+        """The framework's default for these numbers."""
+        return self.default(n) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True, slots=True)
 class Implied:
-    """A setting that follows from the others; a file may say something else, which is kept."""
+    """A setting that follows from the others; a file may state another value, which is kept."""
 
-    at: str
+    key: str
     value: Any
     """Or a function of the numbers."""
-    when: When = always
+    condition: Condition = unconditional
 
-    def says(self, n: Numbers) -> Any:
+    def value_for(self, n: Numbers) -> Any:
+        """The value that follows from these numbers."""
         return self.value(n) if callable(self.value) else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A constant that must hold where a file states it."""
+    """A setting of which one value is modelled: a file that states another is refused."""
 
-    at: str
+    key: str
     value: Any
-    why: str
+    reason: str
     """Why nothing else is taken."""
-    when: When = always
+    condition: Condition = unconditional
 
 
-Entry = Row | Implied | Fixed
+class Effect(Enum):
+    """What an unmodelled setting changes."""
+
+    COST = "time or memory"
+    """The file is read, and the setting named as not modelled."""
+    MODEL = "the model"
+    """The file is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmodelled:
+    """A setting that is known and not modelled."""
+
+    key: str
+    effect: Effect = Effect.COST
+    advice: str = ""
+    """What to give instead, where the file is refused."""
+    condition: Condition = unconditional
+
+
+Entry = Row | Implied | Fixed | Unmodelled
 Table = tuple[Entry, ...]
 
 
-def flag(at: str, name: str, *, on: bool = True, when: When = always, reads: bool = False) -> Row:
-    """A switch, which means the opposite where it is not there."""
-    return Row(at, name, switch(on), usual=not on, when=when, reads=reads)
-
-
-def rare(
-    at: str, name: str, usual: Any = 0, *, kind: Kind | None = None, when: When = always
+def flag(
+    key: str,
+    name: str,
+    *,
+    on: bool = True,
+    condition: Condition = unconditional,
+    read_only: bool = False,
 ) -> Row:
-    """A number that is written only where it is not the usual one."""
-    return Row(at, name, kind or count(least=0), usual, when, omit=True)
+    """A switch, which means the opposite where it is absent."""
+    return Row(key, name, switch(on), not on, condition, read_only=read_only)
 
 
-def only(when: When, *rows: Entry) -> Table:
-    """Rows that mean something only there."""
-    return tuple(_narrowed(row, when) for row in rows)
+def optional(
+    key: str,
+    name: str,
+    default: Any = 0,
+    *,
+    codec: Codec | None = None,
+    condition: Condition = unconditional,
+) -> Row:
+    """A number that is written only where it is not the default."""
+    return Row(key, name, codec or integer(least=0), default, condition, omit_default=True)
 
 
-def under(path: str, *rows: Entry) -> Table:
+def rows_if(condition: Condition, *rows: Entry) -> Table:
+    """Rows that have an effect only under a condition, beside conditions of their own."""
+
+    def narrowed(row: Entry) -> Entry:
+        if row.condition is unconditional:
+            return replace(row, condition=condition)
+        return replace(row, condition=lambda n: condition(n) and row.condition(n))
+
+    return tuple(narrowed(row) for row in rows)
+
+
+def in_section(path: str, *rows: Entry) -> Table:
     """Rows in a section of a nested document."""
-    return tuple(replace(row, at=f"{path}.{row.at}") for row in rows)
+    return tuple(replace(row, key=f"{path}.{row.key}") for row in rows)
 
 
-def _narrowed(row: Entry, when: When) -> Entry:
-    return replace(row, when=when if row.when is always else both(when, row.when))
-
-
-def reading(table: Table, *places: str) -> Table:
+def read_only_rows(table: Table, *keys: str) -> Table:
     """The table with spellings that are read and not written."""
     return tuple(
-        replace(row, reads=True) if isinstance(row, Row) and row.at in places else row
+        replace(row, read_only=True) if isinstance(row, Row) and row.key in keys else row
         for row in table
     )
 
 
-def also_read(own: Table, other: Table) -> Table:
-    """One's own table, and rows of another that carry what no row of it does, only to be read."""
-    places = {row.at for row in own} | {row.name for row in own if isinstance(row, Row)}
-    rows = [r for r in other if isinstance(r, Row) and not {r.at, r.name} & places]
-    return (*own, *(replace(row, reads=True) for row in rows))
+def with_read_only_rows(own: Table, other: Table) -> Table:
+    """A table, and the rows of another, only to be read, that carry what none of its rows does."""
+    covered = {row.key for row in own} | {row.name for row in own if isinstance(row, Row)}
+    rows = [r for r in other if isinstance(r, Row) and not {r.key, r.name} & covered]
+    return (*own, *(replace(row, read_only=True) for row in rows))
 
 
-def changed(table: Table, *rows: Entry) -> Table:
-    """The table of another version: rows at the same place are replaced."""
-    new = {row.at: row for row in rows}
-    return tuple(new.get(row.at, row) for row in table)
+def with_replaced_rows(table: Table, *rows: Entry) -> Table:
+    """The table of another version: rows of the same key are replaced."""
+    new = {row.key: row for row in rows}
+    return tuple(new.get(row.key, row) for row in table)
 
 
-def stated(table: Table, n: Numbers) -> Iterator[tuple[str, Any]]:
+def settings_of(table: Table, n: Numbers) -> Iterator[tuple[str, Any]]:
     """The settings of a file, in the order of the table."""
     for row in table:
-        if not row.when(n):
+        if isinstance(row, Unmodelled) or not row.condition(n):
             continue
         if isinstance(row, Fixed):
-            yield row.at, row.value
+            yield row.key, row.value
         elif isinstance(row, Implied):
-            yield row.at, row.says(n)
-        elif not row.reads:
+            yield row.key, row.value_for(n)
+        elif not row.read_only:
             value = getattr(n, row.name)
-            if not (row.omit and value == row.usually(n)):
-                yield row.at, row.kind.write(value)
+            if not (row.omit_default and value == row.default_value(n)):
+                yield row.key, row.codec.write(value)
 
 
-def read(table: Table, source: Source, n: Numbers) -> None:
-    """Put what a file says into the numbers. Raises InputError naming what is wrong or missing.
+def read_rows(table: Table, source: Source, n: Numbers) -> None:
+    """Put what a file states into the numbers. Raises InputError naming what is wrong or missing,
+    or changes the model and is not modelled.
 
-    Values that follow from others are worked out when all that is stated is known.
+    Defaults that follow from other numbers are worked out after all that is stated.
     """
     rows = [row for row in table if isinstance(row, Row)]
     for row in rows:
-        if row.when(n) and (source.has(row.at) or row.usual is REQUIRED):
-            setattr(n, row.name, row.kind.read(source, row.at, n))
-        elif not callable(row.usual):
-            setattr(n, row.name, row.usual)
+        if row.condition(n) and (source.claim(row.key) or row.default is REQUIRED):
+            setattr(n, row.name, row.codec.read(source, row.key, n))
+        elif not callable(row.default):
+            setattr(n, row.name, row.default)
     for row in rows:
         if not hasattr(n, row.name):
-            setattr(n, row.name, row.usually(n))
+            setattr(n, row.name, row.default_value(n))
+    for unmodelled in (row for row in table if isinstance(row, Unmodelled)):
+        if unmodelled.effect is Effect.MODEL and source.contains(unmodelled.key):
+            raise source.value_error(unmodelled.key, f"is not modelled; {unmodelled.advice}")
 
 
 def read_implied(table: Table, source: Source, n: Numbers) -> frozenset[str]:
-    """Take what a file states as it would be written anyway; the places where it may say something
-    else. InputError where it must and is not."""
-    open_places = []
+    """Claim the implied and fixed settings of a file that have the values that would be written.
+
+    Returns the keys of implied settings with other values, or none. Raises InputError where a fixed
+    setting has another value.
+    """
+    deviating = []
     for row in table:
-        if isinstance(row, Row) or not row.when(n):
+        if not isinstance(row, Implied | Fixed) or not row.condition(n):
             continue
         if isinstance(row, Implied):
-            open_places += [] if source.says(row.at, row.says(n)) else [row.at]
-        elif source.there(row.at) and not source.says(row.at, row.value):
-            raise source.wrong(row.at, f"is not {row.value}: {row.why}")
-    return frozenset(open_places)
+            deviating += [] if source.claim_value(row.key, row.value_for(n)) else [row.key]
+        elif source.contains(row.key) and not source.claim_value(row.key, row.value):
+            raise source.value_error(row.key, f"is not {row.value}: {row.reason}")
+    return frozenset(deviating)
 
 
-class Places(NamedTuple):
-    """Places of a table, for what an imported file said there."""
+def cost_keys(table: Table) -> frozenset[str]:
+    """The keys of settings that change time or memory and are not modelled."""
+    rows = (row for row in table if isinstance(row, Unmodelled))
+    return frozenset(row.key for row in rows if row.effect is Effect.COST)
 
-    yielding: frozenset[str]
-    """Settings that follow from the others give way to it."""
+
+class KeyClasses(NamedTuple):
+    """The keys of a table by what becomes of a value that an imported file had there."""
+
+    overridable: frozenset[str]
+    """Of implied settings, which give way to it."""
     decided: frozenset[str]
-    """Numbers do not, also where the usual one is not written."""
+    """Of numbers, which do not, also where a default is not written."""
 
 
-def places(table: Table, n: Numbers) -> Places:
-    """Where a file of these numbers gives way, and where it does not."""
-    yielding = frozenset(row.at for row in table if isinstance(row, Implied))
-    rows = (row for row in table if isinstance(row, Row) and row.when(n))
-    return Places(yielding, frozenset(row.at for row in rows))
+def key_classes(table: Table, n: Numbers) -> KeyClasses:
+    """The keys that give way to an imported value, and those that do not."""
+    overridable = frozenset(row.key for row in table if isinstance(row, Implied))
+    rows = (row for row in table if isinstance(row, Row) and row.condition(n))
+    return KeyClasses(overridable, frozenset(row.key for row in rows))

@@ -35,9 +35,9 @@ PATIENCE = 10.0
 
 def launch_file(task: Task, plan: Plan, framework: str, form: Form) -> tuple[str, str]:
     """Ending and text of a plan's launch file."""
-    from plan3d.launch_files.exporter import written
+    from plan3d.launch_files.exporter import launch_text
 
-    text = written(task, plan, form)
+    text = launch_text(task, plan, form)
     return "json" if text.startswith("{") else ENDINGS.get(framework, "sh"), text
 
 

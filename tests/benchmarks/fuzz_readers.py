@@ -18,7 +18,7 @@ from pathlib import Path
 from plan3d.cli.arguments import plan_arguments
 from plan3d.cli.evidence import calibrate_steps
 from plan3d.cli.main import main as command_line
-from plan3d.launch_files.exporter import written
+from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
@@ -69,7 +69,7 @@ def _shipped(*names: str) -> list[bytes]:
 
 def _exported(framework: str, *plans: str, model: str = "llama-3.1-8b") -> list[bytes]:
     form = EXPORTERS[framework].form()
-    return [written(_task(model), resolve(Plan.parse(p), 8), form).encode() for p in plans]
+    return [launch_text(_task(model), resolve(Plan.parse(p), 8), form).encode() for p in plans]
 
 
 def _data(*patterns: str) -> list[bytes]:

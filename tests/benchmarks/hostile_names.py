@@ -32,8 +32,8 @@ from typing import Any
 
 import yaml
 
-from plan3d.launch_files.exporter import written
-from plan3d.launch_files.launch_file import Given
+from plan3d.launch_files.exporter import launch_text
+from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import EXPORTERS, READERS
 from plan3d.launch_files.shell.words import quote
 from plan3d.simulator.base.documents import toml_string
@@ -219,7 +219,9 @@ DOCUMENTS: dict[tuple[str, str], tuple[str, str, Callable[[str], Any]]] = {
 def document(kind: tuple[str, str], model: str | None, machine: str | None) -> str:
     """A file that is parsed."""
     preset, plan, _ = DOCUMENTS[kind]
-    return written(task(preset, model, machine), Plan.parse(plan), EXPORTERS[kind[0]].form(kind[1]))
+    return launch_text(
+        task(preset, model, machine), Plan.parse(plan), EXPORTERS[kind[0]].form(kind[1])
+    )
 
 
 def same(kind: tuple[str, str], model: str | None, machine: str | None) -> bool:
@@ -235,7 +237,7 @@ def same(kind: tuple[str, str], model: str | None, machine: str | None) -> bool:
 def script(framework: str, model: str | None, machine: str | None) -> str:
     """A shell fragment."""
     named = task("gpt3-1.3b", model, machine)
-    return written(named, Plan.parse(PLAN), EXPORTERS[framework].form())
+    return launch_text(named, Plan.parse(PLAN), EXPORTERS[framework].form())
 
 
 def profile_text(name: str) -> str:
@@ -261,7 +263,7 @@ def through_files(name: str, framework: str, folder: Path) -> str:
     finally:
         path.unlink()
     named = Task(_model("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
-    return written(named, Plan.parse(PLAN), EXPORTERS[framework].form())
+    return launch_text(named, Plan.parse(PLAN), EXPORTERS[framework].form())
 
 
 IMPORTED = """torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
@@ -273,11 +275,11 @@ IMPORTED = """torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
 
 def imported(flags: str, name: str = "run.sh") -> str:
     """A script with these flags, read and written again. Raises InputError where it is refused."""
-    launch = READERS["megatron"](IMPORTED.format(flags=flags), name, Given())
+    launch = READERS["megatron"](IMPORTED.format(flags=flags), name, ReaderOptions())
     assert launch.model is not None
     named = Task(launch.model, _machine(), sequence=2048, global_batch=64)
-    return written(
-        named, Plan.parse("overlap_param_gather=0"), EXPORTERS["megatron"].form(), launch.kept
+    return launch_text(
+        named, Plan.parse("overlap_param_gather=0"), EXPORTERS["megatron"].form(), launch.unread
     )
 
 

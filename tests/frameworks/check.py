@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from plans import Case, expected, first_plans, named_plans, random_plans
 
-from plan3d.launch_files.exporter import written
+from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
 
 READERS = {
@@ -37,7 +37,7 @@ def understood(case: Case, framework: str, version: str) -> tuple[str, str]:
     """'read', 'DIFFERS' or 'REJECTED', and why."""
     task, plan = case
     reader = importlib.import_module(READERS[framework, version])
-    text = written(task, plan, EXPORTERS[framework].form(version))
+    text = launch_text(task, plan, EXPORTERS[framework].form(version))
     try:
         found = reader.read(text, task.gpus)
     except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from plan3d.launch_files.field_flags import framework_flags
+from plan3d.launch_files.registry import flags_by_framework
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.plan.field_record import Field
 from plan3d.simulator.plan.fields import FIELDS
@@ -23,7 +23,7 @@ def table() -> Table:
 
 
 def _texts(record: Field) -> list[str]:
-    flags = [f"{framework} {flag}" for framework, flag in framework_flags(record.name).items()]
+    flags = [f"{framework} {flag}" for framework, flag in flags_by_framework(record.name).items()]
     default = f"; default {_default(record)}" if record.is_column else ""
     return [
         record.help,

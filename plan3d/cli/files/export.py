@@ -30,7 +30,7 @@ What a framework cannot run is refused by name; --with replaces a field."""
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Write one plan."""
-    from ...launch_files.exporter import written
+    from ...launch_files.exporter import launch_text
     from ..arguments import plan_arguments
 
     form = form_of(args.to, args.version)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.second_pool is not None:
         out = _of_two_pools(args, task, plan, form)
     else:
-        out = record(task, plan, args.to, form, written(task, plan, form))
+        out = record(task, plan, args.to, form, launch_text(task, plan, form))
     deliver(args, out, form)
     return 0
 

@@ -68,7 +68,7 @@ def imported(args: argparse.Namespace) -> Imported:
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
 
-    from ...launch_files.launch_file import batch_of, gpus_of, plan_of, sequence_of, settled
+    from ...launch_files.launch_file import batch_of, effective_plan, gpus_of, plan_of, sequence_of
     from ..arguments import plan_arguments, task_arguments
     from .export import in_own_stack
 
@@ -91,20 +91,20 @@ def imported(args: argparse.Namespace) -> Imported:
     asked = task_arguments.question(model, cluster, sequence, batch, args.software)
     task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))
-    plan = settled(launch, plan, task)
+    plan = effective_plan(launch, plan, task)
     check(resolve(plan, gpus).take(0), task)
     return Imported(launch, task, plan)
 
 
 def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
-    from ...launch_files.launch_file import Given
+    from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import reader
 
     text = read_text(Path(args.file), most=LARGEST)
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
-    return reader(text, args.file, wanted)(text, args.file, Given(model, args.vocabulary))
+    return reader(text, args.file, wanted)(text, args.file, ReaderOptions(model, args.vocabulary))
 
 
 def _model(launch: Launch, given: Model | None) -> Model:
@@ -125,15 +125,15 @@ def _model(launch: Launch, given: Model | None) -> Model:
 
 def _write_again(args: argparse.Namespace, found: Imported) -> int:
     """The plan as a file of --to; what was kept goes into a file of the same framework."""
-    from ...launch_files.exporter import written
+    from ...launch_files.exporter import launch_text
     from . import export
 
     form = export.form_of(args.to, args.version)
-    kept = found.launch.kept
-    keeps = form.keeps and args.to == found.launch.framework
-    text = written(found.task, found.plan, form, kept if keeps else ())
+    kept = found.launch.unread
+    keeps = form.keeps_unread and args.to == found.launch.framework
+    text = launch_text(found.task, found.plan, form, kept if keeps else ())
     for part in () if keeps else kept:
-        warn(f"{args.file}: {part.where}: {part.text} is not in the new file", args.quiet)
+        warn(f"{args.file}: {part.place}: {part.text} is not in the new file", args.quiet)
     out = export.record(found.task, found.plan, args.to, form, text)
     export.deliver(args, out, form)
     return 0
@@ -161,7 +161,7 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
 
 def kept_records(launch: Launch) -> list[dict[str, Any]]:
     """The parts of the file that were not read, as JSON holds them."""
-    return [{"where": k.where, "text": k.text, "matters": k.matters} for k in launch.kept]
+    return [{"where": k.place, "text": k.text, "matters": k.affects_cost} for k in launch.unread]
 
 
 def record(found: Imported) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def _print(screen: Screen, found: Imported) -> None:
     screen.lines(views.header(task))
     screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
     print()
-    ignored = [f"{k.where}: {k.told}" for k in launch.kept if k.matters]
+    ignored = [f"{k.place}: {k.message}" for k in launch.unread if k.affects_cost]
     screen.section("Not modelled, and able to change time or memory", ignored)
     screen.section(
-        "Kept as they are", [f"{k.where}: {k.told}" for k in launch.kept if not k.matters]
+        "Kept as they are", [f"{k.place}: {k.message}" for k in launch.unread if not k.affects_cost]
     )

@@ -89,8 +89,8 @@ def _of_file(args: argparse.Namespace) -> tuple[Task, Plan]:
     if args.documents is not None:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
-    for part in (part for part in found.launch.kept if part.matters):
-        warn(f"{args.file}: {part.where}: {part.told} is not modelled", args.quiet)
+    for part in (part for part in found.launch.unread if part.affects_cost):
+        warn(f"{args.file}: {part.place}: {part.message} is not modelled", args.quiet)
     asked = framework_arguments.launched(args, found.task, args.file)
     task = frameworks.with_usual(asked, found.launch.framework)
     stated = frozenset(found.launch.plan)

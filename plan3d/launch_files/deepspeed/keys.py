@@ -18,21 +18,21 @@ from ..tables import (
     COUNT,
     SWITCH,
     TEXT,
+    Codec,
     Implied,
-    Kind,
     Numbers,
     Row,
     Source,
     Table,
-    also_read,
-    changed,
     choice,
-    count,
     flag,
-    only,
-    rare,
-    reading,
-    under,
+    in_section,
+    integer,
+    optional,
+    read_only_rows,
+    rows_if,
+    with_read_only_rows,
+    with_replaced_rows,
 )
 
 FILE = "ds_config.json"
@@ -74,14 +74,14 @@ MATTERS = frozenset(
 
 def _read_batch(source: Source, at: str, n: Numbers) -> int:
     if source.value(at) == "auto":
-        raise source.wrong(at, "is auto: write the number that your trainer puts there")
+        raise source.value_error(at, "is auto: write the number that your trainer puts there")
     return source.size(at)
 
 
 def _read_ratio(source: Source, at: str, n: Numbers) -> Any:
     ratio = source.value(at)
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
-        raise source.wrong(at, f"is {describe(ratio)}; it must be a number from 0 to 1")
+        raise source.value_error(at, f"is {describe(ratio)}; it must be a number from 0 to 1")
     return ratio
 
 
@@ -127,43 +127,43 @@ def _cut(n: Numbers) -> bool:
     return bool(getattr(n, "bucket_parameters", 0))
 
 
-BATCH, RATIO = Kind(int, _read_batch), Kind(lambda ratio: ratio, _read_ratio)
+BATCH, RATIO = Codec(int, _read_batch), Codec(lambda ratio: ratio, _read_ratio)
 
 CONFIG: Table = (
     Row(BATCHES[0], "global_batch", BATCH, None),
     Row(BATCHES[1], "micro_batch", BATCH, None),
     Row(BATCHES[2], "micro_batches", BATCH, None),
-    *under(
+    *in_section(
         "zero_optimization",
-        Row("stage", "stage", count(0, 3), 0),
-        rare("offload_optimizer.device", "device", "none", kind=TEXT),
-        *only(
+        Row("stage", "stage", integer(0, 3), 0),
+        optional("offload_optimizer.device", "device", "none", codec=TEXT),
+        *rows_if(
             offloads,
             Implied("offload_optimizer.pin_memory", True),
-            rare("offload_optimizer.ratio", "ratio", 1.0, kind=RATIO),
+            optional("offload_optimizer.ratio", "ratio", 1.0, codec=RATIO),
             Implied("offload_optimizer.nvme_path", DRIVES, swaps),
         ),
-        rare("offload_param.device", "weight_device", "none", kind=TEXT),
-        *only(
+        optional("offload_param.device", "weight_device", "none", codec=TEXT),
+        *rows_if(
             offloads_weights,
             Implied("offload_param.pin_memory", True),
             Implied("offload_param.nvme_path", DRIVES, swaps_weights),
             Implied("offload_param.buffer_size", lambda n: n.largest_shard, _overflows),
         ),
         Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
-        *only(_cut, *(Row(name, "bucket_parameters", usual=0) for name in BUCKETS)),
+        *rows_if(_cut, *(Row(name, "bucket_parameters", default=0) for name in BUCKETS)),
     ),
     Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.checkpointed),
-    rare("optimizer.type", "optimizer_type", "AdamW", kind=TEXT),
-    rare("bf16.enabled", "bf16", False, kind=SWITCH),
-    rare("fp16.enabled", "fp16", False, kind=SWITCH),
+    optional("optimizer.type", "optimizer_type", "AdamW", codec=TEXT),
+    optional("bf16.enabled", "bf16", False, codec=SWITCH),
+    optional("fp16.enabled", "fp16", False, codec=SWITCH),
 )
 """The JSON configuration."""
 
-MODEL: Table = reading(
-    changed(
+MODEL: Table = read_only_rows(
+    with_replaced_rows(
         megatron.MODEL,
-        rare("--num-key-value-heads", "key_value_heads", kind=COUNT),
+        optional("--num-key-value-heads", "key_value_heads", codec=COUNT),
         flag("--use-rotary-position-embeddings", "rotary"),
         Row("--normalization", "norm_bias", choice({"layernorm": True, "rmsnorm": False}), True),
     ),
@@ -172,12 +172,12 @@ MODEL: Table = reading(
     "--position-embedding-type",
 )
 TRAINING: Table = (
-    Row("--tensor-model-parallel-size", "tp", usual=1),
-    Row("--pipeline-model-parallel-size", "pp", usual=1),
-    rare("--ds-sequence-parallel-size", "cp", 1, kind=COUNT),
+    Row("--tensor-model-parallel-size", "tp", default=1),
+    Row("--pipeline-model-parallel-size", "pp", default=1),
+    optional("--ds-sequence-parallel-size", "cp", 1, codec=COUNT),
     flag("--sequence-parallel", "sequence_parallel"),
     Row("--micro-batch-size", "micro_batch"),
-    Row("--global-batch-size", "global_batch", usual=None),
+    Row("--global-batch-size", "global_batch", default=None),
     Row("--seq-length", "sequence"),
     flag("--bf16", "bf16"),
     flag("--fp16", "fp16"),
@@ -188,7 +188,7 @@ TRAINING: Table = (
 DEEPSPEED: Table = (
     flag("--deepspeed", "deepspeed"),
     Row("--deepspeed_config", "config_file", TEXT, FILE),
-    Row("--zero-stage", "stage", count(0, 3), 0),
+    Row("--zero-stage", "stage", integer(0, 3), 0),
     flag("--cpu-optimizer", "offloads_optimizer"),
     flag("--no-pipeline-parallel", "without_stages"),
     flag("--enable-zbh1-pipeline", "zb_h1"),
@@ -196,5 +196,7 @@ DEEPSPEED: Table = (
     flag("--deepspeed-activation-checkpointing", "checkpoints"),
 )
 ARRAYS = {"MODEL_ARGS": MODEL, "TRAINING_ARGS": TRAINING, "DEEPSPEED_ARGS": DEEPSPEED}
-TABLE: Table = also_read((*MODEL, *TRAINING, *DEEPSPEED), (*megatron.AXES, *megatron.TRAINING))
+TABLE: Table = with_read_only_rows(
+    (*MODEL, *TRAINING, *DEEPSPEED), (*megatron.AXES, *megatron.TRAINING)
+)
 """The flags of Megatron-DeepSpeed."""

@@ -12,20 +12,19 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..documents import Document, nested, with_kept
-from ..exporter import Exporter, Form, heading, unsaid
-from ..launch_file import NOTHING, Given, Kept, Launch
+from ..documents import Document, nested_document, with_unread
+from ..exporter import Exporter, Form, heading, unwritten_settings
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..megatron.launch import environment
-from ..megatron.meaning import meant
+from ..megatron.meaning import from_flags
 from ..megatron.reader import keep
-from ..numbers import fill, model_of, numbers_of
+from ..numbers import fill_launch, model_of, numbers_of
 from ..processes import not_full, started
 from ..shell import fragment
 from ..shell.flags import Flags
 from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
-from ..tables import Numbers, places, read_implied, stated
-from ..tables import read as read_table
+from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .keys import (
     ARRAYS,
     CONFIG,
@@ -34,34 +33,36 @@ from .keys import (
     TABLE,
 )
 from .rules import RULES, needs_megatron
-from .spelling import meant_config, meant_flags, spelled_config, spelled_flags
+from .spelling import from_config, schedule_from_flags, to_config, to_flags
 
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 
 
-def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The JSON file, or a shell fragment that writes it and states the other flags."""
     n, megatron = numbers_of(task, plan), bool(needs_megatron(plan, task))
-    n = spelled_flags(n, task) if megatron else spelled_config(n)
+    n = to_flags(n, task) if megatron else to_config(n)
     n.checkpointed = n.recompute == Recompute.FULL and not megatron
-    content = with_kept(nested(stated(CONFIG, n)), kept, places(CONFIG, n))
+    content = with_unread(nested_document(settings_of(CONFIG, n)), unread, key_classes(CONFIG, n))
     text = json.dumps(content, indent=2)
     if not megatron:
         return f"{text}\n"
-    groups = {name: fragment.lines(stated(table, n)) for name, table in ARRAYS.items()}
+    groups = {name: fragment.flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
     nodes, each, last = started(task.cluster)
     sizes = f"--num_nodes {nodes}" + f" --num_gpus {each}" * (last == each)
     top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
-    top += unsaid(task.model, "--rotary-position-embeddings-theta (10000 unless set)")
-    top += [*environment(task, plan, False), *fragment.needed(kept)]
+    top += unwritten_settings(task.model, "--rotary-position-embeddings-theta (10000 unless set)")
+    top += [*environment(task, plan, False), *fragment.required_assignments(unread)]
     top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
     top += not_full(task.cluster, "with slots={} in the hostfile")
     command = f"deepspeed {sizes} pretrain_gpt.py"
-    return fragment.script(top, fragment.with_kept(groups, kept, places(TABLE, n)), command)
+    return fragment.fragment_text(
+        top, fragment.with_unread(groups, unread, key_classes(TABLE, n)), command
+    )
 
 
-def read(text: str, file: str, given: Given = NOTHING) -> Launch:
+def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a JSON file or a script. Raises InputError naming key or line."""
     launch = Launch(file, "deepspeed")
     if not text.lstrip().startswith("{"):
@@ -69,8 +70,8 @@ def read(text: str, file: str, given: Given = NOTHING) -> Launch:
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
     config, follow = _configuration(text, launch, file, n)
     n.recompute = Recompute.FULL if n.checkpointed else Recompute.NONE
-    fill(launch, n)
-    launch.kept = config.rest(MATTERS, follow)
+    fill_launch(launch, n)
+    launch.unread = config.unread(MATTERS, follow)
     return launch
 
 
@@ -81,8 +82,8 @@ Read = tuple[Document, frozenset[str]]
 def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Read:
     """The numbers of a JSON configuration; `where` names it in errors."""
     config = Document(_parsed(text, where), where)
-    read_table(CONFIG, config, n)
-    meant_config(config, n, launch)
+    read_rows(CONFIG, config, n)
+    from_config(config, n, launch)
     return config, read_implied(CONFIG, config, n)
 
 
@@ -93,23 +94,23 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     return content
 
 
-def _script(text: str, launch: Launch, given: Given) -> Launch:
+def _script(text: str, launch: Launch, given: ReaderOptions) -> Launch:
     """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
     found = script_of(text, launch.file)
     flags, n = Flags.of(training_words(found), launch.file), Numbers()
-    read_table(TABLE, flags, n)
-    meant(flags, n, launch, given.vocabulary)
+    read_rows(TABLE, flags, n)
+    from_flags(flags, n, launch, given.vocabulary)
     launch.launcher_gpus = launcher_gpus(found)
     if n.without_stages and n.pp > 1:
-        raise flags.wrong("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
-    meant_flags(n, launch)
+        raise flags.value_error("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
+    schedule_from_flags(n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     written_too = _written(found, n, launch)
-    fill(launch, n)
+    fill_launch(launch, n)
     keep(flags, found, launch, read_implied(TABLE, flags, n))
     if written_too:
         config, follow = written_too
-        launch.kept += config.rest(MATTERS, follow)
+        launch.unread += config.unread(MATTERS, follow)
     return launch
 
 
@@ -142,5 +143,5 @@ EXPORTER = Exporter(
     "deepspeed",
     (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),),
     software="deepspeed",
-    tries={"overlap_param_gather": (0, 1), "cp_comm": ("p2p", "a2a")},
+    search_values={"overlap_param_gather": (0, 1), "cp_comm": ("p2p", "a2a")},
 )

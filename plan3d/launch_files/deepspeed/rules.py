@@ -18,25 +18,25 @@ from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..exporter import expresses, only, said, whole_key_heads
+from ..exporter import allowed_values, expressible_model, field_text, whole_key_heads
 from .keys import FORMATS
 
 SCHEDULES = launched_by("deepspeed")
-EXPRESSES = (
+EXPRESSIBLE = (
     shape.HEAD_WIDTH,
-    shape.GROUPED,
-    shape.BIASES,
+    shape.GROUPED_QUERIES,
+    shape.LINEAR_BIASES,
     shape.LAYER_NORM,
     shape.RMS_NORM,
-    shape.PLAIN_MLP,
+    shape.UNGATED_MLP,
     shape.GATED_MLP,
-    shape.LEARNED,
-    shape.ROTARY,
-    shape.TIED,
-    shape.UNTIED,
+    shape.LEARNED_POSITIONS,
+    shape.ROTARY_POSITIONS,
+    shape.TIED_HEAD,
+    shape.UNTIED_HEAD,
 )
 """Features of a model that Megatron-DeepSpeed has flags for."""
-_BUILT = expresses("deepspeed-model", "Megatron-DeepSpeed", EXPRESSES)
+_BUILT = expressible_model("deepspeed-model", "Megatron-DeepSpeed", EXPRESSIBLE)
 
 
 def needs_megatron(p: Any, task: Task) -> Any:
@@ -62,19 +62,23 @@ RULES = (
         ("cp", "cp_comm"),
         lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.A2A),
         lambda p, t: (
-            f"{said(p, 'cp')} {said(p, 'cp_comm')}: DeepSpeed splits sequences by all-to-all "
-            "(Ulysses); nearest: cp_comm=a2a, or cp=1"
+            f"{field_text(p, 'cp')} {field_text(p, 'cp_comm')}: DeepSpeed splits sequences by "
+            "all-to-all (Ulysses); nearest: cp_comm=a2a, or cp=1"
         ),
     ),
     Rule(
         "deepspeed-ulysses-alone",
         ("cp", "tp", "pp"),
         lambda p, t: (p.cp == 1) | (p.tp * p.pp == 1),
-        lambda p, t: f"{said(p, 'cp')}: Ulysses excludes tp and pp; nearest: tp=1 pp=1, or cp=1",
+        lambda p, t: (
+            f"{field_text(p, 'cp')}: Ulysses excludes tp and pp; nearest: tp=1 pp=1, or cp=1"
+        ),
     ),
     whole_key_heads("deepspeed-key-heads", "Megatron-DeepSpeed"),
-    only("deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"),
-    only(
+    allowed_values(
+        "deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"
+    ),
+    allowed_values(
         "deepspeed-schedule",
         "schedule",
         SCHEDULES,
@@ -101,20 +105,28 @@ RULES = (
             f"{t.model.layers} layers into {p.pp} equal stages"
         ),
     ),
-    only("deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"),
+    allowed_values(
+        "deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"
+    ),
     Rule(
         "deepspeed-buckets",
         ("bucket_parameters", "zero"),
         lambda p, t: (p.bucket_parameters == 0) | (p.zero > 0),
         lambda p, t: (
-            f"{said(p, 'bucket_parameters')}: buckets are those of ZeRO 1 and 2; nearest: "
+            f"{field_text(p, 'bucket_parameters')}: buckets are those of ZeRO 1 and 2; nearest: "
             "bucket_parameters=0"
         ),
     ),
-    only("deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"),
-    only("deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"),
-    only("deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"),
-    only(
+    allowed_values(
+        "deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"
+    ),
+    allowed_values(
+        "deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"
+    ),
+    allowed_values(
+        "deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"
+    ),
+    allowed_values(
         "deepspeed-optimizer",
         "optimizer",
         (Optimizer.MUON, Optimizer.ADAM),
@@ -125,17 +137,18 @@ RULES = (
         ("optimizer", "tp", "pp", "cp", "recompute"),
         lambda p, t: (p.optimizer != Optimizer.MUON) | np.logical_not(needs_megatron(p, t)),
         lambda p, t: (
-            f"{said(p, 'optimizer')}: Megatron-DeepSpeed, which {said(p, 'tp')} {said(p, 'pp')} "
-            f"{said(p, 'cp')} {said(p, 'recompute')} need, has no Muon; nearest: optimizer=adam"
+            f"{field_text(p, 'optimizer')}: Megatron-DeepSpeed, which {field_text(p, 'tp')} "
+            f"{field_text(p, 'pp')} {field_text(p, 'cp')} {field_text(p, 'recompute')} need, has "
+            "no Muon; nearest: optimizer=adam"
         ),
     ),
-    only(
+    allowed_values(
         "deepspeed-recompute",
         "recompute",
         (Recompute.FULL, Recompute.NONE),
         "activation checkpointing is of whole layers",
     ),
-    only(
+    allowed_values(
         "deepspeed-offloaded-activations",
         "offload_activations",
         (0,),
@@ -146,8 +159,8 @@ RULES = (
         ("offload_optimizer", "zero"),
         lambda p, t: (p.offload_optimizer % 100 == 0) | (p.zero == 3),
         lambda p, t: (
-            f"{said(p, 'offload_optimizer')}: a part of the optimizer (Twin-Flow's ratio) needs "
-            "ZeRO 3; nearest: offload_optimizer=100, or zero=3"
+            f"{field_text(p, 'offload_optimizer')}: a part of the optimizer (Twin-Flow's ratio) "
+            "needs ZeRO 3; nearest: offload_optimizer=100, or zero=3"
         ),
     ),
     Rule(
@@ -155,8 +168,8 @@ RULES = (
         ("offload_optimizer", "pp"),
         lambda p, t: (p.offload_optimizer == 0) | (p.pp == 1),
         lambda p, t: (
-            f"{said(p, 'offload_optimizer')}: the pipeline engine keeps its optimizer on GPUs "
-            "(deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
+            f"{field_text(p, 'offload_optimizer')}: the pipeline engine keeps its optimizer on "
+            "GPUs (deepspeedai/Megatron-DeepSpeed#369); nearest: pp=1"
         ),
     ),
     Rule(
@@ -164,18 +177,20 @@ RULES = (
         ("offload_parameters", "nvme"),
         lambda p, t: p.offload_parameters % 100 == 0,
         lambda p, t: (
-            f"{said(p, 'offload_parameters')}: offload_param takes all weights or none, to the "
-            "host or to its drives; nearest: offload_parameters=100"
+            f"{field_text(p, 'offload_parameters')}: offload_param takes all weights or none, to "
+            "the host or to its drives; nearest: offload_parameters=100"
         ),
     ),
-    only("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
+    allowed_values(
+        "deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"
+    ),
     Rule(
         "deepspeed-gather-overlap",
         ("overlap_param_gather", "zero"),
         lambda p, t: p.overlap_param_gather == (p.zero == 3),
         lambda p, t: (
-            f"{said(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 gather "
-            f"them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"
+            f"{field_text(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 "
+            f"gather them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"
         ),
     ),
     Rule(

@@ -38,7 +38,7 @@ def _device(share: int, swaps: bool) -> str:
     return ("nvme" if swaps else "cpu") if share else "none"
 
 
-def spelled_config(n: Numbers) -> Numbers:
+def to_config(n: Numbers) -> Numbers:
     """The numbers with those of the JSON; an optimizer on the host needs a stage, also of a single
     data rank."""
     n.largest_shard = _largest_shard(n)
@@ -51,9 +51,9 @@ def spelled_config(n: Numbers) -> Numbers:
     return n
 
 
-def spelled_flags(n: Numbers, task: Task) -> Numbers:
+def to_flags(n: Numbers, task: Task) -> Numbers:
     """The numbers with those of the flags."""
-    n = spelled_config(spelling.spelled(n, task))
+    n = to_config(spelling.to_flags(n, task))
     n.key_value_heads, n.rotary = n.kv_heads * n.grouped, not n.learned
     n.deepspeed, n.config_file, n.without_stages = True, FILE, n.pp == 1
     n.offloads_optimizer, n.zb_h1 = n.offload_optimizer > 0, n.schedule == code("zb-h1")
@@ -61,10 +61,10 @@ def spelled_flags(n: Numbers, task: Task) -> Numbers:
     return n
 
 
-def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
+def from_config(config: Document, n: Numbers, launch: Launch) -> None:
     """Batch, sharding and number formats of the JSON. Raises InputError naming the key."""
     _batch(config, n)
-    n.checkpointed = config.there(CHECKPOINTING)
+    n.checkpointed = config.contains(CHECKPOINTING)
     n.zero = n.stage
     _overlaps(n, n.overlap_comm)
     n.bucket_parameters = _buckets(config, n)
@@ -73,19 +73,21 @@ def meant_config(config: Document, n: Numbers, launch: Launch) -> None:
     n.nvme = int(Nvme.OPTIMIZER * swaps(n) + Nvme.PARAMETERS * swaps_weights(n))
     if n.weight_device not in (*DEVICES, "none"):
         where = "$.zero_optimization.offload_param.device"
-        launch.open["offload_parameters"] = f"{where} is {n.weight_device}, which is not modelled"
+        launch.unmodelled["offload_parameters"] = (
+            f"{where} is {n.weight_device}, which is not modelled"
+        )
     if n.bf16 and n.fp16:
-        raise config.wrong("fp16", "and bf16 are both enabled: switch one off")
+        raise config.value_error("fp16", "and bf16 are both enabled: switch one off")
     half = Precision.FP16 if n.fp16 else Precision.FP32
     n.precision = int(Precision.BF16 if n.bf16 else half)
     name = n.optimizer_type
     if name.lower() == "muon":
         n.optimizer = int(Optimizer.MUON)
     elif name.lower() not in ("adam", "adamw"):
-        launch.open["optimizer"] = f"$.optimizer.type is {name}, which is not modelled"
+        launch.unmodelled["optimizer"] = f"$.optimizer.type is {name}, which is not modelled"
 
 
-def meant_flags(n: Numbers, launch: Launch) -> None:
+def schedule_from_flags(n: Numbers, launch: Launch) -> None:
     """Schedule, sequences and sharding of the flags."""
     n.schedule = code("zb-h1") if n.zb_h1 else n.schedule
     n.cp_comm = int(ContextComm.A2A if n.cp > 1 else ContextComm.P2P)
@@ -103,25 +105,27 @@ def _overlaps(n: Numbers, overlapped: bool) -> None:
 def _buckets(config: Document, n: Numbers) -> int:
     """Parameters of a bucket (5e8 is usual), where both kinds are stated alike and something is
     cut into them."""
-    places = [f"zero_optimization.{name}" for name in BUCKETS]
+    key_classes = [f"zero_optimization.{name}" for name in BUCKETS]
     zero = config.section("zero_optimization").values
     size, gathered = (zero.get(name) for name in BUCKETS)
-    if not all([config.there(place) for place in places]) or size != gathered:
+    if not all([config.contains(place) for place in key_classes]) or size != gathered:
         return 0
     if not n.overlap_grad_reduce or n.zero == 3:
         return 0
     if not isinstance(size, int | float) or not 1 <= size < 2**31 or size != int(size):
         return 0
-    return int(size) if all(map(config.has, places)) else 0
+    return int(size) if all(map(config.claim, key_classes)) else 0
 
 
 def _offload(config: Document, n: Numbers, launch: Launch) -> int:
     """The share of the optimizer on the host; Twin-Flow's ratio is all of it by default."""
     where, percent = "$.zero_optimization.offload_optimizer", round(100 * n.ratio)
     if n.device not in (*DEVICES, "none"):
-        launch.open["offload_optimizer"] = f"{where}.device is {n.device}, which is not modelled"
+        launch.unmodelled["offload_optimizer"] = (
+            f"{where}.device is {n.device}, which is not modelled"
+        )
     elif offloads(n) and abs(100 * n.ratio - percent) > 1e-6:
-        launch.open["offload_optimizer"] = f"{where}.ratio is no whole percent"
+        launch.unmodelled["offload_optimizer"] = f"{where}.ratio is no whole percent"
     return percent if offloads(n) else 0
 
 
@@ -137,13 +141,15 @@ def _batch(config: Document, n: Numbers) -> None:
     """The micro-batch, what else is stated, and the data ranks that all three imply."""
     batch, micro, steps = n.global_batch, n.micro_batch, n.micro_batches
     if not micro:
-        raise config.wrong(BATCHES[1], "is missing; it must be a whole number, the micro-batch")
+        raise config.value_error(
+            BATCHES[1], "is missing; it must be a whole number, the micro-batch"
+        )
     n.accumulation = None if batch else steps or 1
     if not (batch and steps):
         return
     n.dp, rest = divmod(batch, micro * steps)
     if rest or not n.dp:
-        raise config.wrong(
+        raise config.value_error(
             BATCHES[0],
             f"is {batch}, not a multiple of {micro} x {steps} (micro-batch x accumulation); "
             f"nearest: {max(n.dp, 1) * micro * steps}",

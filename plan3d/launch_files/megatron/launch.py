@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..exporter import Exporter, Form, heading, unsaid
-from ..launch_file import Kept
+from ..exporter import Exporter, Form, heading, unwritten_settings
+from ..launch_file import UnreadSetting
 from ..numbers import numbers_of
 from ..processes import PROCESSES, not_full, torchrun
-from ..shell.fragment import lines, needed, script, with_kept
-from ..tables import Table, places, stated
+from ..shell.fragment import flag_lines, fragment_text, required_assignments, with_unread
+from ..tables import Table, key_classes, settings_of
 from .flags import AXES, MODEL, SHARDING, TRAINING, WINDOWS
 from .rules import rules
-from .spelling import spelled
+from .spelling import to_flags
 
 VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
@@ -35,19 +35,19 @@ ROUTER = (
 """Settings of a model that change neither time nor memory, and that plan3d does not know."""
 
 
-def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The flags as bash arrays, to be sourced by a launch script."""
-    n = spelled(numbers_of(task, plan), task)
-    groups = {name: lines(stated(table, n)) for name, table in ARRAYS.items()}
+    n = to_flags(numbers_of(task, plan), task)
+    groups = {name: flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
     top = [
         *heading(task, plan, TITLE),
-        *unsaid(task.model, ROTATION, ROUTER),
+        *unwritten_settings(task.model, ROTATION, ROUTER),
         *environment(task, plan, n.fsdp),
-        *needed(kept),
+        *required_assignments(unread),
         *not_full(task.cluster, PROCESSES),
     ]
     command = f"{torchrun(task.cluster)} pretrain_gpt.py"
-    return script(top, with_kept(groups, kept, places(TABLE, n)), command)
+    return fragment_text(top, with_unread(groups, unread, key_classes(TABLE, n)), command)
 
 
 def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:

@@ -16,7 +16,7 @@ from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOAD
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
-from ..launch_file import Launch, stated_layers
+from ..launch_file import Launch, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .spelling import EXCHANGES, percent_of
@@ -28,17 +28,17 @@ LONGEST_PATTERN = 10_000
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
-def meant(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
+def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
     """What the flags of the model and of the run mean for both Megatron-LM and what is built on
     it. Raises InputError naming the line that is wrong."""
     _model(flags, n, vocabulary)
     _exchanges(flags, n, launch)
     _stages(flags, n, launch)
     _recompute(flags, n, launch)
-    flags.together("--bf16", "--fp16")
+    flags.check_exclusive("--bf16", "--fp16")
     old = n.fp8_hybrid or n.fp8_e4m3
-    n.fp8 = old or flags.there("--fp8-format")
-    n.fp4 = flags.there("--fp4-format")
+    n.fp8 = old or flags.contains("--fp8-format")
+    n.fp4 = flags.contains("--fp4-format")
     half = Precision.FP16 if n.fp16 else Precision.BF16 if n.bf16 else Precision.FP32
     n.precision = int(n.fp8_recipe if n.fp8 else Precision.NVFP4 if n.fp4 else half)
     if not (n.fp8 or n.fp4):
@@ -51,9 +51,9 @@ def _model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
     n.vocabulary = _vocabulary(flags, n.vocabulary, vocabulary)
     learned = n.learned and not n.rotary
     if learned and not n.positions:
-        raise flags.missing("--max-position-embeddings")
+        raise flags.missing_error("--max-position-embeddings")
     n.learned_positions = n.positions if learned else 0
-    n.positions = n.positions or flags.plain_size("--max-position-embeddings")
+    n.positions = n.positions or flags.literal_size("--max-position-embeddings")
     if n.latent:
         n.kv_heads = n.heads
         n.head_dim, n.value_dim = n.plain_dim + n.rope_dim, n.latent_value_dim
@@ -62,30 +62,32 @@ def _model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
         n.head_dim = n.value_dim = n.channels
     if not n.head_dim:
         why = f"{n.heads} does not divide hidden size {n.hidden}"
-        raise flags.wrong("--num-attention-heads", why)
+        raise flags.value_error("--num-attention-heads", why)
     n.sparse = _sparse(flags, n) if n.experts else (False,) * n.layers
     n.windows = (0,) * n.layers
 
 
-def _vocabulary(flags: Flags, stated: int, given: int | None) -> int:
-    if stated and given not in (None, stated):
-        raise flags.wrong("--vocab-size", f"{stated} contradicts --vocabulary {given}")
-    if stated or given is not None:
-        return stated or given or 0
+def _vocabulary(flags: Flags, settings_of: int, given: int | None) -> int:
+    if settings_of and given not in (None, settings_of):
+        raise flags.value_error("--vocab-size", f"{settings_of} contradicts --vocabulary {given}")
+    if settings_of or given is not None:
+        return settings_of or given or 0
     tokenizer = flags.by_name.get("--tokenizer-type")
     if tokenizer is None or tokenizer.texts == ("GPT2BPETokenizer",):
         return GPT2_VOCABULARY
-    raise flags.missing("--vocab-size", "the tokenizer decides it: give --vocabulary N")
+    raise flags.missing_error("--vocab-size", "the tokenizer decides it: give --vocabulary N")
 
 
 def _groups(flags: Flags, n: Numbers) -> int:
     """Key/value heads, in the flags of Megatron-LM or of Megatron-DeepSpeed."""
-    if not n.grouped and flags.there("--num-query-groups"):
-        raise flags.wrong("--num-query-groups", "has no effect without --group-query-attention")
+    if not n.grouped and flags.contains("--num-query-groups"):
+        raise flags.value_error(
+            "--num-query-groups", "has no effect without --group-query-attention"
+        )
     groups = n.key_value_heads or (n.groups_of_queries if n.grouped else n.heads)
     if n.heads % groups:
         why = f"{n.heads} is not a multiple of {groups} groups"
-        raise flags.wrong("--num-attention-heads", why)
+        raise flags.value_error("--num-attention-heads", why)
     return int(groups)
 
 
@@ -97,7 +99,7 @@ def _sparse(flags: Flags, n: Numbers) -> tuple[bool, ...]:
     pattern = _listed(text)
     if len(pattern) != n.layers or not set(pattern) <= {0, 1}:
         need = f"must be a whole number or a list of {n.layers} zeros and ones: ([0]*3+[1]*29)"
-        raise flags.wrong("--moe-layer-freq", f"{text} {need}")
+        raise flags.value_error("--moe-layer-freq", f"{text} {need}")
     return tuple(bool(kind) for kind in pattern)
 
 
@@ -134,18 +136,20 @@ def _exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
     kinds = n.exchanges or ("p2p",)
     if len(set(kinds)) > 1 or kinds[0] not in codes:
         why = f"line {flags.line('--cp-comm-type')}: --cp-comm-type {' '.join(kinds)}"
-        launch.open["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
+        launch.unmodelled["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
     n.cp_comm = codes.get(kinds[0], 0)
     if n.expert_dispatch is None and n.ep > 1:
         line = flags.line("--moe-token-dispatcher-type")
-        launch.open["expert_dispatch"] = f"line {line}: dispatch by all-gather is not modelled"
+        launch.unmodelled["expert_dispatch"] = (
+            f"line {line}: dispatch by all-gather is not modelled"
+        )
     n.expert_dispatch = int(n.expert_dispatch or 0)
 
 
 def _stages(flags: Flags, n: Numbers, launch: Launch) -> None:
     """Pipeline size, chunks, their layers and the schedule that follows from them."""
     chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
-    flags.together(LAYOUT, *chunks)
+    flags.check_exclusive(LAYOUT, *chunks)
     v = _layout(flags, n, launch) if n.layout else _virtual(flags, n, launch)
     n.virtual_stages = v
     n.overlap_p2p = int(v > 1 and not n.waits_for_sends)
@@ -155,18 +159,18 @@ def _stages(flags: Flags, n: Numbers, launch: Launch) -> None:
 def _layout(flags: Flags, n: Numbers, launch: Launch) -> int:
     """Chunks a rank of an explicit layout."""
     for ends in ("first", "last"):
-        flags.together(LAYOUT, f"--decoder-{ends}-pipeline-num-layers")
+        flags.check_exclusive(LAYOUT, f"--decoder-{ends}-pipeline-num-layers")
     try:
         chunks = read_layout(n.layout)
     except InputError as error:
-        raise flags.wrong(LAYOUT, str(error)) from None
+        raise flags.value_error(LAYOUT, str(error)) from None
     if len(chunks) % n.pp or sum(chunks) != n.layers:
-        raise flags.wrong(
+        raise flags.value_error(
             LAYOUT,
             f"has {len(chunks)} stages with {sum(chunks)} layers; a multiple of {n.pp} stages and "
             f"{n.layers} layers are needed",
         )
-    launch.plan |= stated_layers(chunks, n.pp, len(chunks) // n.pp)
+    launch.plan |= explicit_layers(chunks, n.pp, len(chunks) // n.pp)
     n.mtp_stage = mtp_stage(n.layout)
     return len(chunks) // int(n.pp)
 
@@ -179,7 +183,7 @@ def _virtual(flags: Flags, n: Numbers, launch: Launch) -> int:
     if n.layers_per_chunk:
         if total % (n.pp * n.layers_per_chunk):
             why = f"{n.layers_per_chunk} x {n.pp} stages does not divide {total} layers"
-            raise flags.wrong("--num-layers-per-virtual-pipeline-stage", why)
+            raise flags.value_error("--num-layers-per-virtual-pipeline-stage", why)
         v = total // (n.pp * n.layers_per_chunk)
     if any(extra) and n.pp > 1:
         if ends or total % (n.pp * v):
@@ -190,7 +194,7 @@ def _virtual(flags: Flags, n: Numbers, launch: Launch) -> int:
         chunks = [total // (n.pp * v)] * (n.pp * v)
         chunks[0] -= extra[0]
         chunks[-1] -= extra[1]
-        launch.plan |= stated_layers(chunks, n.pp, v)
+        launch.plan |= explicit_layers(chunks, n.pp, v)
     elif n.layers % (n.pp * v) and not ends:
         raise launch.refuse(f"{n.layers} layers cannot be cut into {n.pp * v} equal chunks")
     return v
@@ -205,18 +209,20 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
     modules, method = n.modules or DEFAULT_MODULES, n.method or "uniform"
     if n.recompute == Recompute.SELECTIVE:
         if n.method:
-            raise flags.wrong("--recompute-method", "contradicts selective recompute")
+            raise flags.value_error("--recompute-method", "contradicts selective recompute")
         unknown = [module for module in modules if module not in MODULES]
         if unknown:
             why = f"line {flags.line('--recompute-modules')}: recompute of {', '.join(unknown)}"
-            launch.open["recompute"] = f"{why} is not modelled (modelled: {', '.join(MODULES)})"
+            launch.unmodelled["recompute"] = (
+                f"{why} is not modelled (modelled: {', '.join(MODULES)})"
+            )
         launch.software["selective"] = tuple(m for m in modules if m in MODULES)
     if n.recompute == Recompute.FULL:
         count = n.recomputed_layers or 1
         whole = _most_layers(n, launch) if method == "block" else 1
         if (method == "block" and count < whole) or (method == "uniform" and count > 1):
             line = flags.line("--recompute-num-layers")
-            launch.open["recompute"] = (
+            launch.unmodelled["recompute"] = (
                 f"line {line}: {method} recompute of {count} layers is not modelled "
                 f"(modelled: {method} {whole}, every layer)"
             )
@@ -224,12 +230,12 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
 
 def _most_layers(n: Numbers, launch: Launch) -> int:
     """Layers of the largest chunk."""
-    stated = launch.plan.get("layers_per_stage", ())
+    settings_of = launch.plan.get("layers_per_stage", ())
     ends = (n.first_stage_layers, n.last_stage_layers)
-    return int(max([*stated, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
+    return int(max([*settings_of, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
 
 
-def meant_windows(flags: Flags, n: Numbers) -> None:
+def windows_from_flags(flags: Flags, n: Numbers) -> None:
     """The window of every layer: LEFT keys before a query and its own, in the layers of a pattern.
 
     Raises InputError where the layer of multi-token prediction, which comes after the last, has
@@ -244,7 +250,7 @@ def meant_windows(flags: Flags, n: Numbers) -> None:
     n.windows = tuple(window * has for has in windowed[: n.layers])
     if set(windowed[n.layers :]) - {windowed[n.layers - 1]}:
         why = "gives multi-token prediction another window than the last layer, not modelled"
-        raise flags.wrong(name, why)
+        raise flags.value_error(name, why)
 
 
 def _window(flags: Flags, text: str) -> int:
@@ -254,7 +260,9 @@ def _window(flags: Flags, text: str) -> int:
     except ValueError:
         left, right = -1, 1
     if (left == -1 and right not in (-1, 0)) or not -1 <= left < LARGEST:
-        raise flags.wrong("--window-size", f"{text} must be LEFT,0 with LEFT at least 0, or -1,0")
+        raise flags.value_error(
+            "--window-size", f"{text} must be LEFT,0 with LEFT at least 0, or -1,0"
+        )
     return left + 1
 
 
@@ -269,23 +277,23 @@ def _windowed(flags: Flags, n: Numbers) -> list[bool]:
     pattern = _listed(text)
     if len(pattern) < every or not set(pattern) <= {0, 1}:
         need = f"must be a whole number or a list of {every} zeros and ones: ([1]*5+[0])*4"
-        raise flags.wrong("--window-attn-skip-freq", f"{text} {need}")
+        raise flags.value_error("--window-attn-skip-freq", f"{text} {need}")
     return [bool(kind) for kind in pattern[:every]]
 
 
-def meant_sharding(flags: Flags, n: Numbers) -> None:
+def sharding_from_flags(flags: Flags, n: Numbers) -> None:
     """ZeRO stage and overlaps of Megatron-LM."""
-    flags.together("--use-megatron-fsdp", "--use-torch-fsdp2")
+    flags.check_exclusive("--use-megatron-fsdp", "--use-torch-fsdp2")
     n.zero = n.strategy if n.fsdp else int(n.distributed)
     if n.torch_fsdp:
         n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True
         n.replicas = n.bucket_parameters = 0
     elif n.overlap_param_gather and not (n.zero and n.overlap_grad_reduce):
         name = "--overlap-param-gather"
-        raise flags.wrong(name, "needs --use-distributed-optimizer and --overlap-grad-reduce")
+        raise flags.value_error(name, "needs --use-distributed-optimizer and --overlap-grad-reduce")
 
 
-def meant_offload(flags: Flags, n: Numbers, launch: Launch) -> None:
+def offload_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
     """The shares on the host; what is not modelled is left open."""
     n.offload_activations = percent_of(n.offloaded_layers, n.layers) if n.offloaded_layers else 0
     if n.offloads_modules:
@@ -296,11 +304,13 @@ def meant_offload(flags: Flags, n: Numbers, launch: Launch) -> None:
 def _modules(flags: Flags, n: Numbers, launch: Launch) -> int:
     """Percent of the modules whose inputs wait on the host: all layers have them."""
     fine, names = "--fine-grained-activation-offloading", "--offload-modules"
-    flags.together(fine, "--cpu-offloading-num-layers")
+    flags.check_exclusive(fine, "--cpu-offloading-num-layers")
     unknown = [module for module in n.offload_modules if module not in OFFLOADABLE]
     if unknown or not n.offload_modules:
         known = ", ".join(OFFLOADABLE)
-        raise flags.wrong(fine, f"needs {names} among {known}, not {' '.join(unknown) or 'none'}")
+        raise flags.value_error(
+            fine, f"needs {names} among {known}, not {' '.join(unknown) or 'none'}"
+        )
     launch.software["offload_modules"] = tuple(n.offload_modules)
     return 100
 
@@ -313,13 +323,15 @@ def _offloaded(flags: Flags, n: Numbers, launch: Launch) -> int:
     except ValueError:
         percent = -1.0
     if not 0 <= percent <= 100:
-        raise flags.wrong(fraction, f"{text} must be a number from 0 to 1")
+        raise flags.value_error(fraction, f"{text} must be a number from 0 to 1")
     if abs(percent - round(percent)) > 1e-6:
         line = flags.line(fraction)
-        launch.open["offload_optimizer"] = f"line {line}: {fraction} {text} is no whole percent"
+        launch.unmodelled["offload_optimizer"] = (
+            f"line {line}: {fraction} {text} is no whole percent"
+        )
     if not n.copies_overlap:
         line, wanted = flags.line("--optimizer-cpu-offload"), "--overlap-cpu-optimizer-d2h-h2d"
-        launch.open["offload_optimizer"] = (
+        launch.unmodelled["offload_optimizer"] = (
             f"line {line}: copies that wait for the update are not modelled (modelled: {wanted})"
         )
     return round(percent)

@@ -22,28 +22,28 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..exporter import expresses, only, said
+from ..exporter import allowed_values, expressible_model, field_text
 from .spelling import FP8_RECIPES, offloaded_layers, percent_of
 
-EXPRESSES = (
-    shape.LATENT,
-    shape.WINDOWS,
+EXPRESSIBLE = (
+    shape.LATENT_ATTENTION,
+    shape.WINDOWED_ATTENTION,
     shape.HEAD_NORM,
     shape.HEAD_WIDTH,
-    shape.GROUPED,
+    shape.GROUPED_QUERIES,
     shape.QKV_BIAS,
-    shape.BIASES,
+    shape.LINEAR_BIASES,
     shape.LAYER_NORM,
     shape.RMS_NORM,
-    shape.PLAIN_MLP,
+    shape.UNGATED_MLP,
     shape.GATED_MLP,
     shape.EXPERTS,
     shape.DENSE_LAYERS,
-    shape.SHARED,
-    shape.LEARNED,
-    shape.ROTARY,
-    shape.TIED,
-    shape.UNTIED,
+    shape.SHARED_EXPERTS,
+    shape.LEARNED_POSITIONS,
+    shape.ROTARY_POSITIONS,
+    shape.TIED_HEAD,
+    shape.UNTIED_HEAD,
     shape.MTP,
 )
 """Features of a model that Megatron-LM has flags for."""
@@ -61,18 +61,22 @@ PRECISIONS = (*SCALED, Precision.FP16, Precision.FP32, Precision.BF16)
 def _ends_are_written(p: Any, task: Task) -> Any:
     """At most the layers of a stage at either end, and scales that are found layer by layer."""
     most = np.maximum(p.bf16_first_layers, p.bf16_last_layers)
-    written = (most <= task.model.layers // p.pp) & (p.precision != Precision.FP8_DELAYED)
-    return (most == 0) | written
+    supported = (most <= task.model.layers // p.pp) & (p.precision != Precision.FP8_DELAYED)
+    return (most == 0) | supported
 
 
 def rules(title: str, prefix: str) -> tuple[Rule, ...]:
     """What a version of Megatron-LM, or what is built on it, refuses."""
     runs = f"{title} runs 1f1b, and interleaved with virtual stages"
     return (
-        expresses(f"{prefix}-model", title, EXPRESSES),
-        only(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
-        only(f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"),
-        only(f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"),
+        expressible_model(f"{prefix}-model", title, EXPRESSIBLE),
+        allowed_values(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
+        allowed_values(
+            f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"
+        ),
+        allowed_values(
+            f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"
+        ),
         Rule(
             f"{prefix}-ends-in-16-bits",
             ("bf16_first_layers", "bf16_last_layers", "precision", "pp"),
@@ -103,11 +107,11 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 (p.cp == 1)
                 | (p.cp_comm != ContextComm.P2P)
-                | (shape.WINDOWS not in shape.features(t.model))
+                | (shape.WINDOWED_ATTENTION not in shape.features(t.model))
             ),
             lambda p, t: (
-                f"{said(p, 'cp_comm')}: Transformer Engine splits sequences of attention windows "
-                "by gathering or Ulysses, not in rings; nearest: cp_comm=all-gather"
+                f"{field_text(p, 'cp_comm')}: Transformer Engine splits sequences of attention "
+                "windows by gathering or Ulysses, not in rings; nearest: cp_comm=all-gather"
             ),
         ),
         Rule(
@@ -115,7 +119,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             ("overlap_tp", "precision"),
             lambda p, t: (p.overlap_tp == 0) | ~np.isin(p.precision, NOT_IN_BUFFERS),
             lambda p, t: (
-                f"overlap_tp: Transformer Engine has no buffers for {said(p, 'precision')} "
+                f"overlap_tp: Transformer Engine has no buffers for {field_text(p, 'precision')} "
                 "(pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather); nearest: "
                 "overlap_tp=0"
             ),
@@ -123,7 +127,9 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         Rule(
             f"{prefix}-latent-overlap",
             ("overlap_tp",),
-            lambda p, t: (p.overlap_tp == 0) | (shape.LATENT not in shape.features(t.model)),
+            lambda p, t: (
+                (p.overlap_tp == 0) | (shape.LATENT_ATTENTION not in shape.features(t.model))
+            ),
             lambda p, t: (
                 "overlap_tp: Megatron-Core turns it off for all layers where attention is latent "
                 "(extensions/transformer_engine.py, buffers of tp_comm_overlap); nearest: "
@@ -193,8 +199,8 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
             ("expert_dispatch",),
             lambda p, t: (p.expert_dispatch == Dispatch.ALLTOALL) | has_expert_kernels(t.cluster),
             lambda p, t: (
-                f"{said(p, 'expert_dispatch')}: DeepEP and HybridEP, which it is, need NVLink and "
-                f"Hopper or later, not {t.cluster.accelerator.name}; nearest: "
+                f"{field_text(p, 'expert_dispatch')}: DeepEP and HybridEP, which it is, need "
+                f"NVLink and Hopper or later, not {t.cluster.accelerator.name}; nearest: "
                 "expert_dispatch=alltoall"
             ),
         ),
@@ -216,13 +222,13 @@ def _layers_message(p: Plan, task: Task) -> str:
     if task.software.offload_modules:
         modules = ", ".join(task.software.offload_modules)
         return (
-            f"{said(p, 'offload_activations')}: inputs of {modules} are offloaded in every layer; "
-            "nearest: offload_activations=100"
+            f"{field_text(p, 'offload_activations')}: inputs of {modules} are offloaded in every "
+            "layer; nearest: offload_activations=100"
         )
     near = min(int(offloaded_layers(p.offload_activations, total)), total - 1)
     return (
-        f"{said(p, 'offload_activations')}: whole layers are offloaded, at most {total - 1} of "
-        f"{total}; nearest: offload_activations={percent_of(near, total)} ({near} layers)"
+        f"{field_text(p, 'offload_activations')}: whole layers are offloaded, at most {total - 1} "
+        f"of {total}; nearest: offload_activations={percent_of(near, total)} ({near} layers)"
     )
 
 
@@ -245,9 +251,10 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
                 )
             ),
             lambda p, t: (
-                f"{said(p, 'offload_optimizer')}: the host updates for the distributed optimizer "
-                "with Adam, not yet for Megatron-FSDP (NVIDIA/Megatron-LM#4910), nor weights in "
-                "8 bits but of delayed scaling; nearest: zero=1 optimizer=adam fp8_params=0"
+                f"{field_text(p, 'offload_optimizer')}: the host updates for the distributed "
+                "optimizer with Adam, not yet for Megatron-FSDP (NVIDIA/Megatron-LM#4910), nor "
+                "weights in 8 bits but of delayed scaling; nearest: zero=1 optimizer=adam "
+                "fp8_params=0"
             ),
         ),
         Rule(
@@ -259,8 +266,8 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
                 | ((p.pp == 1) & (p.recompute == Recompute.NONE))
             ),
             lambda p, t: (
-                f"{said(p, 'offload_activations')}: offloading of layers excludes pipeline stages "
-                "and recompute; nearest: pp=1 recompute=none"
+                f"{field_text(p, 'offload_activations')}: offloading of layers excludes pipeline "
+                "stages and recompute; nearest: pp=1 recompute=none"
             ),
         ),
         Rule(

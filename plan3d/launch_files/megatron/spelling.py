@@ -36,7 +36,7 @@ FP8_RECIPES = {
 """precision by --fp8-recipe; the first is its default."""
 
 
-def spelled(n: Numbers, task: Task) -> Numbers:
+def to_flags(n: Numbers, task: Task) -> Numbers:
     """The numbers with those of the flags."""
     n.latent, n.grouped = n.kv_rank > 0, n.kv_heads < n.heads
     n.plain_dim, n.latent_value_dim, n.channels = n.head_dim - n.rope_dim, n.value_dim, n.head_dim

@@ -17,15 +17,15 @@ from ..tables import (
     SWITCH,
     TEXT,
     WORDS,
+    Codec,
     Implied,
-    Kind,
     Numbers,
     Row,
     Table,
     choice,
-    count,
-    only,
-    under,
+    in_section,
+    integer,
+    rows_if,
 )
 
 MIXED = {
@@ -38,10 +38,10 @@ MIXED = {
     "bf16_mixed": Precision.BF16,
 }
 """Recipes of number formats."""
-OR_NULL = count(none=0)
-WORD_OR_NULL = Kind(lambda value: value or None, TEXT.read)
-WORDS_OR_NULL = Kind(lambda value: list(value) or None, WORDS.read)
-GRANULARITY = Kind(
+OR_NULL = integer(unset=0)
+WORD_OR_NULL = Codec(lambda value: value or None, TEXT.read)
+WORDS_OR_NULL = Codec(lambda value: list(value) or None, WORDS.read)
+GRANULARITY = Codec(
     lambda code: None if code == Recompute.NONE else Recompute(code).name.lower(), TEXT.read
 )
 
@@ -54,9 +54,9 @@ def _sparse(n: Numbers) -> bool:
     return bool(n.experts > 0)
 
 
-MODEL: Table = under(
+MODEL: Table = in_section(
     "model",
-    Row("num_layers", "layers", count(most=MOST_LAYERS)),
+    Row("num_layers", "layers", integer(most=MOST_LAYERS)),
     Row("hidden_size", "hidden"),
     Row("ffn_hidden_size", "ffn"),
     Row("num_attention_heads", "heads"),
@@ -67,12 +67,12 @@ MODEL: Table = under(
     Row("gated_linear_unit", "gated", SWITCH),
     Row("add_bias_linear", "out_bias", SWITCH),
     Row("add_qkv_bias", "qkv_bias", SWITCH),
-    *only(
+    *rows_if(
         lambda n: not n.latent,
         Row("num_query_groups", "kv_heads"),
         Row("kv_channels", "head_dim"),
     ),
-    *only(
+    *rows_if(
         _latent,
         Implied("multi_latent_attention", True),
         Row("q_lora_rank", "q_rank", OR_NULL),
@@ -84,14 +84,14 @@ MODEL: Table = under(
     Row("qk_layernorm", "qk_norm", SWITCH),
     Row("window_size", "window_pair", TEXT),
     Row("window_attn_skip_freq", "window_layers", TEXT),
-    Row("mtp_num_layers", "mtp_layers", usual=0, omit=True),
-    *only(
+    Row("mtp_num_layers", "mtp_layers", default=0, omit_default=True),
+    *rows_if(
         _sparse,
         Row("num_moe_experts", "experts"),
         Row("moe_router_topk", "top_k"),
         Row("moe_ffn_hidden_size", "expert_ffn"),
         Row("moe_shared_expert_intermediate_size", "shared_ffn", OR_NULL),
-        Row("moe_router_num_groups", "groups", count(none=1)),
+        Row("moe_router_num_groups", "groups", integer(unset=1)),
         Row("moe_router_group_topk", "groups_chosen", OR_NULL),
         Row("moe_layer_freq", "layer_list", TEXT),
         Implied("moe_grouped_gemm", True),
@@ -100,7 +100,7 @@ MODEL: Table = under(
 )
 """Fields of the provider that describe the layers."""
 
-PARALLEL: Table = under(
+PARALLEL: Table = in_section(
     "model",
     Row("tensor_model_parallel_size", "tp"),
     Row("pipeline_model_parallel_size", "pp"),
@@ -110,12 +110,12 @@ PARALLEL: Table = under(
     Row("num_layers_in_first_pipeline_stage", "first_layers", OR_NULL),
     Row("num_layers_in_last_pipeline_stage", "last_layers", OR_NULL),
     Row("pipeline_model_parallel_layout", "layout", WORD_OR_NULL),
-    Row("virtual_pipeline_model_parallel_size", "chunks_a_rank", count(none=1)),
+    Row("virtual_pipeline_model_parallel_size", "chunks_a_rank", integer(unset=1)),
     Row("sequence_parallel", "sequence_parallel", SWITCH),
     Row("tp_comm_overlap", "overlap_tp", SWITCH),
     Row("overlap_p2p_comm", "sends_overlap", SWITCH),
     Row("batch_p2p_comm", "sends_wait", SWITCH),
-    *only(
+    *rows_if(
         _sparse,
         Row("expert_model_parallel_size", "ep"),
         Row("expert_tensor_parallel_size", "etp"),
@@ -148,24 +148,24 @@ REST: Table = (
     Row("ddp.data_parallel_sharding_strategy", "strategy", choice(STRATEGIES)),
     Row("ddp.bucket_size", "bucket_parameters", OR_NULL),
     Row("ddp.num_distributed_optimizer_instances", "replicas"),
-    *only(
+    *rows_if(
         lambda n: n.fsdp,
         Implied("model.gradient_accumulation_fusion", False),
         Implied("checkpoint.ckpt_format", "fsdp_dtensor"),
     ),
-    *only(
+    *rows_if(
         lambda n: n.offloads,
         Implied("optimizer.optimizer_cpu_offload", True),
         Row("optimizer.optimizer_offload_fraction", "offloaded_share", TEXT),
         Implied("optimizer.overlap_cpu_optimizer_d2h_h2d", True),
         Implied("optimizer.use_precision_aware_optimizer", True),
     ),
-    *only(
+    *rows_if(
         lambda n: n.offloads_modules,
         Implied("model.fine_grained_activation_offloading", True),
         Row("model.offload_modules", "offload_modules", WORDS_OR_NULL),
     ),
-    *only(
+    *rows_if(
         lambda n: n.offloaded_layers,
         Implied("model.cpu_offloading", True),
         Row("model.cpu_offloading_num_layers", "offloaded_layers"),
@@ -179,9 +179,9 @@ REST: Table = (
 TABLE: Table = (*MODEL, *PARALLEL, *REST)
 
 
-def spelled(n: Numbers, task: Task) -> Numbers:
+def to_overrides(n: Numbers, task: Task) -> Numbers:
     """The numbers with those of the overrides."""
-    n = megatron.spelled(n, task)
+    n = megatron.to_flags(n, task)
     n.groups_chosen = n.group_limit if n.experts and n.groups > 1 else 0
     n.layer_list = 1 if all(n.sparse) else [int(kind) for kind in n.sparse]
     n.window_pair = [n.window - 1, 0] if n.window else None

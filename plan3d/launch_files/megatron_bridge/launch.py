@@ -12,22 +12,24 @@ from typing import Any
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..exporter import Exporter, Form, heading, only
-from ..launch_file import Kept
+from ..exporter import Exporter, Form, allowed_values, heading
+from ..launch_file import UnreadSetting
 from ..megatron.launch import environment
 from ..megatron.rules import rules
 from ..numbers import numbers_of
 from ..processes import PROCESSES, not_full, torchrun
-from ..shell.fragment import array
+from ..shell.fragment import bash_array
 from ..shell.words import quote
-from ..tables import stated
-from .keys import MIXED, TABLE, spelled
+from ..tables import settings_of
+from .keys import MIXED, TABLE, to_overrides
 
 VERSION = "0.3.1"
 TITLE = f"Megatron-Bridge {VERSION}"
 RULES = (
     *rules(TITLE, "megatron-bridge"),
-    only("megatron-bridge-recipe", "precision", MIXED.values(), f"{TITLE} has no recipe for it"),
+    allowed_values(
+        "megatron-bridge-recipe", "precision", MIXED.values(), f"{TITLE} has no recipe for it"
+    ),
 )
 
 
@@ -42,15 +44,15 @@ def hydra(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) and not value.isidentifier() else str(value)
 
 
-def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The overrides as a bash array."""
-    n = spelled(numbers_of(task, plan), task)
-    words = [quote(f"{key}={hydra(value)}") for key, value in stated(TABLE, n)]
+    n = to_overrides(numbers_of(task, plan), task)
+    words = [quote(f"{key}={hydra(value)}") for key, value in settings_of(TABLE, n)]
     return "\n".join(
         [
             *heading(task, plan, TITLE),
             *environment(task, plan, n.fsdp),
-            *array("OVERRIDES", words),
+            *bash_array("OVERRIDES", words),
             "# Start from the recipe of this model, or of one of its family:",
             *not_full(task.cluster, PROCESSES),
             f'# {torchrun(task.cluster)} run_recipe.py --recipe RECIPE "${{OVERRIDES[@]}}"',
@@ -61,6 +63,6 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
 
 EXPORTER = Exporter(
     "megatron-bridge",
-    (Form(VERSION, TITLE, RULES, write, keeps=False, table=TABLE),),
+    (Form(VERSION, TITLE, RULES, write, keeps_unread=False, table=TABLE),),
     software="megatron-core",
 )

@@ -24,8 +24,8 @@ from ..tables import (
     Row,
     Table,
     choice,
-    count,
-    under,
+    in_section,
+    integer,
 )
 
 ENGINES = {name: schedule for schedule, name in launched_by("nanotron").items()}
@@ -60,72 +60,72 @@ def _heads(n: Numbers) -> int:
     return int(n.heads)
 
 
-CONFIG: Table = under(
+CONFIG: Table = in_section(
     "model_config",
     Implied("is_llama_config", True),
-    Row("is_qwen2_config", "qwen", SWITCH, False, reads=True),
+    Row("is_qwen2_config", "qwen", SWITCH, False, read_only=True),
     Implied("hidden_act", "silu"),
     Row("hidden_size", "hidden"),
     Row("intermediate_size", "ffn"),
-    Row("num_hidden_layers", "layers", count(most=MOST_LAYERS)),
+    Row("num_hidden_layers", "layers", integer(most=MOST_LAYERS)),
     Row("num_attention_heads", "heads"),
-    Row("num_key_value_heads", "kv_heads", count(most=_heads), _heads),
-    Row("max_position_embeddings", "positions", usual=0),
+    Row("num_key_value_heads", "kv_heads", integer(most=_heads), _heads),
+    Row("max_position_embeddings", "positions", default=0),
     Row("tie_word_embeddings", "tied", SWITCH, False),
     Row("vocab_size", "vocabulary"),
-    Row("attention_bias", "qkv_bias", SWITCH, False, reads=True),
+    Row("attention_bias", "qkv_bias", SWITCH, False, read_only=True),
     Row("_attn_implementation", "cp_comm", choice(KERNELS), None, lambda n: n.cp > 1),
 )
 """LlamaConfig."""
 TABLE: Table = (
-    *under(
+    *in_section(
         "parallelism",
         Row("dp", "dp"),
         Row("pp", "pp"),
         Row("tp", "tp"),
-        Row("context_parallel_size", "cp", usual=1),
+        Row("context_parallel_size", "cp", default=1),
         Fixed("expert_parallel_size", 1, "experts of nanotron are not modelled"),
         Row("pp_engine", "schedule", choice(ENGINES), ENGINES["afab"]),
         Row("tp_mode", "sequence_parallel", choice(MODES), 0),
         Row("tp_linear_async_communication", "overlap_tp", SWITCH, False),
         Row("recompute_layer", "recomputes", SWITCH, False),
     ),
-    *under(
+    *in_section(
         "model",
         Row("dtype", "dtype", TEXT, "bfloat16"),
         Implied("make_vocab_size_divisible_by", 1),
         *CONFIG,
     ),
-    *under(
+    *in_section(
         "tokens",
         Row("sequence_length", "sequence"),
         Row("micro_batch_size", "micro_batch"),
-        Row("batch_accumulation_per_replica", "micro_batches", usual=1),
+        Row("batch_accumulation_per_replica", "micro_batches", default=1),
     ),
-    *under(
+    *in_section(
         "optimizer",
-        Row("zero_stage", "zero", count(0, 1), 0),
+        Row("zero_stage", "zero", integer(0, 1), 0),
         Row("accumulate_grad_in_fp32", "accumulates", SWITCH, True),
     ),
 )
 
 
-def spelled(n: Numbers) -> Numbers:
+def to_keys(n: Numbers) -> Numbers:
     """The numbers with those of the keys."""
     n.dtype, n.accumulates = FORMATS[Precision(n.precision)]
     n.recomputes = n.recompute == Recompute.FULL
     return n
 
 
-def meant(config: Document, n: Numbers, launch: Launch) -> None:
+def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
     """What the keys mean. Raises InputError naming the key that is wrong."""
     for key in UNSUPPORTED:
-        if config.there(f"model.model_config.{key}"):
+        if config.contains(f"model.model_config.{key}"):
             why = "is not modelled; give dense Llama or Qwen 2 layers"
-            raise config.wrong(f"model.model_config.{key}", why)
+            raise config.value_error(f"model.model_config.{key}", why)
     if n.hidden % n.heads:
         why = f"is {n.heads}, which does not divide {n.hidden}"
-        raise config.wrong("model.model_config.num_attention_heads", why)
+        raise config.value_error("model.model_config.num_attention_heads", why)
     n.gpus = n.dp * n.pp * n.tp * n.cp
     n.accumulation = n.micro_batches
     n.schedule = n.schedule if n.pp > 1 else code("1f1b")
@@ -135,12 +135,12 @@ def meant(config: Document, n: Numbers, launch: Launch) -> None:
     if n.cp > 1 and n.cp_comm is None:
         kernels = ", ".join(map(repr, KERNELS))
         why = f"is missing; it must be one of {kernels}"
-        raise config.wrong("model.model_config._attn_implementation", why)
+        raise config.value_error("model.model_config._attn_implementation", why)
     n.cp_comm = n.cp_comm or 0
     formats = (n.dtype, n.accumulates and n.dtype != "float32")
     codes = {spelling: precision for precision, spelling in FORMATS.items()}
     if formats not in codes:
-        launch.open["precision"] = f"$.model.dtype is {n.dtype}, which is not modelled"
+        launch.unmodelled["precision"] = f"$.model.dtype is {n.dtype}, which is not modelled"
     n.precision = int(codes.get(formats, Precision.BF16))
     n.gated, n.out_bias, n.norm_bias = True, False, False
     n.head_dim = n.value_dim = n.hidden // n.heads

@@ -15,7 +15,7 @@ Truth = bool | None
 """None where the file does not tell."""
 
 
-def holds(words: Sequence[str], unknown: str) -> Truth:
+def condition_truth(words: Sequence[str], unknown: str) -> Truth:
     """The truth of a condition; `unknown` marks a word whose value is not in the file."""
     terms: list[list[str]] = [[]]
     joints: list[str] = []
@@ -25,14 +25,14 @@ def holds(words: Sequence[str], unknown: str) -> Truth:
             terms.append([])
         else:
             terms[-1].append(word)
-    out = _test(terms[0], unknown)
+    out = _comparison(terms[0], unknown)
     for joint, term in zip(joints, terms[1:], strict=True):
-        other = _test(term, unknown)
-        out = _both(out, other) if joint == "&&" else _either(out, other)
+        other = _comparison(term, unknown)
+        out = _and(out, other) if joint == "&&" else _or(out, other)
     return out
 
 
-def _test(words: Sequence[str], unknown: str) -> Truth:
+def _comparison(words: Sequence[str], unknown: str) -> Truth:
     """One comparison between its brackets."""
     inner = list(words[1:-1])
     if not words or (words[0], words[-1]) not in (("[", "]"), ("[[", "]]")):
@@ -53,13 +53,13 @@ def _test(words: Sequence[str], unknown: str) -> Truth:
     return None
 
 
-def _both(one: Truth, other: Truth) -> Truth:
+def _and(one: Truth, other: Truth) -> Truth:
     if one is False or other is False:
         return False
     return None if one is None or other is None else True
 
 
-def _either(one: Truth, other: Truth) -> Truth:
+def _or(one: Truth, other: Truth) -> Truth:
     if one is True or other is True:
         return True
     return None if one is None or other is None else False
@@ -69,35 +69,35 @@ def _either(one: Truth, other: Truth) -> Truth:
 class Branches:
     """The conditions around a place in a script, the innermost last."""
 
-    here: list[Truth] = field(default_factory=list)
+    branch_truths: list[Truth] = field(default_factory=list)
     """Whether each branch is taken."""
-    before: list[Truth] = field(default_factory=list)
+    earlier_truths: list[Truth] = field(default_factory=list)
     """Whether one of the earlier branches of the same condition is."""
-    around: list[Truth] = field(default_factory=list)
+    outer_truths: list[Truth] = field(default_factory=list)
     """Whether the place of each condition is reached."""
 
     @property
-    def taken(self) -> Truth:
+    def reached(self) -> Truth:
         """Whether this place is reached."""
-        return _both(self.around[-1], self.here[-1]) if self.here else True
+        return _and(self.outer_truths[-1], self.branch_truths[-1]) if self.branch_truths else True
 
     def enter(self, truth: Truth) -> None:
         """A first branch: `if`, or the body of a loop."""
-        self.around.append(self.taken)
-        self.here.append(truth)
-        self.before.append(truth)
+        self.outer_truths.append(self.reached)
+        self.branch_truths.append(truth)
+        self.earlier_truths.append(truth)
 
-    def otherwise(self, truth: Truth) -> None:
+    def next_branch(self, truth: Truth) -> None:
         """`elif` with a truth of its own, or `else` with True."""
-        if self.here:
-            earlier = self.before[-1]
+        if self.branch_truths:
+            earlier = self.earlier_truths[-1]
             free = None if earlier is None else not earlier
-            self.here[-1] = _both(free, truth)
-            self.before[-1] = _either(earlier, truth)
+            self.branch_truths[-1] = _and(free, truth)
+            self.earlier_truths[-1] = _or(earlier, truth)
 
     def leave(self) -> None:
         """`fi` or `done`."""
-        if self.here:
-            self.here.pop()
-            self.before.pop()
-            self.around.pop()
+        if self.branch_truths:
+            self.branch_truths.pop()
+            self.earlier_truths.pop()
+            self.outer_truths.pop()

@@ -42,12 +42,12 @@ class Flags:
     """The flags of one command by name; dashes and underscores are the same."""
 
     file: str
-    given: tuple[Flag, ...]
+    in_order: tuple[Flag, ...]
     """In their order."""
     by_name: dict[str, Flag]
-    used: set[str] = field(default_factory=set)
+    read_names: set[str] = field(default_factory=set)
     """Names that were read."""
-    loose: dict[str, Flag] = field(default_factory=dict)
+    extra_words: dict[str, Flag] = field(default_factory=dict)
     """Words after a flag that it does not take, such as a variable from outside the file."""
 
     @classmethod
@@ -64,71 +64,71 @@ class Flags:
                 )
         return cls(file, given, found)
 
-    def there(self, name: str) -> bool:
+    def contains(self, name: str) -> bool:
         """Whether a flag is there, without reading it."""
         return _key(name) in self.by_name
 
-    def has(self, name: str) -> bool:
+    def claim(self, name: str) -> bool:
         """Whether a flag is there; it counts as read."""
-        self.used.add(_key(name))
-        return self.there(name)
+        self.read_names.add(_key(name))
+        return self.contains(name)
 
     def switch(self, name: str) -> bool:
         """Whether a flag without value is there."""
-        there = self.has(name)
+        there = self.claim(name)
         if there:
-            self._loosen(name, 0)
+            self._keep_extra_words(name, 0)
         return there
 
-    def _loosen(self, name: str, taken: int) -> None:
+    def _keep_extra_words(self, name: str, taken: int) -> None:
         """Keep the words that a flag does not take."""
         words = self.by_name[_key(name)].values[taken:]
         if words:
-            self.loose[_key(name)] = Flag("", words, words)
+            self.extra_words[_key(name)] = Flag("", words, words)
 
     def text(self, name: str) -> str:
         """The one value of a flag; '' when it is not there."""
-        if not self.has(name):
+        if not self.claim(name):
             return ""
         values = self.by_name[_key(name)].values
-        if len(values) > 1 and all(value.open for value in values[1:]):
-            self._loosen(name, 1)
+        if len(values) > 1 and all(value.unresolved for value in values[1:]):
+            self._keep_extra_words(name, 1)
         elif len(values) != 1:
-            raise self.wrong(name, f"has {len(values)} values; it takes one")
-        return self._known(name, values[0])
+            raise self.value_error(name, f"has {len(values)} values; it takes one")
+        return self._resolved_text(name, values[0])
 
-    def _known(self, name: str, value: Word) -> str:
+    def _resolved_text(self, name: str, value: Word) -> str:
         """What a value says, which must be in the file."""
-        if value.doubt:
-            raise self.wrong(name, f"is {value.text} only under a condition; assign it once")
-        if value.open:
-            raise self.wrong(name, f"{value.text} has no value in this file; assign it there")
+        if value.conditional:
+            raise self.value_error(name, f"is {value.text} only under a condition; assign it once")
+        if value.unresolved:
+            raise self.value_error(name, f"{value.text} has no value in this file; assign it there")
         return value.text
 
     value = text
 
     def words(self, name: str) -> tuple[str, ...]:
         """All values of a flag; a comma separates as a space does."""
-        if not self.has(name):
+        if not self.claim(name):
             return ()
         return tuple(w for text in self.by_name[_key(name)].texts for w in text.split(",") if w)
 
     def size(self, name: str, *, least: int = 1, most: int = LARGEST) -> int:
         """A whole number, which must be there."""
         text = self.text(name)
-        if not self.there(name):
-            raise self.missing(name)
+        if not self.contains(name):
+            raise self.missing_error(name)
         try:
             number = int(text.replace("_", ""))
         except ValueError:
             number = least - 1
         if not least <= number <= most:
-            raise self.wrong(name, f"{text} must be a whole number from {least} to {most}")
+            raise self.value_error(name, f"{text} must be a whole number from {least} to {most}")
         return number
 
-    def plain_size(self, name: str) -> int:
+    def literal_size(self, name: str) -> int:
         """The whole number of a flag that decides nothing; 0 where it has none, unread."""
-        texts = self.by_name[_key(name)].texts if self.there(name) else ()
+        texts = self.by_name[_key(name)].texts if self.contains(name) else ()
         plain = len(texts) == 1 and texts[0].isdecimal() and len(texts[0]) < 10
         return int(texts[0]) if plain else 0
 
@@ -138,29 +138,29 @@ class Flags:
         for word in known:
             if word.lower() == text.lower():
                 return word
-        raise self.wrong(name, f"{text} must be one of {', '.join(known)}")
+        raise self.value_error(name, f"{text} must be one of {', '.join(known)}")
 
-    def says(self, name: str, value: object) -> bool:
+    def claim_value(self, name: str, value: object) -> bool:
         """Whether a flag is there with just this value, or without any; then it counts as read."""
         found = self.by_name.get(_key(name))
         same = found is not None and found.texts == (() if value is True else (str(value),))
-        return same and self.has(name)
+        return same and self.claim(name)
 
     def line(self, name: str) -> int:
         """The line of a flag that is there."""
         return self.by_name[_key(name)].line
 
-    def wrong(self, name: str, problem: str) -> InputError:
+    def value_error(self, name: str, problem: str) -> InputError:
         """The error about a flag that is there."""
         return InputError(f"{self.file}: line {self.line(name)}: {name} {problem}")
 
-    def missing(self, name: str, advice: str = "add it") -> InputError:
+    def missing_error(self, name: str, advice: str = "add it") -> InputError:
         """The error about a flag that is not there."""
         return InputError(f"{self.file}: {name} is not there: {advice}")
 
-    def together(self, *names: str) -> None:
+    def check_exclusive(self, *names: str) -> None:
         """Raise InputError when two of these flags are there: only one may be."""
-        there = sorted((self.line(name), name) for name in names if self.there(name))
+        there = sorted((self.line(name), name) for name in names if self.contains(name))
         if len(there) > 1:
             (line, one), (other_line, other) = there[1], there[0]
             raise InputError(
@@ -168,9 +168,12 @@ class Flags:
                 "give one of them"
             )
 
-    def rest(self) -> tuple[Flag, ...]:
+    def unread(self) -> tuple[Flag, ...]:
         """The flags that were never read and words that no flag takes, in their order."""
-        left = [f if f.name not in self.used else self.loose.get(f.name) for f in self.given]
+        left = [
+            f if f.name not in self.read_names else self.extra_words.get(f.name)
+            for f in self.in_order
+        ]
         return tuple(filter(None, left))
 
 
@@ -191,7 +194,7 @@ def _split(words: Sequence[Word]) -> Iterator[Flag]:
                 yield Flag(name, tuple(values), tuple(own))
             head, equals, _ = text.partition("=")
             name, own = _key(head), [word]
-            values = [word.after(len(head) + 1)] if equals else []
+            values = [word.without_prefix(len(head) + 1)] if equals else []
         else:
             own.append(word)
             values.append(word)

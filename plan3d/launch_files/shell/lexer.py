@@ -14,13 +14,13 @@ from .words import Part, Word
 
 REDIRECTION = re.compile(r"\d*(?:&>>?|<<<|<>|[<>]&|>>|>\||<(?!\()|>(?!\())")
 _OPERATOR = re.compile(r";;&?|;&?|&&|&(?!>)|\|\||\|&?|[()]")
-_HERE = re.compile(r"\d*<<(?!<)(-?)[ \t]*")
-_PLAIN = re.compile(r"[^\s\\'\"$`;&|()<>~{}]+")
-_NAMED = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!_-])")
-_INSIDE = re.compile(r"[^\"\\$`\n]+")
+_HERE_DOCUMENT = re.compile(r"\d*<<(?!<)(-?)[ \t]*")
+_UNQUOTED = re.compile(r"[^\s\\'\"$`;&|()<>~{}]+")
+_PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!_-])")
+_DOUBLE_QUOTED = re.compile(r"[^\"\\$`\n]+")
 _BYTE = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})")
 _ESCAPES = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
-_ENDS = {"(": ")", "{": "}"}
+_CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
 
 class Unclosed(ValueError):
@@ -57,9 +57,9 @@ def tokens(text: str, line: int = 1) -> list[Token]:
     return _Lexer(text, line).tokens()
 
 
-def inside(text: str, line: int = 1) -> list[Part]:
+def quoted_parts(text: str, line: int = 1) -> list[Part]:
     """The parts of a text as between double quotes, which it does not end. Raises Unclosed."""
-    return _Lexer(text, line).double("")
+    return _Lexer(text, line).double_quoted("")
 
 
 @dataclass
@@ -77,14 +77,14 @@ class _Lexer:
             char = self.text[self.at]
             if char == "\n":
                 out.append(Operator("\n", self.line))
-                self._step(1)
+                self._advance(1)
                 for document in waiting:
-                    self._fill(document)
+                    self._read_document(document)
                 waiting = []
             elif char in " \t" or self.text.startswith("\\\n", self.at):
-                self._step(1 + (char == "\\"))
+                self._advance(1 + (char == "\\"))
             elif char == "#":
-                self._step(self._distance("\n"))
+                self._advance(self._distance("\n"))
             else:
                 out.append(self._token())
                 if isinstance(out[-1], HereDocument):
@@ -92,16 +92,16 @@ class _Lexer:
         return out
 
     def _token(self) -> Token:
-        here = _HERE.match(self.text, self.at)
+        here = _HERE_DOCUMENT.match(self.text, self.at)
         if here:
-            self._step(len(here[0]))
+            self._advance(len(here[0]))
             end = self._word()
-            quoted = not end.bare
+            quoted = not end.unquoted
             return HereDocument(self.line + 1, end.text, quoted, bool(here[1]))
         found = REDIRECTION.match(self.text, self.at) or _OPERATOR.match(self.text, self.at)
         if found:
             token = Operator(found[0], self.line)
-            self._step(len(found[0]))
+            self._advance(len(found[0]))
             return token
         return self._word()
 
@@ -110,15 +110,15 @@ class _Lexer:
         parts: list[Part] = []
         while self.at < len(self.text):
             char = self.text[self.at]
-            plain = _PLAIN.match(self.text, self.at)
+            plain = _UNQUOTED.match(self.text, self.at)
             if plain:
                 parts.append(Part(plain[0], self.line))
-                self._step(len(plain[0]))
+                self._advance(len(plain[0]))
             elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
-                parts.append(self._live(self._balanced(self.at + 1) - self.at, False))
+                parts.append(self._expansion_part(self._balanced(self.at + 1) - self.at, False))
             elif char.isspace() and char not in " \t\n":
                 parts.append(Part(char, self.line, quoted=True))
-                self._step(1)
+                self._advance(1)
             elif char in " \t\n;&|()<>":
                 break
             else:
@@ -128,28 +128,28 @@ class _Lexer:
     def _special(self, char: str) -> list[Part]:
         """What begins with a character that means more than itself."""
         if char == "'":
-            return self._single()
+            return self._single_quoted()
         if char == '"':
-            return self.double()
+            return self.double_quoted()
         if char in "$`":
             return self._expansion(quoted=False)
         if char in "~{}":
             part = Part(char, self.line, raw=char)
-            self._step(1)
+            self._advance(1)
             return [part]
         escaped = self.text[self.at + 1 : self.at + 2]
         if not escaped:
             raise Unclosed
         part = Part(escaped, self.line, quoted=True)
-        self._step(2)
+        self._advance(2)
         return [] if escaped == "\n" else [part]
 
-    def _single(self) -> list[Part]:
+    def _single_quoted(self) -> list[Part]:
         """'...', in which nothing is special."""
-        self._step(1)
+        self._advance(1)
         length = self._distance("'", must=True)
         parts = self.lines(self.text[self.at : self.at + length])
-        self._step(length + 1)
+        self._advance(length + 1)
         return parts
 
     def lines(self, text: str) -> list[Part]:
@@ -157,33 +157,33 @@ class _Lexer:
         lines = re.split(r"(?<=\n)", text)
         return [Part(piece, self.line + i, quoted=True) for i, piece in enumerate(lines)]
 
-    def double(self, end: str = '"') -> list[Part]:
+    def double_quoted(self, end: str = '"') -> list[Part]:
         """Quoted text with expansions, up to an unescaped end; to that of the text for ''."""
-        self._step(len(end))
+        self._advance(len(end))
         parts: list[Part] = []
         while not (end and self.text.startswith(end, self.at)):
             if self.at >= len(self.text):
                 if end:
                     raise Unclosed
                 break
-            plain = _INSIDE.match(self.text, self.at)
+            plain = _DOUBLE_QUOTED.match(self.text, self.at)
             if plain:
                 parts.append(Part(plain[0], self.line, quoted=True))
-                self._step(len(plain[0]))
+                self._advance(len(plain[0]))
             elif self.text[self.at] in "$`":
                 parts += self._expansion(quoted=True)
             else:
-                parts += self._inside()
-        self._step(len(end))
+                parts += self._double_quoted_character()
+        self._advance(len(end))
         return parts or [Part("", self.line, quoted=True)]
 
-    def _inside(self) -> list[Part]:
+    def _double_quoted_character(self) -> list[Part]:
         """A line's end, an escape or a lone quote inside double quotes."""
         pair = self.text[self.at : self.at + 2]
         escapes = len(pair) == 2 and pair[0] == "\\" and pair[1] in '$`"\\\n'
         text = pair[1] if escapes else pair[0]
         part = Part(text, self.line, quoted=True)
-        self._step(1 + escapes)
+        self._advance(1 + escapes)
         return [] if escapes and text == "\n" else [part]
 
     def _expansion(self, quoted: bool) -> list[Part]:
@@ -191,43 +191,43 @@ class _Lexer:
         text, at = self.text, self.at
         pair = text[at : at + 2]
         if pair == "$'" and not quoted:
-            return [self._ansi()]
+            return [self._ansi_quoted()]
         if pair == '$"' and not quoted:
-            self._step(1)
-            return self.double()
+            self._advance(1)
+            return self.double_quoted()
         if pair in ("$(", "${"):
-            return [self._live(self._balanced(at + 1) - at, quoted)]
+            return [self._expansion_part(self._balanced(at + 1) - at, quoted)]
         if pair[0] == "`":
             end = re.compile(r"(?:[^`\\]|\\.)*`", re.S).match(text, at + 1)
             if not end:
                 raise Unclosed
-            return [self._live(end.end() - at, quoted)]
-        named = _NAMED.match(text, at)
+            return [self._expansion_part(end.end() - at, quoted)]
+        named = _PARAMETER.match(text, at)
         if named:
-            return [self._live(len(named[0]), quoted)]
+            return [self._expansion_part(len(named[0]), quoted)]
         part = Part("$", self.line, quoted=True)
-        self._step(1)
+        self._advance(1)
         return [part]
 
-    def _live(self, length: int, quoted: bool) -> Part:
+    def _expansion_part(self, length: int, quoted: bool) -> Part:
         """An expansion of that length, as it is typed."""
         raw = self.text[self.at : self.at + length]
-        part = Part(raw, self.line, quoted=quoted, raw=raw, open=True)
-        self._step(length)
+        part = Part(raw, self.line, quoted=quoted, raw=raw, unresolved=True)
+        self._advance(length)
         return part
 
-    def _ansi(self) -> Part:
+    def _ansi_quoted(self) -> Part:
         """$'...', with the escapes of C."""
         end = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.S).match(self.text, self.at)
         if not end:
             raise Unclosed
         part = Part(_unescaped(end[1]), self.line, quoted=True)
-        self._step(len(end[0]))
+        self._advance(len(end[0]))
         return part
 
     def _balanced(self, at: int) -> int:
         """The place after the bracket that closes the one at a place."""
-        closing, text = [_ENDS[self.text[at]]], self.text
+        closing, text = [_CLOSING_BRACKETS[self.text[at]]], self.text
         at += 1
         while closing:
             if at >= len(text):
@@ -243,24 +243,26 @@ class _Lexer:
                 elif char in "'\"" and (char == '"' or closing[-1] != '"'):
                     closing.append(char)
                 elif char in "({" and (closing[-1] != '"' or text[at - 1] == "$"):
-                    closing.append(_ENDS[char])
+                    closing.append(_CLOSING_BRACKETS[char])
             at += 1
         return at
 
-    def _fill(self, document: HereDocument) -> None:
+    def _read_document(self, document: HereDocument) -> None:
         """Read a document's text up to its end."""
         document.line, found = self.line, []
         while self.at < len(self.text):
             length = self._distance("\n")
             line = self.text[self.at : self.at + length]
-            self._step(length + 1)
+            self._advance(length + 1)
             line = line.lstrip("\t") if document.tabs else line
             if line == document.end:
                 break
             found.append(line)
         body = "\n".join(found)
         plain = _Lexer(body, document.line).lines
-        document.parts = tuple(plain(body) if document.quoted else inside(body, document.line))
+        document.parts = tuple(
+            plain(body) if document.quoted else quoted_parts(body, document.line)
+        )
 
     def _distance(self, text: str, must: bool = False) -> int:
         """Characters up to a text; up to the end where there is none and none must be."""
@@ -269,7 +271,7 @@ class _Lexer:
             raise Unclosed
         return (len(self.text) if found < 0 else found) - self.at
 
-    def _step(self, length: int) -> None:
+    def _advance(self, length: int) -> None:
         self.line += self.text.count("\n", self.at, self.at + length)
         self.at += length
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from plan3d.simulator.base.errors import InputError
 
 from . import lexer
-from .conditions import Branches, holds
+from .conditions import Branches, condition_truth
 from .lexer import HereDocument, Operator, Token
 from .variables import LONGEST, Value, Variables, read_tokens
 from .words import Part, Word
 
-OPEN = "$"
+UNRESOLVED = "$"
 """Stands for a word of a condition that has no value in the file."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _LOOPS = ("for", "while", "until", "case", "select")
@@ -43,7 +43,7 @@ class Script:
 
     file: str
     variables: Variables
-    conditional: list[Value] = field(default_factory=list)
+    conditional_values: list[Value] = field(default_factory=list)
     """Values with flags that are assigned under a condition."""
     commands: list[list[Word]] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
@@ -51,14 +51,14 @@ class Script:
     def assign(self, name: str, more: bool, made: Value) -> None:
         """One assignment; under a condition it only casts doubt on the value."""
         before = self.variables.values.get(name)
-        if made.doubt and "--" in made.text and (before is None or made.text != before.text):
-            self.conditional.append(replace(made, doubt=False))
+        if made.conditional and "--" in made.text and (before is None or made.text != before.text):
+            self.conditional_values.append(replace(made, conditional=False))
             self.variables.values.setdefault(name, Value(()))
             return
         if more and before is not None:
             made = _added(before, made)
         same = before is not None and made.text == before.text
-        self.variables.values[name] = replace(made, doubt=made.doubt and not same)
+        self.variables.values[name] = replace(made, conditional=made.conditional and not same)
 
     def assigned_words(self) -> list[Word]:
         """The words of every variable that holds flags, for a fragment that starts nothing."""
@@ -67,15 +67,17 @@ class Script:
 
     def conditional_words(self) -> list[Word]:
         """The words of every value that is assigned under a condition."""
-        return [word for value in self.conditional for word in value.all_words]
+        return [word for value in self.conditional_values for word in value.all_words]
 
 
 def _added(before: Value, made: Value) -> Value:
     """NAME+=...: more elements, or more text."""
     if before.array or made.array:
-        return Value((*before.words, *made.words), True, made.doubt or before.doubt)
+        return Value((*before.words, *made.words), True, made.conditional or before.conditional)
     parts = [part for word in (*before.words, *made.words) for part in word.parts]
-    return Value((Word(tuple(parts)),) if parts else (), False, made.doubt or before.doubt)
+    return Value(
+        (Word(tuple(parts)),) if parts else (), False, made.conditional or before.conditional
+    )
 
 
 def read_script(text: str, file: str, line: int = 1) -> Script:
@@ -97,9 +99,9 @@ class _Reader:
     script: Script
     at: int = 0
     branches: Branches = field(default_factory=Branches)
-    guarded: bool = False
+    follows_and_or: bool = False
     """After && or ||."""
-    fresh: bool = True
+    starts_command: bool = True
     """A command begins here."""
 
     def read(self) -> None:
@@ -113,8 +115,8 @@ class _Reader:
                 self._operator(token)
             elif self._structure(token):
                 continue
-            elif self.branches.taken is False:
-                self.fresh = False
+            elif self.branches.reached is False:
+                self.starts_command = False
             elif not self._assignment(token):
                 self._word(token)
 
@@ -127,26 +129,26 @@ class _Reader:
         if lexer.REDIRECTION.fullmatch(token.text):
             self.at += self.at < len(self.tokens) and isinstance(self.tokens[self.at], Word)
         else:
-            self.fresh, self.guarded = True, token.text in ("&&", "||")
+            self.starts_command, self.follows_and_or = True, token.text in ("&&", "||")
 
     def _structure(self, token: Word) -> bool:
         """Conditions, loops and prefixes of assignments."""
-        text = token.text if token.bare else ""
-        if self.fresh and text in _BREAKS:
-            self.guarded = False
+        text = token.text if token.unquoted else ""
+        if self.starts_command and text in _BREAKS:
+            self.follows_and_or = False
             return True
-        if not self.fresh or text not in _WORDS:
+        if not self.starts_command or text not in _WORDS:
             return False
         if text == "if":
             self.branches.enter(self._condition())
         elif text in ("elif", "else"):
-            self.branches.otherwise(self._condition() if text == "elif" else True)
+            self.branches.next_branch(self._condition() if text == "elif" else True)
         elif text in _LOOPS:
             self.branches.enter(None)
             self.script.commands.append([])
         elif text in _CLOSERS:
             self.branches.leave()
-        self.fresh = text not in _LOOPS
+        self.starts_command = text not in _LOOPS
         return True
 
     def _condition(self) -> bool | None:
@@ -154,31 +156,35 @@ class _Reader:
         words = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
-            if isinstance(token, Word) and token.bare and token.text == "then":
+            if isinstance(token, Word) and token.unquoted and token.text == "then":
                 break
             if isinstance(token, Word):
-                parts = self.script.variables.whole(token)
-                known = not any(part.open or part.doubt for part in parts)
-                words.append("".join(part.text for part in parts) if known else OPEN)
+                parts = self.script.variables.expanded_parts(token)
+                known = not any(part.unresolved or part.conditional for part in parts)
+                words.append("".join(part.text for part in parts) if known else UNRESOLVED)
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
                 words.append(token.text)
             self.at += 1
-        return holds(words, OPEN)
+        return condition_truth(words, UNRESOLVED)
 
     def _assignment(self, token: Word) -> bool:
         first = token.parts[0]
         found = (
-            _ASSIGN.match(first.text) if self.fresh and not (first.quoted or first.raw) else None
+            _ASSIGN.match(first.text)
+            if self.starts_command and not (first.quoted or first.raw)
+            else None
         )
         if not found:
             return False
-        rest = token.after(found.end())
+        rest = token.without_prefix(found.end())
         here = self.tokens[self.at] if self.at < len(self.tokens) else None
         array = not rest.text and isinstance(here, Operator) and here.text == "("
         words = (
-            self._array() if array else [Word(tuple(map(_kept, self.script.variables.whole(rest))))]
+            self._array()
+            if array
+            else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
         )
-        doubtful = self.branches.taken is None or self.guarded
+        doubtful = self.branches.reached is None or self.follows_and_or
         value = Value(tuple(words), array, doubtful)
         self.script.assign(found[1], bool(found[2]), value)
         return True
@@ -196,13 +202,13 @@ class _Reader:
         return words
 
     def _word(self, token: Word) -> None:
-        if self.fresh or not self.script.commands:
+        if self.starts_command or not self.script.commands:
             self.script.commands.append([])
-        self.fresh = False
+        self.starts_command = False
         self.script.commands[-1].extend(self.script.variables.words(token))
 
 
-def _kept(part: Part) -> Part:
+def _stored(part: Part) -> Part:
     """A part as a variable keeps it: split and compared with files where the variable is used."""
     literal = not part.raw or part.raw in "{}"
     return replace(part, quoted=False, raw="" if literal else part.raw)

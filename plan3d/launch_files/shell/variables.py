@@ -14,7 +14,7 @@ from plan3d.simulator.base.errors import InputError
 
 from . import lexer
 from .lexer import Token, Unclosed
-from .words import Part, Word, split
+from .words import Part, Word, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
@@ -34,7 +34,7 @@ class Value:
 
     words: tuple[Word, ...]
     array: bool = False
-    doubt: bool = False
+    conditional: bool = False
     """It is assigned under a condition."""
 
     @property
@@ -46,14 +46,14 @@ class Value:
         """The words that a value is used for: its elements, or its text split."""
         if self.array:
             return list(self.words)
-        return [made for word in self.words for made in split(word.parts)]
+        return [made for word in self.words for made in split_words(word.parts)]
 
     def source(self, name: str) -> str:
         """The assignment of this value."""
         words = " ".join(word.source for word in self.words)
         return f"{name}=({words})" if self.array else f"{name}={words}"
 
-    def used(self, every: str | None) -> tuple[Word, ...]:
+    def elements(self, every: str | None) -> tuple[Word, ...]:
         """The elements that `${NAME}` stands for, or `${NAME[@]}` with every one."""
         return self.words if every or not self.array else self.words[:1]
 
@@ -65,7 +65,7 @@ class Variables:
     file: str
     values: dict[str, Value] = field(default_factory=dict)
     """In the order of assignment."""
-    spent: int = 0
+    expanded_characters: int = 0
     """Characters that variables were replaced by."""
 
     def words(self, word: Word) -> list[Word]:
@@ -75,26 +75,26 @@ class Variables:
             first, *more = self._fields(part)
             fields[-1] += first
             fields += more
-        return [made for parts in fields for made in split(parts)]
+        return [made for parts in fields for made in split_words(parts)]
 
     def text(self, word: Word) -> str:
         """What a word says when it is not split."""
-        return "".join(part.text for part in self.whole(word))
+        return "".join(part.text for part in self.expanded_parts(word))
 
-    def needed(self, word: Word) -> tuple[str, ...]:
+    def required_assignments(self, word: Word) -> tuple[str, ...]:
         """The assignments of this file that the open expansions of a word ask the shell for."""
         found: set[str] = set()
         waiting = [word]
         while waiting:
-            parts = [part for part in waiting.pop().parts if part.open]
+            parts = [part for part in waiting.pop().parts if part.unresolved]
             named = {name for part in parts for name in _NAME.findall(part.raw)} - found
             for name in named & self.values.keys():
                 found.add(name)
                 waiting += self.values[name].words
         own = [(name, value) for name, value in self.values.items() if name in found]
-        return tuple(value.source(name) for name, value in own if not value.doubt)
+        return tuple(value.source(name) for name, value in own if not value.conditional)
 
-    def whole(self, word: Word) -> list[Part]:
+    def expanded_parts(self, word: Word) -> list[Part]:
         """The expanded parts of a word that is not split."""
         out: list[Part] = []
         for part in word.parts:
@@ -105,50 +105,60 @@ class Variables:
 
     def _fields(self, part: Part) -> list[list[Part]]:
         """A part expanded: one list of parts, or one for each element of an array."""
-        if not part.open:
+        if not part.unresolved:
             return [[part]]
         if part.raw.startswith("$((") and part.raw.endswith("))"):
-            number = self._sum(part.raw[3:-2])
-            known = replace(part, text=number, raw="", open=False)
+            number = self._arithmetic(part.raw[3:-2])
+            known = replace(part, text=number, raw="", unresolved=False)
             return [[known if number else part]]
         found = _VARIABLE.fullmatch(part.raw)
         value = self.values.get(found["name"] or found["bare"]) if found else None
         if found and value is None and found["usual"] is not None:
-            return [[self._usual(part, found["usual"])]]
+            return [[self._default(part, found["usual"])]]
         if found is None or value is None:
             return [[part]]
-        if value.doubt:
-            return [[replace(part, text=value.text, open=False, doubt=True)]]
-        fields = [[_placed(own, part) for own in word.parts] for word in value.used(found["all"])]
-        self._spend(fields)
+        if value.conditional:
+            return [[replace(part, text=value.text, unresolved=False, conditional=True)]]
+        fields = [
+            [_quoted_as(own, part) for own in word.parts] for word in value.elements(found["all"])
+        ]
+        self._count_characters(fields)
         if found["all"] == "*" and part.quoted:
             return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
         one = part.quoted and not (value.array and found["all"])
         return fields or [[Part("", part.line, quoted=True)] if one else []]
 
-    def _spend(self, fields: list[list[Part]]) -> None:
+    def _count_characters(self, fields: list[list[Part]]) -> None:
         """Count what variables were replaced by; InputError where it is more than any script's."""
-        self.spent += sum(len(part.text) + 1 for parts in fields for part in parts)
-        if self.spent > LONGEST:
+        self.expanded_characters += sum(len(part.text) + 1 for parts in fields for part in parts)
+        if self.expanded_characters > LONGEST:
             raise InputError(f"{self.file}: a variable is longer than {LONGEST} characters")
 
-    def _usual(self, part: Part, usual: str) -> Part:
+    def _default(self, part: Part, usual: str) -> Part:
         """The value that a variable has unless it is set outside."""
         if len(usual) > LONGEST_USUAL:
             return part
         typed = not part.quoted and any(char in usual for char in "'\"\\")
         tokens = read_tokens(usual, self.file, part.line) if typed else []
         single = tokens[0] if len(tokens) == 1 else None
-        word = single if isinstance(single, Word) else Word(tuple(lexer.inside(usual, part.line)))
-        whole = self.whole(word)
+        word = (
+            single
+            if isinstance(single, Word)
+            else Word(tuple(lexer.quoted_parts(usual, part.line)))
+        )
+        whole = self.expanded_parts(word)
         text = "".join(own.text for own in whole)
-        if not text or any(own.open or own.doubt for own in whole) or (typed and single is None):
+        if (
+            not text
+            or any(own.unresolved or own.conditional for own in whole)
+            or (typed and single is None)
+        ):
             return part
-        lost = typed or any(own.open for own in word.parts)
+        lost = typed or any(own.unresolved for own in word.parts)
         raw, quoted = "" if lost else part.raw, part.quoted or typed
-        return replace(part, text=text, open=False, raw=raw, quoted=quoted)
+        return replace(part, text=text, unresolved=False, raw=raw, quoted=quoted)
 
-    def _sum(self, text: str) -> str:
+    def _arithmetic(self, text: str) -> str:
         """The value of an arithmetic expression; '' where it is none of known numbers."""
         plain = re.sub(r"[\s${}]", "", text)
         known = _NAME.sub(lambda m: self._number(m[0]), plain[:LONGEST_SUM])
@@ -162,7 +172,7 @@ class Variables:
     def _number(self, name: str) -> str:
         """A variable of a sum, which has its name with or without `$`."""
         value = self.values.get(name)
-        return value.text if value and not value.doubt else name
+        return value.text if value and not value.conditional else name
 
 
 def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
@@ -173,7 +183,7 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
         raise InputError(f"{file}: a quotation or an escape is not closed") from None
 
 
-def _placed(own: Part, part: Part) -> Part:
+def _quoted_as(own: Part, part: Part) -> Part:
     """A part of a variable's value where the variable is used."""
     return replace(own, quoted=part.quoted and own.raw != "~")
 

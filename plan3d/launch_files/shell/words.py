@@ -27,9 +27,9 @@ class Part:
     """It is neither split into words nor compared with names of files."""
     raw: str = ""
     """The source of an expansion (`$1`, `${N:-4}`) or of what else a shell replaces (`~`)."""
-    open: bool = False
+    unresolved: bool = False
     """Only the shell knows what it says."""
-    doubt: bool = False
+    conditional: bool = False
     """It says so under a condition."""
 
     @property
@@ -64,7 +64,7 @@ class Word:
     @property
     def source(self) -> str:
         """How a shell is told the same."""
-        return "".join(part.source for part in _joined(self.parts)) or "''"
+        return "".join(part.source for part in _merged(self.parts)) or "''"
 
     @property
     def line(self) -> int:
@@ -72,21 +72,21 @@ class Word:
         return self.parts[0].line
 
     @property
-    def open(self) -> bool:
+    def unresolved(self) -> bool:
         """Whether only the shell knows what it says."""
-        return any(part.open for part in self.parts)
+        return any(part.unresolved for part in self.parts)
 
     @property
-    def doubt(self) -> bool:
+    def conditional(self) -> bool:
         """Whether it says so under a condition."""
-        return any(part.doubt for part in self.parts)
+        return any(part.conditional for part in self.parts)
 
     @property
-    def bare(self) -> bool:
+    def unquoted(self) -> bool:
         """Whether it is plain text without quotation: what can be a keyword or an assignment."""
         return not any(part.quoted or part.raw not in ("", *"~{}") for part in self.parts)
 
-    def after(self, characters: int) -> Word:
+    def without_prefix(self, characters: int) -> Word:
         """The word without its first characters."""
         left, kept = characters, []
         for part in self.parts:
@@ -111,7 +111,7 @@ def quote(text: str) -> str:
     return f"$'{''.join(out)}'"
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
+def _merged(parts: Iterable[Part]) -> list[Part]:
     """The parts with neighbours that are quoted in the same way made one."""
     out: list[Part] = []
     for part in parts:
@@ -123,11 +123,11 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
     return out
 
 
-def split(parts: Sequence[Part]) -> list[Word]:
+def split_words(parts: Sequence[Part]) -> list[Word]:
     """The words that a shell makes of expanded parts: unquoted white space separates them."""
     words: list[list[Part]] = [[]]
     for part in parts:
-        if part.quoted or part.open or not _SPACES.search(part.text):
+        if part.quoted or part.unresolved or not _SPACES.search(part.text):
             words[-1] += [part] if part.quoted or part.text else []
             continue
         for place, piece in enumerate(_SPACES.split(part.text)):

@@ -16,17 +16,17 @@ from ..documents import Document
 from ..tables import (
     SWITCH,
     TEXT,
+    Codec,
     Implied,
-    Kind,
     Numbers,
     Row,
     Source,
     Table,
     choice,
-    count,
-    only,
-    rare,
-    under,
+    in_section,
+    integer,
+    optional,
+    rows_if,
 )
 
 SCHEDULES = launched_by("torchtitan")
@@ -73,7 +73,7 @@ def _sparse(n: Numbers) -> bool:
 
 def _or_rest(source: Source, at: str, n: Numbers) -> Any:
     """A whole number; None for -1, what is left over."""
-    return None if source.says(at, -1) else source.size(at)
+    return None if source.claim_value(at, -1) else source.size(at)
 
 
 def _read_converters(source: Source, at: str, n: Numbers) -> bool:
@@ -93,57 +93,57 @@ def _read_modules(source: Source, at: str, n: Numbers) -> Any:
     return found if isinstance(found, list) else []
 
 
-OR_REST = Kind(lambda value: value, _or_rest)
-CONVERTERS = Kind(lambda float8: [FLOAT8], _read_converters)
-SCHEDULE = Kind(SCHEDULES.__getitem__, _read_schedule)
-MODULES = Kind(lambda parts: parts, _read_modules)
+OR_REST = Codec(lambda value: value, _or_rest)
+CONVERTERS = Codec(lambda float8: [FLOAT8], _read_converters)
+SCHEDULE = Codec(SCHEDULES.__getitem__, _read_schedule)
+MODULES = Codec(lambda parts: parts, _read_modules)
 ALL_PARTS = ("model", "loss")
-PARTS = Kind(list, lambda source, at, n: tuple(source.words(at)))
+PARTS = Codec(list, lambda source, at, n: tuple(source.words(at)))
 PURE = choice({"float32": False, "bfloat16": True})
 FULL = choice({"bfloat16": False, "float32": True})
 
 MODEL: Table = (
-    *under(
+    *in_section(
         "model",
         Row("name", "family", TEXT, "llama3"),
         Row("flavor", "flavor", TEXT, ""),
-        rare("converters", "float8", False, kind=CONVERTERS),
+        optional("converters", "float8", False, codec=CONVERTERS),
     ),
     Implied("optimizer.name", "AdamW"),
 )
-TRAINING: Table = under(
+TRAINING: Table = in_section(
     "training",
-    Row("seq_len", "sequence", usual=2048),
-    Row("local_batch_size", "local_batch", usual=8),
+    Row("seq_len", "sequence", default=2048),
+    Row("local_batch_size", "local_batch", default=8),
     Row("global_batch_size", "global_batch", OR_REST, None),
     Row("dtype", "pure", PURE, False),
     Row("mixed_precision_param", "full", FULL, False),
-    rare("enable_cpu_offload", "offloads", False, kind=SWITCH),
+    optional("enable_cpu_offload", "offloads", False, codec=SWITCH),
 )
-PARALLELISM: Table = under(
+PARALLELISM: Table = in_section(
     "parallelism",
-    Row("data_parallel_replicate_degree", "replicate", usual=1),
+    Row("data_parallel_replicate_degree", "replicate", default=1),
     Row("data_parallel_shard_degree", "shards", OR_REST, None),
-    Row("tensor_parallel_degree", "tp", usual=1),
-    Row("context_parallel_degree", "cp", usual=1),
-    Row("pipeline_parallel_degree", "pp", usual=1),
-    Row("expert_parallel_degree", "ep", usual=1),
-    rare("fsdp_reshard_after_forward", "reshard", kind=choice(POLICIES)),
-    *only(
+    Row("tensor_parallel_degree", "tp", default=1),
+    Row("context_parallel_degree", "cp", default=1),
+    Row("pipeline_parallel_degree", "pp", default=1),
+    Row("expert_parallel_degree", "ep", default=1),
+    optional("fsdp_reshard_after_forward", "reshard", codec=choice(POLICIES)),
+    *rows_if(
         _staged,
         Row("pipeline_parallel_schedule", "schedule", SCHEDULE, code("1f1b")),
-        Row("pipeline_parallel_microbatch_size", "stage_batch", usual=1),
-        rare("module_fqns_per_model_part", "modules", None, kind=MODULES),
+        Row("pipeline_parallel_microbatch_size", "stage_batch", default=1),
+        optional("module_fqns_per_model_part", "modules", None, codec=MODULES),
     ),
-    *only(
+    *rows_if(
         _even,
-        Row("pipeline_parallel_first_stage_less_layers", "first_less", count(0), 1),
-        Row("pipeline_parallel_last_stage_less_layers", "last_less", count(0), 1),
-        Row("pipeline_parallel_layers_per_stage", "layers_per_chunk", usual=0),
+        Row("pipeline_parallel_first_stage_less_layers", "first_less", integer(0), 1),
+        Row("pipeline_parallel_last_stage_less_layers", "last_less", integer(0), 1),
+        Row("pipeline_parallel_layers_per_stage", "layers_per_chunk", default=0),
     ),
 )
 """Axes, sharding and stages of both versions."""
-ONLY_0_2: Table = under(
+ONLY_0_2: Table = in_section(
     "parallelism",
     Row(
         "context_parallel_rotate_method",
@@ -152,9 +152,9 @@ ONLY_0_2: Table = under(
         ContextComm.ALL_GATHER,
         lambda n: n.cp > 1,
     ),
-    *only(
+    *rows_if(
         _sparse,
-        Row("expert_tensor_parallel_degree", "etp", usual=1),
+        Row("expert_tensor_parallel_degree", "etp", default=1),
         Row("expert_parallel_comm_backend", "expert_dispatch", choice(BACKENDS), 0),
         Row(
             "pipeline_parallel_expert_parallel_overlap",
@@ -164,7 +164,7 @@ ONLY_0_2: Table = under(
             lambda n: n.schedule == code("dualpipe-v"),
         ),
     ),
-    rare("enable_async_tensor_parallel", "overlap_tp", False, kind=SWITCH),
+    optional("enable_async_tensor_parallel", "overlap_tp", False, codec=SWITCH),
 )
 """Keys that 0.3 no longer has."""
 TABLE: Table = (
@@ -181,13 +181,13 @@ TABLE: Table = (
         "2",
         lambda n: n.recompute == Recompute.SELECTIVE,
     ),
-    rare("compile.enable", "compiles", False, kind=SWITCH),
+    optional("compile.enable", "compiles", False, codec=SWITCH),
     Row("compile.components", "compiled_parts", PARTS, ALL_PARTS, lambda n: n.compiles),
-    rare(
+    optional(
         f"{FLOAT8}.recipe_name",
         "float8_recipe",
         Precision.FP8,
-        kind=choice(FLOAT8_RECIPES),
+        codec=choice(FLOAT8_RECIPES),
     ),
 )
 """A job configuration of 0.2."""
@@ -199,6 +199,6 @@ RECIPE: Table = (
     *PARALLELISM,
     Row("activation_checkpoint", "checkpointed", TEXT),
     Row("compile", "compiled", TEXT),
-    rare("model_spec", "spec", "", kind=TEXT),
+    optional("model_spec", "spec", "", codec=TEXT),
 )
 """A recipe of 0.3."""

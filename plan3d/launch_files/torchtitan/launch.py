@@ -12,47 +12,46 @@ from plan3d.simulator.base.documents import format_toml, parse_toml
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..documents import Document, nested, with_kept
-from ..exporter import Exporter, Form, heading, unsaid
-from ..launch_file import NOTHING, Given, Kept, Launch
-from ..numbers import fill, numbers_of
-from ..tables import Numbers, places, read_implied, stated
-from ..tables import read as read_table
+from ..documents import Document, nested_document, with_unread
+from ..exporter import Exporter, Form, heading, unwritten_settings
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..numbers import fill_launch, numbers_of
+from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from . import recipe
 from .keys import MATTERS, TABLE
 from .model_flavors import UNWRITTEN_0_2, flavor_model, is_flavor, registration
 from .rules import RULES_0_2, common_rules
-from .spelling import meant, spelled
+from .spelling import from_keys, to_keys
 
 VERSION = "0.2.2"
 TITLE = f"torchtitan {VERSION}"
 ROTATION = "rope_theta (10000 unless set), rope_scaling_args"
 
 
-def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The TOML file."""
-    n = spelled(numbers_of(task, plan), task, "output")
-    content = with_kept(nested(stated(TABLE, n)), kept, places(TABLE, n))
-    own = [] if is_flavor(task.model) else unsaid(task.model, ROTATION)
+    n = to_keys(numbers_of(task, plan), task, "output")
+    content = with_unread(nested_document(settings_of(TABLE, n)), unread, key_classes(TABLE, n))
+    own = [] if is_flavor(task.model) else unwritten_settings(task.model, ROTATION)
     top = "\n".join([*heading(task, plan, TITLE), *own, *registration(task.model), ""])
     return f"{top}\n{format_toml(content)}\n"
 
 
-def read(text: str, file: str, given: Given = NOTHING) -> Launch:
+def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a TOML file. Raises InputError naming the key that is wrong."""
     content = parse_toml(text, file)
     launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
     if not content.keys() & {"training", "parallelism"}:
         raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
-    read_table(TABLE, job, n)
+    read_rows(TABLE, job, n)
     launch.model = flavor_model(n.family, n.flavor)
     known = launch.model or given.model
     if known is None:
         names = f"{n.family} {n.flavor}"
         raise launch.refuse(f"names {names}, which plan3d does not know: give --model")
-    meant(job, n, launch, known)
-    fill(launch, n)
-    launch.kept = job.rest(MATTERS, read_implied(TABLE, job, n))
+    from_keys(job, n, launch, known)
+    fill_launch(launch, n)
+    launch.unread = job.unread(MATTERS, read_implied(TABLE, job, n))
     return launch
 
 
@@ -61,5 +60,5 @@ EXPORTER = Exporter(
     "torchtitan",
     (Form(VERSION, TITLE, RULES, write, table=TABLE), recipe.FORM),
     software="torchtitan",
-    tries={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
+    search_values={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
 )

@@ -53,7 +53,15 @@ UNWRITTEN_0_3 = _UNWRITTEN | {
 """The same of 0.3."""
 FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
 """Flavors whose attn_type is flex in 0.2."""
-LLAMA = frozenset((shape.GROUPED, shape.RMS_NORM, shape.GATED_MLP, shape.ROTARY, shape.UNTIED))
+LLAMA = frozenset(
+    (
+        shape.GROUPED_QUERIES,
+        shape.RMS_NORM,
+        shape.GATED_MLP,
+        shape.ROTARY_POSITIONS,
+        shape.UNTIED_HEAD,
+    )
+)
 """Features that a new flavor of llama3 can have."""
 
 

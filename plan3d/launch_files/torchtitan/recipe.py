@@ -15,13 +15,13 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from ..exporter import Form
-from ..launch_file import Kept
+from ..launch_file import UnreadSetting
 from ..numbers import numbers_of
-from ..tables import Numbers, stated
+from ..tables import Numbers, settings_of
 from .keys import RECIPE
 from .model_flavors import UNWRITTEN_0_3
 from .rules import RULES_0_3, common_rules
-from .spelling import spelled
+from .spelling import to_keys
 
 VERSION = "0.3.0"
 TITLE = f"torchtitan {VERSION}"
@@ -35,9 +35,9 @@ class Code(str):
         return str(self)
 
 
-def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
+def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The recipe as a Python module."""
-    n = _spelled(task, plan)
+    n = _recipe_numbers(task, plan)
     cluster, function = task.cluster, _function(n)
     return "\n".join(
         [
@@ -55,7 +55,7 @@ def write(task: Task, plan: Plan, kept: Sequence[Kept] = ()) -> str:
             "def recipe() -> Trainer.Config:",
             f'    """{_inside(task.model.name)} as the plan has it."""',
             f"    config = {function}()",
-            *(f"    config.{key} = {value!r}" for key, value in stated(RECIPE, n)),
+            *(f"    config.{key} = {value!r}" for key, value in settings_of(RECIPE, n)),
             "    return config",
             "",
         ]
@@ -67,10 +67,10 @@ def _inside(name: str) -> str:
     return one_line(name).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _spelled(task: Task, plan: Plan) -> Numbers:
+def _recipe_numbers(task: Task, plan: Plan) -> Numbers:
     """The numbers with those of the recipe; some flavors come with float8 layers, so that the
     registry is asked again."""
-    n = spelled(numbers_of(task, plan), task, "lm_head")
+    n = to_keys(numbers_of(task, plan), task, "lm_head")
     n.without_graphs = n.pp > 1 or n.ep > 1
     n.checkpointed = Code("FullAC.Config()") if n.recompute == Recompute.FULL else None
     overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if n.compiles else ""
@@ -103,4 +103,4 @@ def _imports(n: Numbers, function: str) -> list[str]:
 
 
 RULES = (*common_rules(TITLE, UNWRITTEN_0_3), *RULES_0_3)
-FORM = Form(VERSION, TITLE, RULES, write, keeps=False, table=RECIPE)
+FORM = Form(VERSION, TITLE, RULES, write, keeps_unread=False, table=RECIPE)

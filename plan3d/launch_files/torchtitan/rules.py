@@ -17,7 +17,7 @@ from plan3d.simulator.pipeline.schedules import code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
-from ..exporter import only, said, whole_key_heads
+from ..exporter import allowed_values, field_text, whole_key_heads
 from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
 from .model_flavors import WRITTEN, is_flavor, is_flexible, missing, refusal
 
@@ -39,7 +39,7 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
             lambda p, t: not missing(t.model),
             lambda p, t: refusal(t.model, title, unwritten),
         ),
-        only(
+        allowed_values(
             "torchtitan-schedule",
             "schedule",
             SCHEDULES,
@@ -54,8 +54,8 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
                 | (~np.isin(p.precision, FLOAT8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (
-                f"{said(p, 'schedule')}: torch refuses it for compiled modules, which fp8 and "
-                "overlap_tp need; nearest: schedule=interleaved"
+                f"{field_text(p, 'schedule')}: torch refuses it for compiled modules, which fp8 "
+                "and overlap_tp need; nearest: schedule=interleaved"
             ),
         ),
         Rule(
@@ -76,8 +76,8 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
             ("micro_batch_group", "pp"),
             lambda p, t: (p.micro_batch_group == 0) | (p.micro_batch_group == p.pp),
             lambda p, t: (
-                f"{said(p, 'micro_batch_group')}: Interleaved1F1B runs groups of pp micro-batches; "
-                "nearest: micro_batch_group=0"
+                f"{field_text(p, 'micro_batch_group')}: Interleaved1F1B runs groups of pp "
+                "micro-batches; nearest: micro_batch_group=0"
             ),
         ),
     )
@@ -86,9 +86,13 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
 def _recipe_rules(title: str) -> tuple[Rule, ...]:
     """Formats, optimizer, recompute and sharding."""
     return (
-        only("torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"),
-        only("torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"),
-        only(
+        allowed_values(
+            "torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"
+        ),
+        allowed_values(
+            "torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"
+        ),
+        allowed_values(
             "torchtitan-sharding",
             "zero",
             (0, 3, 2),
@@ -101,11 +105,12 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
                 (p.offload_optimizer == p.offload_parameters) & (p.offload_optimizer % 100 == 0)
             ),
             lambda p, t: (
-                f"{said(p, 'offload_optimizer')} {said(p, 'offload_parameters')}: FSDP2 offloads "
-                "weights and gradients with the optimizer, and all of them; nearest: both 0 or 100"
+                f"{field_text(p, 'offload_optimizer')} {field_text(p, 'offload_parameters')}: "
+                "FSDP2 offloads weights and gradients with the optimizer, and all of them; "
+                "nearest: both 0 or 100"
             ),
         ),
-        only(
+        allowed_values(
             "torchtitan-offloaded-activations",
             "offload_activations",
             (0,),
@@ -116,11 +121,11 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
             ("shard", "cp"),
             lambda p, t: p.shard % p.cp == 0,
             lambda p, t: (
-                f"{said(p, 'shard')}: FSDP shards over whole groups of cp = {p.cp} ranks; nearest: "
-                f"shard={max(p.shard // p.cp, 1) * p.cp}"
+                f"{field_text(p, 'shard')}: FSDP shards over whole groups of cp = {p.cp} ranks; "
+                f"nearest: shard={max(p.shard // p.cp, 1) * p.cp}"
             ),
         ),
-        only(
+        allowed_values(
             "torchtitan-buckets",
             "bucket_parameters",
             (0,),
@@ -142,8 +147,8 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
             ("overlap_grad_reduce", "dp", "cp"),
             lambda p, t: p.overlap_grad_reduce == _several(p),
             lambda p, t: (
-                f"{said(p, 'overlap_grad_reduce')}: {title} always overlaps gradient reduction; "
-                "nearest: overlap_grad_reduce=1"
+                f"{field_text(p, 'overlap_grad_reduce')}: {title} always overlaps gradient "
+                "reduction; nearest: overlap_grad_reduce=1"
             ),
         ),
         Rule(
@@ -151,8 +156,8 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
             ("overlap_param_gather", "zero", "dp", "cp"),
             lambda p, t: (p.zero == 1) | (p.overlap_param_gather == (_several(p) & (p.zero > 1))),
             lambda p, t: (
-                f"{said(p, 'overlap_param_gather')}: FSDP2 always prefetches, DDP has nothing to; "
-                f"nearest: overlap_param_gather={int(p.zero > 1)}"
+                f"{field_text(p, 'overlap_param_gather')}: FSDP2 always prefetches, DDP has "
+                f"nothing to; nearest: overlap_param_gather={int(p.zero > 1)}"
             ),
         ),
         Rule(
@@ -160,15 +165,15 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
             ("overlap_p2p", "virtual_stages"),
             lambda p, t: p.overlap_p2p == (p.virtual_stages > 1),
             lambda p, t: (
-                f"{said(p, 'overlap_p2p')}: the pipeline runtime overlaps the sends of several "
-                f"chunks; nearest: overlap_p2p={int(p.virtual_stages > 1)}"
+                f"{field_text(p, 'overlap_p2p')}: the pipeline runtime overlaps the sends of "
+                f"several chunks; nearest: overlap_p2p={int(p.virtual_stages > 1)}"
             ),
         ),
     )
 
 
 RULES_0_2 = (
-    only(
+    allowed_values(
         "torchtitan-context",
         "cp_comm",
         ROTATIONS.values(),
@@ -179,7 +184,7 @@ RULES_0_2 = (
         ("cp",),
         lambda p, t: (p.cp == 1) | (not is_flexible(t.model)),
         lambda p, t: (
-            f"{said(p, 'cp')}: 0.2 does not split the sequences of flex_attention, which "
+            f"{field_text(p, 'cp')}: 0.2 does not split the sequences of flex_attention, which "
             f"{t.model.name} has; nearest: cp=1"
         ),
     ),
@@ -197,8 +202,9 @@ RULES_0_2 = (
         ("ep", "zero", "dp", "cp"),
         lambda p, t: (p.ep == 1) | ((p.zero > 0) & _several(p)),
         lambda p, t: (
-            f"{said(p, 'ep')} {said(p, 'zero')} on dp x cp = {p.dp * p.cp} ranks: 0.2 shards the "
-            "rest of a model with experts by FSDP; nearest: ep=1, or zero=2 and dp x cp > 1"
+            f"{field_text(p, 'ep')} {field_text(p, 'zero')} on dp x cp = {p.dp * p.cp} ranks: 0.2 "
+            "shards the rest of a model with experts by FSDP; nearest: ep=1, or zero=2 and dp x "
+            "cp > 1"
         ),
     ),
     Rule(
@@ -219,8 +225,8 @@ RULES_0_2 = (
             | ~np.isin(p.precision, (Precision.BF16, *FLOAT8))
         ),
         lambda p, t: (
-            f"{said(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp > 1; "
-            "nearest: precision=pure-bf16"
+            f"{field_text(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp "
+            "> 1; nearest: precision=pure-bf16"
         ),
     ),
     Rule(
@@ -251,7 +257,7 @@ RULES_0_2 = (
 """Rules of 0.2 alone."""
 
 RULES_0_3 = (
-    only(
+    allowed_values(
         "torchtitan-recompute",
         "recompute",
         (Recompute.NONE, Recompute.FULL),
@@ -277,11 +283,13 @@ RULES_0_3 = (
         ("cp", "cp_comm"),
         lambda p, t: (p.cp == 1) | (p.cp_comm == ContextComm.ALL_GATHER),
         lambda p, t: (
-            f"{said(p, 'cp_comm')}: 0.3 gathers keys and values; nearest: cp_comm=all-gather"
+            f"{field_text(p, 'cp_comm')}: 0.3 gathers keys and values; nearest: cp_comm=all-gather"
         ),
     ),
-    only("torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"),
-    only("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
+    allowed_values(
+        "torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"
+    ),
+    allowed_values("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
     Rule(
         "torchtitan-replicas-cp",
         ("zero", "cp"),

@@ -14,7 +14,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
-from ..launch_file import Launch, stated_layers
+from ..launch_file import Launch, explicit_layers
 from ..tables import Numbers
 from .keys import ALL_PARTS, BY_OPERATION, FLOAT8_RECIPES, NOT_COMPILED, SCHEDULES
 from .model_flavors import flavor_of
@@ -27,7 +27,7 @@ EAGER = {
 published runs (runs/run_stack.py), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
 
 
-def spelled(n: Numbers, task: Task, head: str) -> Numbers:
+def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
     """The numbers with those of the keys; `head` is the name of the LM head.
 
     With a pipeline the local batch holds every micro-batch of a step. torchtitan's own split gives
@@ -60,7 +60,7 @@ def modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
     return out
 
 
-def meant(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
+def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     """What the keys of 0.2 mean. Raises InputError naming the key that is wrong."""
     n.sequence_parallel = n.tp > 1
     _sharding(n)
@@ -75,8 +75,8 @@ def meant(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     n.precision = int(n.float8_recipe if n.float8 else half)
     optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
-        job.has("optimizer.name")
-        launch.open["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
+        job.claim("optimizer.name")
+        launch.unmodelled["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
     _recompute(job, n, launch, model)
 
 
@@ -92,9 +92,9 @@ def _recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     else:
         why, nearest = ", which no plan has", f", or selective_ac_option {BY_OPERATION}"
     key = "selective_ac_option" if option else "mode"
-    said = "is" if job.there(f"activation_checkpoint.{key}") else "is by default"
+    said = "is" if job.contains(f"activation_checkpoint.{key}") else "is by default"
     what = n.selective_option if option else n.recompute
-    launch.open["recompute"] = (
+    launch.unmodelled["recompute"] = (
         f"$.activation_checkpoint.{key} {said} {what}{why} (nearest: mode none or full{nearest})"
     )
     n.recompute = Recompute.NONE
@@ -120,12 +120,12 @@ def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
         return
     if isinstance(n.schedule, str):
         why = f"$.parallelism.pipeline_parallel_schedule is {n.schedule}, which no plan has"
-        launch.open["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
+        launch.unmodelled["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
         n.schedule = code("1f1b")
     chunks = _chunks(job, n, layers)
     n.virtual_stages = len(chunks) // n.pp
     n.overlap_p2p = n.virtual_stages > 1
-    launch.plan |= stated_layers(chunks, n.pp, n.virtual_stages)
+    launch.plan |= explicit_layers(chunks, n.pp, n.virtual_stages)
 
 
 def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
         if not chunks or len(chunks) % n.pp or sum(chunks) != layers:
             has = f"has {len(chunks)} parts with {sum(chunks)} layers; a multiple of {n.pp} parts"
             why = f"{has} and {layers} layers are needed"
-            raise job.wrong("parallelism.module_fqns_per_model_part", why)
+            raise job.value_error("parallelism.module_fqns_per_model_part", why)
         return chunks
     less, single = (n.first_less, n.last_less), bool(most_chunks(n.schedule) == 1)
     total = layers + sum(less)
@@ -146,7 +146,7 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
     chunks = () if wrong else split(total, stages, less)
     if wrong or min(chunks) < 0:
         why = f"makes {stages} chunks of {layers} layers for {n.pp} stages"
-        raise job.wrong("parallelism.pipeline_parallel_layers_per_stage", why)
+        raise job.value_error("parallelism.pipeline_parallel_layers_per_stage", why)
     return chunks
 
 
@@ -167,11 +167,11 @@ def _batch(job: Document, n: Numbers) -> None:
     n.micro_batch = n.stage_batch
     if n.local_batch % n.micro_batch:
         why = f"is {n.local_batch}, not a multiple of micro-batches of {n.micro_batch}"
-        raise job.wrong("training.local_batch_size", why)
+        raise job.value_error("training.local_batch_size", why)
     n.accumulation = n.local_batch // n.micro_batch
     ranks = getattr(n, "dp", None)
     if n.global_batch and ranks and n.global_batch != n.local_batch * ranks:
-        raise job.wrong(
+        raise job.value_error(
             "training.global_batch_size",
             f"is {n.global_batch}: accumulating over several pipelines of {n.local_batch} x "
             f"{ranks} sequences is not modelled; nearest: local_batch_size = "

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plan3d.launch_files.exporter import refusals, with_layers, written
-from plan3d.launch_files.launch_file import Given
-from plan3d.launch_files.megatron.rules import EXPRESSES
-from plan3d.launch_files.megatron.spelling import layout_text, spelled
+from plan3d.launch_files.exporter import launch_text, refusals, with_stage_layers
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.megatron.rules import EXPRESSIBLE
+from plan3d.launch_files.megatron.spelling import layout_text, to_flags
 from plan3d.launch_files.numbers import numbers_of
 from plan3d.launch_files.registry import EXPORTERS, READERS, exporter
 from plan3d.launch_files.shape import features, same_shape
@@ -58,7 +58,7 @@ AGAIN = replace(software_profile("megatron-core"), selective=("core_attn",))
 
 
 def text(framework, plan, version="", **of_task):
-    return written(task(**of_task), Plan.parse(plan), EXPORTERS[framework].form(version))
+    return launch_text(task(**of_task), Plan.parse(plan), EXPORTERS[framework].form(version))
 
 
 def array_words(script):
@@ -179,7 +179,7 @@ def test_ulysses_is_megatron_deepspeeds():
 )
 def test_layouts_are_those_that_are_read_back(model, plan, expected):
     row = resolve(Plan.parse(plan), GPUS).take(0)
-    out = layout_text(spelled(numbers_of(task(model), row), task(model)))
+    out = layout_text(to_flags(numbers_of(task(model), row), task(model)))
     assert out == expected
     assert sum(read_layout(out)) == task(model).model.layers
     assert f"--pipeline-model-parallel-layout '{out}'" in text("megatron", plan, model=model)
@@ -308,9 +308,9 @@ def test_deepspeed_offloads_the_optimizer():
     drives = {"model": "llama-3.1-405b", "cluster": "h200-sxm", "software": "deepspeed"}
     both = text("deepspeed", "offload_optimizer=100 offload_parameters=100 nvme=both", **drives)
     where = {"device": "nvme", "pin_memory": True, "nvme_path": "/local_nvme"}
-    written = json.loads(both)["zero_optimization"]
-    assert written["offload_optimizer"] == where
-    assert written["offload_param"] == {**where, "buffer_size": 128256 * 16384 // GPUS}
+    stated = json.loads(both)["zero_optimization"]
+    assert stated["offload_optimizer"] == where
+    assert stated["offload_param"] == {**where, "buffer_size": 128256 * 16384 // GPUS}
     alone = text("deepspeed", "recompute=full offload_optimizer=100", gpus=1)
     assert array_words(alone)["--zero-stage"] == ["2"]
     assert array_words(alone)["--cpu-optimizer"] == []
@@ -346,10 +346,10 @@ def test_megatron_offloads_inputs_of_modules_in_pipelines_too():
     assert flags["--fine-grained-activation-offloading"] == []
     assert flags["--offload-modules"] == ["core_attn", "attn_proj"]
     assert "--cpu-offloading-num-layers" not in flags
-    launch = READERS["megatron"](script, "run.sh", Given())
+    launch = READERS["megatron"](script, "run.sh", ReaderOptions())
     assert launch.plan["offload_activations"] == 100
     assert launch.software["offload_modules"] == ("core_attn", "attn_proj")
-    assert launch.kept == []
+    assert launch.unread == []
     bridge = text("megatron-bridge", plan, software=stack)
     assert "model.offload_modules=[core_attn,attn_proj]" in bridge
 
@@ -682,11 +682,11 @@ def test_nvlink_over_several_nodes_exchanges_tokens_by_hybridep(cluster, backend
 def test_tokens_are_permuted_as_they_were_predicted():
     """The stack fuses it; Megatron-Core does not unless told, and a script that does not say so is
     read as one that does not."""
-    written = text("megatron", "ep=8", model="mixtral-8x7b")
-    assert "--moe-permute-fusion" in written
+    script = text("megatron", "ep=8", model="mixtral-8x7b")
+    assert "--moe-permute-fusion" in script
     assert "permute" not in text("megatron", "tp=2")
-    (line,) = [line for line in written.splitlines() if "--moe-permute-fusion" in line]
-    launch = READERS["megatron"](written.replace(line, ""), "run.sh", Given())
+    (line,) = [line for line in script.splitlines() if "--moe-permute-fusion" in line]
+    launch = READERS["megatron"](script.replace(line, ""), "run.sh", ReaderOptions())
     assert launch.software["fused_permutation"] is False
 
 
@@ -733,7 +733,7 @@ def test_messages_name_the_nearest_plan_and_following_it_works():
     row = resolve(plan, GPUS).take(0)
     nearest = [m.split("nearest: ")[1].split(" (")[0] for m in refusals(task(), row, form)]
     assert nearest == ["optimizer=adam", "zero=2"]
-    assert written(task(), Plan.parse("tp=2 pp=4 zero=2 optimizer=adam"), form)
+    assert launch_text(task(), Plan.parse("tp=2 pp=4 zero=2 optimizer=adam"), form)
 
 
 def test_rules_of_every_framework_come_first():
@@ -772,7 +772,7 @@ def test_layers_that_differ_in_strategy_are_refused_by_name():
 
 def test_layers_that_differ_only_in_number_are_written():
     plan = Plan.parse("tp=2 pp=4 segments=7|9*2|7")
-    row = with_layers(resolve(plan, GPUS).take(0))
+    row = with_stage_layers(resolve(plan, GPUS).take(0))
     assert row.layers_per_stage == (7, 9, 9, 7)
     assert "'Et*7|(t*9|)*2t*7L'" in text("megatron", "tp=2 pp=4 segments=7|9*2|7")
 
@@ -789,32 +789,34 @@ def test_sizes_that_torchtitan_alone_refuses():
     form, recipe = EXPORTERS["torchtitan"].form(), EXPORTERS["torchtitan"].form("0.3")
     odd = Task(task().model, task().cluster, sequence=2050, global_batch=64)
     with pytest.raises(InputError, match="torchtitan-sequence-divides"):
-        written(odd, Plan.parse("tp=2 zero=2"), form)
+        launch_text(odd, Plan.parse("tp=2 zero=2"), form)
     # No flavor has experts without multi-token prediction among the presets.
     model = flavor_model("deepseek_v3", "671B")
     experts = Task(model, task().cluster, sequence=2048, global_batch=64)
-    assert "deepseek_v3" in written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), form)
+    assert "deepseek_v3" in launch_text(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), form)
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
-        written(experts, Plan.parse("tp=4 zero=2 ep=4 etp=2"), form)
+        launch_text(experts, Plan.parse("tp=4 zero=2 ep=4 etp=2"), form)
     with pytest.raises(InputError, match="torchtitan-context-flavor"):
-        written(experts, Plan.parse("cp=2 zero=2 ep=8"), form)
+        launch_text(experts, Plan.parse("cp=2 zero=2 ep=8"), form)
     with pytest.raises(InputError, match="torchtitan-deepep-experts"):
-        written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2 expert_dispatch=hierarchical"), form)
+        launch_text(
+            experts, Plan.parse("tp=2 zero=2 ep=8 etp=2 expert_dispatch=hierarchical"), form
+        )
     for plan in ("tp=8 pp=2 ep=8", f"ep=8 zero=0 {FREE}"):
         with pytest.raises(InputError, match="torchtitan-expert-sharding"):
-            written(experts, Plan.parse(plan), form)
+            launch_text(experts, Plan.parse(plan), form)
     with pytest.raises(InputError, match="torchtitan-expert-tensor"):
-        written(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
-    assert "deepseek_v3_671b()" in written(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
+        launch_text(experts, Plan.parse("tp=2 zero=2 ep=8 etp=2"), recipe)
+    assert "deepseek_v3_671b()" in launch_text(experts, Plan.parse("tp=2 zero=2 ep=8"), recipe)
     # The flavor itself has 2.
-    alone = written(experts, Plan.parse("tp=2 zero=2"), recipe)
+    alone = launch_text(experts, Plan.parse("tp=2 zero=2"), recipe)
     assert "config.parallelism.expert_parallel_degree = 1\n" in alone
     with pytest.raises(InputError, match="torchtitan-dispatch"):
-        written(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
+        launch_text(experts, Plan.parse("zero=2 ep=8 expert_dispatch=hierarchical"), recipe)
     with pytest.raises(InputError, match="torchtitan-expert-overlap"):
-        written(experts, Plan.parse("zero=2 ep=8 overlap_ep=1"), form)
+        launch_text(experts, Plan.parse("zero=2 ep=8 overlap_ep=1"), form)
     plan = "pp=2 virtual_stages=2 schedule=dualpipe-v zero=2 ep=8 overlap_ep=1"
-    parallel = tomllib.loads(written(experts, Plan.parse(plan), form))["parallelism"]
+    parallel = tomllib.loads(launch_text(experts, Plan.parse(plan), form))["parallelism"]
     assert parallel["pipeline_parallel_expert_parallel_overlap"]
     assert parallel["expert_parallel_comm_backend"] == "standard"
 
@@ -842,7 +844,9 @@ def test_networks_of_listed_layers_are_refused_by_name():
         reasons = refusals(network, row, EXPORTERS[name].form())
         assert any("a network that is a list of layers" in reason for reason in reasons)
     # DeepSpeed's configuration does not describe the model.
-    assert json.loads(written(network, Plan(overlap_param_gather=0), EXPORTERS["deepspeed"].form()))
+    assert json.loads(
+        launch_text(network, Plan(overlap_param_gather=0), EXPORTERS["deepspeed"].form())
+    )
 
 
 CONFIGS = sorted(
@@ -857,7 +861,7 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         model = Model.from_config(path)
     except InputError:
         return
-    lacking = [feature for feature in features(model) if feature not in EXPRESSES]
+    lacking = [feature for feature in features(model) if feature not in EXPRESSIBLE]
     if lacking:
         form = EXPORTERS["megatron"].form()
         one = Task(replace(model, mtp_layers=0), task().cluster, sequence=2048, global_batch=64)
@@ -866,7 +870,7 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
         return
     one = Task(model, task().cluster, sequence=512, global_batch=64)
     script = EXPORTERS["megatron"].form().write(one, resolve(Plan(), GPUS).take(0), ())
-    assert same_shape(READERS["megatron"](script, "run.sh", Given()).model, model)
+    assert same_shape(READERS["megatron"](script, "run.sh", ReaderOptions()).model, model)
 
 
 def windowed(widths, mtp_layers=0, **attention):
@@ -899,14 +903,14 @@ def windowed(widths, mtp_layers=0, **attention):
 def test_megatron_is_told_which_layers_have_a_window(widths, mtp_layers, frequency, of_bridge):
     """It counts the keys before a query; multi-token prediction is the layer after the last."""
     asked, plan = windowed(widths, mtp_layers), Plan(tp=2, pp=2)
-    script = written(asked, plan, EXPORTERS["megatron"].form())
+    script = launch_text(asked, plan, EXPORTERS["megatron"].form())
     flags = array_words(script)
     assert flags["--window-size"] == ["1023,0"]
     assert flags.get("--window-attn-skip-freq") == (frequency and [frequency])
-    launch = READERS["megatron"](script, "run.sh", Given())
+    launch = READERS["megatron"](script, "run.sh", ReaderOptions())
     assert same_shape(launch.model, asked.model)
-    assert launch.kept == []
-    bridge = [shlex.split(line)[0] for line in written(
+    assert launch.unread == []
+    bridge = [shlex.split(line)[0] for line in launch_text(
         asked, plan, EXPORTERS["megatron-bridge"].form()
     ).splitlines() if line.startswith("  ")]  # fmt: skip
     assert "model.window_size=[1023,0]" in bridge
@@ -924,16 +928,18 @@ def test_megatron_is_told_which_layers_have_a_window(widths, mtp_layers, frequen
 def test_windows_that_megatron_has_no_flags_for_are_refused_by_name(widths, chunked, lacking):
     for name in ("megatron", "megatron-bridge"):
         with pytest.raises(InputError, match=lacking):
-            written(windowed(widths, chunked=chunked), Plan(tp=2), EXPORTERS[name].form())
+            launch_text(windowed(widths, chunked=chunked), Plan(tp=2), EXPORTERS[name].form())
 
 
 def test_sequences_of_windows_are_gathered_or_exchanged():
     form = EXPORTERS["megatron"].form()
     with pytest.raises(InputError, match=r"cp_comm=p2p: .* nearest: cp_comm=all-gather"):
-        written(windowed((1024,)), Plan(cp=2), form)
+        launch_text(windowed((1024,)), Plan(cp=2), form)
     for way in ("all-gather", "a2a"):
-        assert "--window-size 1023,0" in written(windowed((1024,)), Plan(cp=2, cp_comm=way), form)
-    assert written(task(), Plan(cp=2), form)
+        assert "--window-size 1023,0" in launch_text(
+            windowed((1024,)), Plan(cp=2, cp_comm=way), form
+        )
+    assert launch_text(task(), Plan(cp=2), form)
 
 
 def test_a_way_to_synchronise_is_refused_by_the_fields_that_make_it():
@@ -948,9 +954,9 @@ def test_deepspeed_leaves_recompute_to_models_that_megatron_deepspeed_does_not_h
     for plan, there in ((again, True), ("zero=3 overlap_grad_reduce=1", False)):
         out = text("deepspeed", plan, model="qwen2.5-7b")
         assert ("activation_checkpointing" in json.loads(out)) is there
-        launch = READERS["deepspeed"](out, "ds_config.json", Given())
+        launch = READERS["deepspeed"](out, "ds_config.json", ReaderOptions())
         assert launch.plan["recompute"] == (Recompute.FULL if there else Recompute.NONE)
-        assert launch.kept == []
+        assert launch.unread == []
     assert "deepspeed_activation_checkpointing" in text("deepspeed", again).replace("-", "_")
     with pytest.raises(InputError, match="deepspeed-model"):
         text("deepspeed", "tp=2 overlap_param_gather=0", model="qwen2.5-7b")

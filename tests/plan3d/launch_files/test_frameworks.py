@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plan3d
-from plan3d.launch_files.exporter import Exporter, Form, form_rules, only, refusals, written
+from plan3d.launch_files.exporter import (
+    Exporter,
+    Form,
+    allowed_values,
+    format_rules,
+    launch_text,
+    refusals,
+)
 from plan3d.launch_files.frameworks import for_framework, framework, with_usual
 from plan3d.launch_files.registry import EXPORTERS, register_exporter
 from plan3d.search.find_plans import find_plans
@@ -35,7 +42,7 @@ def task(model="llama-3.1-8b", cluster="h100-sxm", gpus=16, batch=64, **more):
     return Task(Model.preset(model), clustered, sequence=2048, global_batch=batch, **more)
 
 
-def said(found):
+def field_text(found):
     """The plans of a result."""
     return [str(plan) for plan in found.plans]
 
@@ -51,7 +58,7 @@ FORMS = [
 def test_rules_read_only_the_fields_that_they_name(name, form):
     """A search prunes with a rule as soon as those fields are known; the layout always is."""
     table = resolve(Plan(tp=[1, 2], pp=2), 16).table()
-    for rule in form_rules(form):
+    for rule in format_rules(form):
         known = {field: getattr(table, field) for field in rule.fields}
         named = rule.ok(SimpleNamespace(**known, layers_per_stage=()), task())
         np.testing.assert_array_equal(
@@ -83,7 +90,7 @@ def test_each_of_the_ten_plans_is_exported(question, name):
     for row in range(len(found.plans) if (found := find_plans(asked)) else 0):
         plan = found.costs.plans.take(row)
         assert not refusals(asked, plan, form)
-        assert written(asked, plan, form)
+        assert launch_text(asked, plan, form)
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
@@ -101,8 +108,8 @@ def test_a_restricted_space_is_the_whole_one_without_what_is_refused(name):
     whole = concat(list(Space.of(replace(asked, framework=None), few).chunks()))
     form = EXPORTERS[name].form()
     may = [str(p) for i in range(whole.rows) if not refusals(asked, p := whole.take(i), form)]
-    kept = concat(list(Space.of(asked, few).chunks()))
-    assert [str(kept.take(i)) for i in range(kept.rows)] == may
+    unread = concat(list(Space.of(asked, few).chunks()))
+    assert [str(unread.take(i)) for i in range(unread.rows)] == may
     assert 0 < len(may) < whole.rows
 
 
@@ -189,7 +196,7 @@ def test_a_model_that_the_usual_framework_lacks_has_an_answer():
     images = Task(
         Model.preset("resnet-50"), Cluster.profile("h100-sxm", gpus=8), sequence=1, global_batch=64
     )
-    assert said(find_plans(with_usual(images))) == said(find_plans(images)) != []
+    assert field_text(find_plans(with_usual(images))) == field_text(find_plans(images)) != []
     with pytest.raises(InputError, match=r"does not write .* for Megatron-LM|a list of layers"):
         evaluate(for_framework(images, "megatron"), Plan())
 
@@ -198,8 +205,8 @@ def test_a_system_and_a_stack_without_framework_are_not_restricted():
     for stack in ("fsdp", "zero-bubble", "torch"):
         assert with_usual(task(software=stack)).framework is None
     small = task("gpt3-1.3b", gpus=2)
-    found = said(find_plans(with_usual(small), system="gpipe"))
-    assert found == said(find_plans(small, system="gpipe")) != []
+    found = field_text(find_plans(with_usual(small), system="gpipe"))
+    assert found == field_text(find_plans(small, system="gpipe")) != []
 
 
 @pytest.mark.parametrize("backend", ["dynamic-programming", "integer-programming"])
@@ -289,7 +296,12 @@ def test_contradictions_are_refused_in_one_line(stack, name, message):
 @pytest.fixture
 def mine():
     """A framework of somebody else's, which knows no pipelines and has no stack here."""
-    form = Form("1.0", "mine", (only("mine-stages", "pp", (1,), "no stages"),), lambda t, p, k: "x")
+    form = Form(
+        "1.0",
+        "mine",
+        (allowed_values("mine-stages", "pp", (1,), "no stages"),),
+        lambda t, p, k: "x",
+    )
     register_exporter(Exporter("mine", (form,)))
     yield "mine"
     del EXPORTERS._known["mine"]
@@ -307,11 +319,11 @@ def test_frameworks_of_others_work(mine):
 
 
 def test_public_searches_restrict_as_the_command_line_does():
-    plans = said(plan3d.find_plans(task(), families=False, top=5))
-    assert plans == said(find_plans(with_usual(task()), top=5))
+    plans = field_text(plan3d.find_plans(task(), families=False, top=5))
+    assert plans == field_text(find_plans(with_usual(task()), top=5))
     other = plan3d.find_plans(task(), framework="torchtitan")
     asked = for_framework(task(), "torchtitan")
-    assert said(other) == said(climbed(find_plans(asked, families=True), {}, top=10))
+    assert field_text(other) == field_text(climbed(find_plans(asked, families=True), {}, top=10))
     rows = plan3d.sweep(task(), {"gpus": [8, 16]}, framework="torchtitan").rows
     assert rows[1]["step_seconds"] == pytest.approx(other.best.step_seconds)
     fewest = plan3d.find_cluster(

@@ -150,12 +150,12 @@ def test_variables_that_live_words_need_come_along(shell):
     top = "ROOT='/d \"a'\nDIR=$ROOT/b/; LIST=(x 'y z'); SELF=\"$SELF s\"; OTHER=$(touch PWNED)\n"
     flags = '--save "${DIR%/}" --name $(printf %s "${LIST[1]}") ${LIST[@]#x} "${SELF^^}"'
     launch = hostile.READERS["megatron"](
-        top + hostile.IMPORTED.format(flags=flags), "run.sh", hostile.Given()
+        top + hostile.IMPORTED.format(flags=flags), "run.sh", hostile.ReaderOptions()
     )
     task = hostile.task("gpt3-1.3b")
     plan = hostile.Plan.parse("overlap_param_gather=0")
     form = hostile.EXPORTERS["megatron"].form()
-    script = hostile.written(task, plan, form, launch.kept)
+    script = hostile.launch_text(task, plan, form, launch.unread)
     assert "OTHER=" not in script.replace("OTHER_ARGS=", "")
     found = shell.arguments(f"SELF=e\n{script}")
     at = found.index("--save")

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from plan3d.launch_files.deepspeed.keys import BUCKETS
 from plan3d.launch_files.launch_file import (
-    Given,
     Launch,
+    ReaderOptions,
     batch_of,
+    effective_plan,
     gpus_of,
     plan_of,
     sequence_of,
-    settled,
 )
-from plan3d.launch_files.registry import READERS, looks_like, reader
+from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.launch_files.shape import blocks, same_shape
-from plan3d.launch_files.shell.conditions import Branches, holds
+from plan3d.launch_files.shell.conditions import Branches, condition_truth
 from plan3d.launch_files.torchtitan.spelling import split
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -54,7 +54,7 @@ def script(*changes, text=GPT3):
 
 def megatron(*changes, more=""):
     text = script(*changes, ('MORE="--fp16"', f'MORE="--fp16 {more}"'))
-    return READERS["megatron"](text, "run.sh", Given())
+    return READERS["megatron"](text, "run.sh", ReaderOptions())
 
 
 def test_an_old_script():
@@ -66,7 +66,7 @@ def test_an_old_script():
     assert same_shape(launch.model, Model.preset("gpt3-175b"))
     assert launch.software == {"dropout": True}
     assert (launch.global_batch, launch.sequence, launch.launcher_gpus) == (1536, 2048, 16)
-    assert [(k.where, k.text, k.matters) for k in launch.kept] == [
+    assert [(k.place, k.text, k.affects_cost) for k in launch.unread] == [
         ("line 6", "--rampup-batch-size 16 16 5859375", True),
         ("line 10", "--lr 6.0e-5", False),
         ("line 10", "--data-path $1", False),
@@ -140,9 +140,9 @@ def test_a_batch_that_is_not_stated_is_one_micro_batch_a_rank():
 def test_windows_are_those_that_megatron_core_gives_the_layers(more, windows):
     """LEFT keys before a query and its own; every Nth layer is whole, or those of zeros."""
     text = script(('MORE="--fp16"', f"MORE=(--fp16 {more})"), ("$ARGS $MORE", '$ARGS "${MORE[@]}"'))
-    launch = READERS["megatron"](text, "run.sh", Given())
+    launch = READERS["megatron"](text, "run.sh", ReaderOptions())
     assert tuple(layer.attention.window for layer in blocks(launch.model)) == windows
-    assert not any(part.matters and "window" in part.text for part in launch.kept)
+    assert not any(part.affects_cost and "window" in part.text for part in launch.unread)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_what_is_missing_is_asked_for_by_name(change, message):
     if "depends" in message:
         text = text.replace("--rampup", "--bf16 --rampup")
     with pytest.raises(InputError, match=message):
-        READERS["megatron"](text, "run.sh", Given())
+        READERS["megatron"](text, "run.sh", ReaderOptions())
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,13 @@ def test_recompute_that_no_plan_has_can_be_replaced(more):
 
 def test_a_vocabulary_may_be_given_and_may_not_contradict():
     text = script(("--seq-length", "--tokenizer-type HFTokenizer --seq-length"))
-    launch = READERS["megatron"](text, "run.sh", Given(vocabulary=1000))
+    launch = READERS["megatron"](text, "run.sh", ReaderOptions(vocabulary=1000))
     assert launch.model.vocabulary == 1000
     with pytest.raises(InputError, match="contradicts --vocabulary 1000"):
         READERS["megatron"](
-            script(("--seq-length", "--vocab-size 7 --seq-length")), "x", Given(vocabulary=1000)
+            script(("--seq-length", "--vocab-size 7 --seq-length")),
+            "x",
+            ReaderOptions(vocabulary=1000),
         )
 
 
@@ -256,13 +258,13 @@ deepspeed pretrain_gpt.py --deepspeed --deepspeed_config ds.json --zero-stage 1 
 
 
 def test_a_script_of_megatron_deepspeed():
-    assert looks_like(DEEPSPEED, "run.sh") == "deepspeed"
-    launch = READERS["deepspeed"](DEEPSPEED, "run.sh", Given())
+    assert framework_of_file(DEEPSPEED, "run.sh") == "deepspeed"
+    launch = READERS["deepspeed"](DEEPSPEED, "run.sh", ReaderOptions())
     assert launch.gpus == 8
     assert launch.plan["zero"] == 1
     assert launch.model.kinds[0].attention.kv_heads == 4
     assert launch.model.learned_positions == 0
-    assert [(k.where, k.text) for k in launch.kept] == [
+    assert [(k.place, k.text) for k in launch.unread] == [
         ("line 10", "--lr 1"),
         ("$.steps_per_print", "1"),
     ]
@@ -281,12 +283,12 @@ def test_a_script_of_megatron_deepspeed():
 def test_flags_and_json_may_not_differ(old, new, message):
     assert old in DEEPSPEED
     with pytest.raises(InputError, match=message):
-        READERS["deepspeed"](DEEPSPEED.replace(old, new), "run.sh", Given())
+        READERS["deepspeed"](DEEPSPEED.replace(old, new), "run.sh", ReaderOptions())
 
 
 def of_json(**changes):
     content = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, **changes}
-    return READERS["deepspeed"](json.dumps(content), "ds.json", Given())
+    return READERS["deepspeed"](json.dumps(content), "ds.json", ReaderOptions())
 
 
 def test_deepspeed_batches():
@@ -326,13 +328,13 @@ def test_deepspeed_offload_of_weights(device, nvme):
     """What is kept in memory first is listed: the prediction has DeepSpeed's usual max_in_cpu."""
     section = {"device": device, "pin_memory": True, "max_in_cpu": 0}
     launch = of_json(zero_optimization={"stage": 3, "offload_param": section})
-    assert [(k.where, k.matters) for k in launch.kept] == [
+    assert [(k.place, k.affects_cost) for k in launch.unread] == [
         ("$.zero_optimization.offload_param.max_in_cpu", True)
     ]
     assert (launch.plan["offload_parameters"], launch.plan["nvme"]) == (100, nvme)
     assert launch.plan["overlap_param_gather"] == 1
     unknown = of_json(zero_optimization={"stage": 3, "offload_param": {"device": "tape"}})
-    assert "offload_param.device is tape" in unknown.open["offload_parameters"]
+    assert "offload_param.device is tape" in unknown.unmodelled["offload_parameters"]
 
 
 @pytest.mark.parametrize(
@@ -349,8 +351,8 @@ def test_deepspeed_offload_of_weights(device, nvme):
 def test_deepspeed_offload_of_the_optimizer(section, percent, why):
     launch = of_json(zero_optimization={"stage": 3, "offload_optimizer": section})
     assert launch.plan["offload_optimizer"] == percent
-    assert why in launch.open.get("offload_optimizer", "")
-    assert bool(why) == bool(launch.open)
+    assert why in launch.unmodelled.get("offload_optimizer", "")
+    assert bool(why) == bool(launch.unmodelled)
 
 
 OFFLOAD = "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer"
@@ -361,15 +363,15 @@ def test_megatron_offload():
     more = f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --cpu-offloading-num-layers 24"
     launch = megatron(one, more=more)
     assert (launch.plan["offload_optimizer"], launch.plan["offload_activations"]) == (100, 25)
-    assert not launch.open
-    assert [k.text.split()[0] for k in launch.kept if "off" in k.text] == []
+    assert not launch.unmodelled
+    assert [k.text.split()[0] for k in launch.unread if "off" in k.text] == []
     part = megatron(more=f"{OFFLOAD} --optimizer-offload-fraction 0.25")
     assert part.plan["offload_optimizer"] == 25
-    assert "copies that wait" in part.open["offload_optimizer"]
+    assert "copies that wait" in part.unmodelled["offload_optimizer"]
     odd = megatron(
         more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
     )
-    assert "0.125 is no whole percent" in odd.open["offload_optimizer"]
+    assert "0.125 is no whole percent" in odd.unmodelled["offload_optimizer"]
     with pytest.raises(InputError, match=r"needs --offload-modules among .*, not moe_axt"):
         megatron(more="--fine-grained-activation-offloading --offload-modules moe_act moe_axt")
 
@@ -397,7 +399,9 @@ mode = "none"
 
 
 def torchtitan(*changes, given=None):
-    return READERS["torchtitan"](script(*changes, text=TORCHTITAN), "job.toml", given or Given())
+    return READERS["torchtitan"](
+        script(*changes, text=TORCHTITAN), "job.toml", given or ReaderOptions()
+    )
 
 
 def test_torchtitan_defaults():
@@ -408,7 +412,7 @@ def test_torchtitan_defaults():
     assert (plan.micro_batch, launch.accumulation, plan.zero) == (1, 8, 2)
     assert plan.sequence_parallel == 1
     assert same_shape(launch.model, Model.preset("llama-3.1-8b"))
-    assert [k.text for k in launch.kept] == ["1000"]
+    assert [k.text for k in launch.unread] == ["1000"]
     assert split(34, 4, [1, 1]) == (8, 9, 8, 7)
 
 
@@ -484,7 +488,7 @@ def test_torchtitan_accumulation_over_pipelines_is_refused():
         text=TORCHTITAN,
     )
     with pytest.raises(InputError, match=r"several pipelines.* nearest: local_batch_size = 32"):
-        READERS["torchtitan"](text, "job.toml", Given())
+        READERS["torchtitan"](text, "job.toml", ReaderOptions())
 
 
 @pytest.mark.parametrize(
@@ -506,12 +510,12 @@ def test_torchtitans_list_of_operations_is_selective_recompute():
     by_operation = 'mode = "selective"\nselective_ac_option = "op"'
     assert plan_of(torchtitan(('mode = "none"', by_operation)), {}).recompute == 1
     by_layer = torchtitan(('mode = "none"', by_operation.replace('"op"', '"3"')))
-    assert "selective_ac_option is 3, which no plan has" in by_layer.open["recompute"]
+    assert "selective_ac_option is 3, which no plan has" in by_layer.unmodelled["recompute"]
     experts = ('name = "llama3"\nflavor = "8B"', 'name = "deepseek_v3"\nflavor = "671B"')
     listed = torchtitan(('mode = "none"', by_operation), experts)
-    assert "is op, which is not modelled for experts" in listed.open["recompute"]
+    assert "is op, which is not modelled for experts" in listed.unmodelled["recompute"]
     budget = torchtitan(('mode = "none"', 'mode = "memory_budget"'))
-    assert "mode is memory_budget, which no plan has" in budget.open["recompute"]
+    assert "mode is memory_budget, which no plan has" in budget.unmodelled["recompute"]
 
 
 def on(gpus, model="llama-3.1-8b", **stack):
@@ -530,22 +534,22 @@ def test_recompute_of_what_a_model_does_not_have_is_none():
         ("llama-3.1-8b", ("layernorm", "core_attn"), Recompute.SELECTIVE),
         ("mixtral-8x7b", ("layernorm",), Recompute.SELECTIVE),
     ):
-        assert settled(launch, plan, on(64, model, selective=modules)).recompute == found
+        assert effective_plan(launch, plan, on(64, model, selective=modules)).recompute == found
 
 
 def test_replicas_of_shards_are_settled_with_the_gpus():
     """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
     hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))
     plan = plan_of(hybrid, {})
-    assert settled(hybrid, plan, on(64)).shard == 4
+    assert effective_plan(hybrid, plan, on(64)).shard == 4
     with pytest.raises(InputError, match=r"2 replicas of shards, which do not divide dp x cp = 3"):
-        settled(hybrid, plan, on(24))
+        effective_plan(hybrid, plan, on(24))
     more = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
     launch = megatron(more=more)
     plan = plan_of(launch, {})
     gpus = int(4 * plan.tp * plan.pp)
-    assert settled(launch, plan, on(gpus)).shard == 2
-    assert settled(megatron(), plan_of(megatron(), {}), on(gpus)).shard == 0
+    assert effective_plan(launch, plan, on(gpus)).shard == 2
+    assert effective_plan(megatron(), plan_of(megatron(), {}), on(gpus)).shard == 0
 
 
 def test_buckets_decide_where_gradients_overlap():
@@ -553,7 +557,7 @@ def test_buckets_decide_where_gradients_overlap():
     assert plan_of(megatron(more=f"{more} --overlap-grad-reduce"), {}).bucket_parameters == 5000
     alone = megatron(more=more)
     assert plan_of(alone, {}).bucket_parameters == 0
-    assert "--ddp-bucket-size 5000" in [part.text for part in alone.kept]
+    assert "--ddp-bucket-size 5000" in [part.text for part in alone.unread]
 
 
 @pytest.mark.parametrize(
@@ -571,10 +575,10 @@ def test_buckets_decide_where_gradients_overlap():
 def test_buckets_of_deepspeed(zero, bucket):
     sizes = {"reduce_bucket_size": 5000, "allgather_bucket_size": 5000}
     content = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {**sizes, **zero}}
-    launch = READERS["deepspeed"](json.dumps(content), "ds.json", Given())
+    launch = READERS["deepspeed"](json.dumps(content), "ds.json", ReaderOptions())
     assert plan_of(launch, {}).bucket_parameters == bucket
-    assert len(launch.kept) == (0 if bucket else 2)
-    assert all(part.matters for part in launch.kept)
+    assert len(launch.unread) == (0 if bucket else 2)
+    assert all(part.affects_cost for part in launch.unread)
 
 
 NANOTRON = """
@@ -591,7 +595,7 @@ optimizer: {zero_stage: 0, accumulate_grad_in_fp32: true, clip_grad: 1.0}
 
 
 def nanotron(*changes):
-    return READERS["nanotron"](script(*changes, text=NANOTRON), "run.yaml", Given())
+    return READERS["nanotron"](script(*changes, text=NANOTRON), "run.yaml", ReaderOptions())
 
 
 def test_a_nanotron_file():
@@ -601,7 +605,7 @@ def test_a_nanotron_file():
     assert (launch.gpus, launch.sequence, launch.accumulation) == (8, 256, 8)
     assert batch_of(launch, plan, 8, None) == 32
     assert launch.model.layers == 4
-    assert {k.where: k.value for k in launch.kept} == {
+    assert {k.place: k.value for k in launch.unread} == {
         "$.general.project": "debug",
         "$.general.run": "tiny",
         "$.general.seed": 42,
@@ -659,7 +663,7 @@ def test_sizes_from_the_file_and_from_the_user_may_not_differ():
     ],
 )
 def test_files_are_recognised(name, text, framework):
-    assert looks_like(text, name) == framework
+    assert framework_of_file(text, name) == framework
     assert reader(text, name, None) is READERS[framework]
     with pytest.raises(InputError, match="did you mean nanotron"):
         reader(text, name, "nanotro")
@@ -669,7 +673,7 @@ def test_files_are_recognised(name, text, framework):
 @pytest.mark.parametrize("text", ["", "{}", "[]", "echo hello", "a: 1", "\x00", "[[[[", "'"])
 def test_other_files_are_refused_in_one_line(name, text):
     with pytest.raises(InputError) as error:
-        READERS[name](text, "file", Given())
+        READERS[name](text, "file", ReaderOptions())
     assert "\n" not in str(error.value)
 
 
@@ -692,24 +696,24 @@ def test_other_files_are_refused_in_one_line(name, text):
     ],
 )
 def test_conditions(words, truth):
-    assert holds(words.split(), "$") is truth
+    assert condition_truth(words.split(), "$") is truth
 
 
 def test_branches():
     branches = Branches()
-    assert branches.taken is True
+    assert branches.reached is True
     branches.enter(False)
-    branches.otherwise(None)
-    assert branches.taken is None
-    branches.otherwise(True)
-    assert branches.taken is None
+    branches.next_branch(None)
+    assert branches.reached is None
+    branches.next_branch(True)
+    assert branches.reached is None
     branches.enter(False)
-    assert branches.taken is False
+    assert branches.reached is False
     branches.leave()
     branches.leave()
     branches.enter(True)
-    branches.otherwise(True)
-    assert branches.taken is False
+    branches.next_branch(True)
+    assert branches.reached is False
 
 
 FILES = {"megatron": GPT3, "deepspeed": DEEPSPEED, "torchtitan": TORCHTITAN, "nanotron": NANOTRON}
@@ -733,7 +737,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(name, data):
 def problem(name, text):
     """What a reader has against a file; '' when it reads it."""
     try:
-        launch = READERS[name](text, "file", Given())
+        launch = READERS[name](text, "file", ReaderOptions())
     except InputError as error:
         return str(error)
     assert launch.plan["tp"] >= 1

@@ -10,11 +10,10 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.launch_files import registry
-from plan3d.launch_files.exporter import Exporter, Form, heading, only
-from plan3d.launch_files.field_flags import framework_flags
+from plan3d.launch_files.exporter import Exporter, Form, allowed_values, heading
 from plan3d.launch_files.launch_file import Launch
-from plan3d.launch_files.numbers import fill, numbers_of
-from plan3d.launch_files.tables import Numbers, Row, read, stated
+from plan3d.launch_files.numbers import fill_launch, numbers_of
+from plan3d.launch_files.tables import Numbers, Row, read_rows, settings_of
 from plan3d.simulator.base.errors import InputError
 
 TASK = ["--model", "gpt3-1.3b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
@@ -30,26 +29,28 @@ class Lines:
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         self.values = dict(line.split("=") for line in lines)
 
-    def has(self, at):
-        return at in self.values
+    def claim(self, key):
+        return key in self.values
 
-    def size(self, at, *, least=1, most=2**31):
-        return int(self.values[at])
+    def size(self, key, *, least=1, most=2**31):
+        return int(self.values[key])
 
 
 def write(task, plan, kept=()):
-    settings = stated(TABLE, numbers_of(task, plan))
+    settings = settings_of(TABLE, numbers_of(task, plan))
     return "\n".join([*heading(task, plan, "mine 1"), *(f"{k}={v}" for k, v in settings), ""])
 
 
 def read_mine(text, file, given):
     launch, n = Launch(file, "mine", model=given.model), Numbers()
-    read(TABLE, Lines(text), n)
-    fill(launch, n)
+    read_rows(TABLE, Lines(text), n)
+    fill_launch(launch, n)
     return launch
 
 
-MINE = Exporter("mine", (Form("1", "mine 1", (only("mine-zero", "zero", (1,), "it is"),), write),))
+MINE = Exporter(
+    "mine", (Form("1", "mine 1", (allowed_values("mine-zero", "zero", (1,), "it is"),), write),)
+)
 """A framework in one table."""
 
 
@@ -76,15 +77,15 @@ def test_an_exporter_of_ones_own_writes_and_reads(mine, capsys, tmp_path):
 
 
 def test_a_field_of_a_plan_is_a_flag_of_a_framework():
-    assert framework_flags("pp") == {
+    assert registry.flags_by_framework("pp") == {
         "megatron": "--pipeline-model-parallel-size",
         "megatron-bridge": "model.pipeline_model_parallel_size",
         "torchtitan": "parallelism.pipeline_parallel_degree",
         "deepspeed": "--pipeline-model-parallel-size",
         "nanotron": "parallelism.pp",
     }
-    assert framework_flags("sync_period") == {}
-    assert framework_flags("cp")["deepspeed"] == "--ds-sequence-parallel-size"
+    assert registry.flags_by_framework("sync_period") == {}
+    assert registry.flags_by_framework("cp")["deepspeed"] == "--ds-sequence-parallel-size"
 
 
 def test_only_the_frameworks_that_are_asked_for_are_loaded():

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.launch_files.exporter import written
+from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.launch_file import (
-    Given,
+    ReaderOptions,
     batch_of,
+    effective_plan,
+    explicit_layers,
     gpus_of,
     plan_of,
     sequence_of,
-    settled,
-    stated_layers,
 )
-from plan3d.launch_files.registry import EXPORTERS, READERS, looks_like
+from plan3d.launch_files.registry import EXPORTERS, READERS, framework_of_file
 from plan3d.launch_files.shape import same_shape
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.simulator.hardware.cluster import Cluster
@@ -158,11 +158,11 @@ def tasks_and_plans(draw, framework):
 
 def again(framework, task, plan):
     """The plan and the task of the file that was written."""
-    text = written(task, plan, EXPORTERS[framework].form())
+    text = launch_text(task, plan, EXPORTERS[framework].form())
     name = {"torchtitan": "job.toml", "nanotron": "run.yaml"}.get(framework, "run")
-    assert looks_like(text, name) == framework
-    launch = READERS[framework](text, name, Given(task.model))
-    assert all("buffer_size" in kept.where for kept in launch.kept)
+    assert framework_of_file(text, name) == framework
+    launch = READERS[framework](text, name, ReaderOptions(task.model))
+    assert all("buffer_size" in part.place for part in launch.unread)
     model = launch.model or task.model
     assert same_shape(model, task.model)
     back = plan_of(launch, {})
@@ -171,7 +171,7 @@ def again(framework, task, plan):
     sequence = sequence_of(launch, launch.sequence or task.sequence, model)
     software = replace(task.software, **launch.software)
     made = Task(model, task.cluster, sequence=sequence, global_batch=batch, software=software)
-    return made, resolve(settled(launch, back, made), gpus).take(0)
+    return made, resolve(effective_plan(launch, back, made), gpus).take(0)
 
 
 def comparable(task, plan):
@@ -180,7 +180,7 @@ def comparable(task, plan):
     for name in ("layers_per_stage", "first_stage_layers", "last_stage_layers"):
         fields.pop(name, None)
     chunks = chunk_sizes(task, plan)
-    return fields, stated_layers(chunks, int(plan.pp), int(plan.virtual_stages))
+    return fields, explicit_layers(chunks, int(plan.pp), int(plan.virtual_stages))
 
 
 @pytest.mark.parametrize("framework", READERS)

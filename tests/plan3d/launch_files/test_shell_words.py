@@ -54,7 +54,7 @@ def test_variables_arrays_arithmetic_and_continuations():
         "--global-batch-size": ("64",),
         "--data-path": ("a b", "1", "c"),
     }
-    lines = {flag.name: flag.line for flag in flags(SCRIPT).given}
+    lines = {flag.name: flag.line for flag in flags(SCRIPT).in_order}
     assert lines["--num-layers"] == 8
     assert lines["--hidden-size"] == 11
     assert lines["--tensor-model-parallel-size"] == 17
@@ -168,7 +168,7 @@ def test_variables_from_outside_stay_open_and_are_kept():
     with pytest.raises(InputError, match=r"line 1: --num-layers \$LAYERS has no value"):
         found.size("--num-layers")
     assert found.switch("--bf16")
-    kept = " ".join(str(flag) for flag in found.rest())
+    kept = " ".join(str(flag) for flag in found.unread())
     assert "$EXTRA" in kept
     assert "--lr $" in kept
 

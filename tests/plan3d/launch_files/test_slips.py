@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plan3d.launch_files.deepspeed.keys import CONFIG as DEEPSPEED
-from plan3d.launch_files.launch_file import Given
+from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.nanotron.keys import TABLE as NANOTRON
 from plan3d.launch_files.registry import READERS
 from plan3d.launch_files.tables import REQUIRED
@@ -67,9 +67,9 @@ def near(name, old="", new=""):
     """(where, the known place) of the keys that one slip hides, after a change of the file."""
     text = FILES[name]
     assert old in text
-    kept = READERS[name](text.replace(old, new, 1), "file", Given()).kept
-    assert all(part.matters for part in kept if part.near)
-    return [(part.where, part.near) for part in kept if part.near]
+    kept = READERS[name](text.replace(old, new, 1), "file", ReaderOptions()).unread
+    assert all(part.affects_cost for part in kept if part.suggestion)
+    return [(part.place, part.suggestion) for part in kept if part.suggestion]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,6 @@ def test_a_section_one_slip_from_one_that_is_read_is_told_of_each_key(name, sect
 @pytest.mark.parametrize("table", [TORCHTITAN, DEEPSPEED, NANOTRON])
 def test_no_key_that_may_be_idle_is_one_slip_from_another(table):
     """nanotron's dp, pp and tp are, and always read."""
-    places = {row.at for row in table}
-    may_be_idle = places - {row.at for row in table if getattr(row, "usual", None) is REQUIRED}
+    places = {row.key for row in table}
+    may_be_idle = places - {row.key for row in table if getattr(row, "default", None) is REQUIRED}
     assert [place for place in may_be_idle if intended_name(place, places - {place})] == []
