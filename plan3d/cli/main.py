@@ -27,9 +27,9 @@ class _Fields(argparse.Action):
     """Prints what the fields of a plan mean and exits."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        from .catalogue import plan_fields
+        from .catalogue.help import fields_table
 
-        Screen(True).table(plan_fields.table())
+        Screen(True).table(fields_table())
         parser.exit()
 
 

@@ -1,14 +1,14 @@
 """The verbs of the command line: summary, the module that answers, the argument without a flag.
 
-A module has ABOUT, the long help, and run(args, progress), which returns the exit code. It is
-loaded when its verb is asked for.
+A module, or an object in one, has ABOUT, the long help, and run(args, progress), which returns the
+exit code. It is loaded when its verb is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Verb:
 
     summary: str
     module: str
-    """Where it is answered, inside this package."""
+    """Where it is answered, inside this package: a module, or MODULE:OBJECT."""
     positional: Positional | None = None
 
-    def load(self) -> ModuleType:
-        """The module that answers."""
-        return import_module(f".{self.module}", __package__)
+    def load(self) -> Any:
+        """The module, or the object in it, that answers."""
+        module, _, name = self.module.partition(":")
+        loaded = import_module(f".{module}", __package__)
+        return getattr(loaded, name) if name else loaded
 
 
 VERBS = {
@@ -63,22 +65,22 @@ VERBS = {
     "calibrate": Verb("measure a machine and fit a hardware profile to it", "evidence.calibrate"),
     "models": Verb(
         "list known models, or show one",
-        "catalogue.models",
+        "catalogue.catalogues:MODEL_CATALOGUE",
         Positional("NAME", "preset or config.json", "model", optional=True),
     ),
     "clusters": Verb(
         "list hardware profiles, or show one",
-        "catalogue.clusters",
+        "catalogue.profiles:CLUSTER_CATALOGUE",
         Positional("NAME", "profile or TOML file", "cluster", optional=True),
     ),
     "software": Verb(
         "list training stacks, or show one",
-        "catalogue.software",
+        "catalogue.profiles:STACK_CATALOGUE",
         Positional("NAME", "stack or TOML file", "software", optional=True),
     ),
     "systems": Verb(
         "list training systems, or show one",
-        "catalogue.systems",
+        "catalogue.catalogues:SYSTEM_CATALOGUE",
         Positional("NAME", "a system that --system knows", "system", optional=True),
     ),
     "help": Verb(

@@ -1,22 +1,30 @@
-"""The verb `textbook`: formulas that people compute by hand, beside the simulator."""
+"""The verb `textbook`: formulas that people compute by hand, beside the simulator.
+
+With --partition N the tensor partition instead: how to split each product of a layer over N ranks.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, TypeAlias
 
-from plan3d.simulator.base.errors import NoFeasiblePlanError
+from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import format_bytes, format_count, format_seconds
 
 from ..arguments import task_arguments
-from ..options.table import OPTIONS
+from ..options.table import with_every_option
 from ..screen.output import Progress, Screen, print_json
-from . import tensor_partition
 
 if TYPE_CHECKING:
+    from plan3d.search.layer_ilp.block_partition import BlockPartition
+    from plan3d.search.layer_ilp.operator_graph import Change
+    from plan3d.search.layer_ilp.tensor_partition import TensorPartition
     from plan3d.simulator.analysis.textbook import Row
+    from plan3d.simulator.task import Task
 
 ABOUT = """Textbook formulas beside the simulator, and why they differ: 16 N and 12 N
 bytes, activations, one GPU's share, training time and utilisation.
@@ -28,14 +36,35 @@ bytes, activations, one GPU's share, training time and utilisation.
 
 N parameters, l layers, h hidden, s sequence, a heads, b sequences,
 v vocabulary, T tokens, n GPUs, F peak FLOP/s, U utilisation, t time."""
+MOST_WIDTHS = 6
+"""Products whose choices are all listed: 2^6."""
+LISTED_CHOICES = 8
+"""Choices that a screen shows."""
+LIMIT = 60.0
+"""Seconds after which the best partition so far is shown."""
+Choices: TypeAlias = "dict[tuple[int, ...], tuple[float, list[Change]]]"
+"""Ring units and the changes of layout of every partition: 0 rows, 1 columns, by product."""
+SPLITS = ("rows", "columns")
+SPLIT_MEANINGS = {
+    "rows": "rows: Megatron's column-parallel",
+    "columns": "columns: Megatron's row-parallel",
+    "replicated": "not split",
+}
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
-    """Print every formula with both values; NoFeasiblePlanError where no plan fits."""
-    if args.partition is not None or args.widths is not None:
-        return tensor_partition.run(args)
-    known = {option.name: None for option in OPTIONS}
-    task = task_arguments.task_of(argparse.Namespace(**{**known, **vars(args)}))
+    """Print every formula with both values, or a partition; NoFeasiblePlanError where no plan
+    fits."""
+    screen = None if args.json else Screen(args.verbose)
+    if args.partition is None and args.widths is not None:
+        raise InputError("--widths needs --partition N, the ranks to split over")
+    if args.widths is not None:
+        _partition_widths(_widths(args.widths), args.partition, screen)
+        return 0
+    task = task_arguments.task_of(with_every_option(args))
+    if args.partition is not None:
+        _partition_block(task, args.partition, screen)
+        return 0
     tokens = task_arguments.tokens_of(args, task.model)
     from plan3d.search.find_plans import find_plans
     from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
@@ -46,33 +75,179 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     best = searched.best
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
-    trained = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
-    found = rows(task, best, trained, args.took, args.full_recompute)
-    if args.json:
+    tokens = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
+    formulas = rows(task, best, tokens, args.took, args.full_recompute)
+    plan = best.plans.take(0)
+    if screen is None:
         from ..screen import views
 
-        record = {**views.question_record(task), "tokens": trained}
-        print_json({**record, "plan": best.plans.take(0).to_dict(), "rows": [*map(asdict, found)]})
+        record = {**views.question_record(task), "tokens": tokens}
+        print_json({**record, "plan": plan.to_dict(), "rows": [*map(asdict, formulas)]})
         return 0
-    screen = Screen(args.verbose)
     screen.lines(
         [
             f"{task.model.name} on {task.gpus:,} {task.cluster.accelerator.name}, "
-            f"{format_count(trained)} tokens; the simulator's best plan is {best.plans.take(0)}"
+            f"{format_count(tokens)} tokens; the simulator's best plan is {plan}"
         ]
     )
     print()
     headers = ("what", "formula", "textbook", "simulator")
-    cells = tuple((r.name, r.formula, _said(r, r.textbook), _said(r, r.simulator)) for r in found)
+    cells = tuple(
+        (r.name, r.formula, _with_unit(r, r.textbook), _with_unit(r, r.simulator)) for r in formulas
+    )
     screen.table(Table(headers=headers, rows=cells, words=frozenset({0, 1})))
-    screen.section("Why they differ", [f"{row.name}: {row.why}" for row in found])
+    screen.section("Why they differ", [f"{row.name}: {row.why}" for row in formulas])
     return 0
 
 
-def _said(row: Row, value: float) -> str:
-    """A value with its unit."""
+def _with_unit(row: Row, value: float) -> str:
+    """A value of a formula with its unit."""
     if row.unit == "bytes":
         return format_bytes(value)
     if row.unit == "seconds":
         return format_seconds(value)
     return f"{100 * value:.1f} %" if row.unit == "1" else format_count(value)
+
+
+def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
+    """Print the cheapest partition of one layer; as JSON without a screen."""
+    from plan3d.search.layer_ilp.block_partition import partition_block
+
+    block = partition_block(task, ranks, LIMIT)
+    best = block.best
+    if screen is None:
+        record = {
+            "seconds": best.cost,
+            "bound_seconds": best.bound,
+            "megatron_seconds": block.megatron,
+            "whole_seconds": block.whole,
+            "bytes": best.bytes,
+            "complete": best.complete,
+            "handed_on": block.handed_on,
+        }
+        print_json({"model": task.model.name, "ranks": ranks, **record, **_choice_record(best)})
+        return
+    as_megatron = best.cost >= block.megatron * (1 - 1e-9)
+    verdict = "as Megatron-LM has it" if as_megatron else "cheaper"
+    cost, megatron, one_gpu = map(format_seconds, (best.cost, block.megatron, block.whole))
+    screen.lines(
+        [
+            f"One layer of {task.model.name} over {ranks} "
+            f"{task.cluster.accelerator.name}, {task.sequence:,} tokens, both passes: {cost}, "
+            f"{verdict} ({megatron}); on one GPU {one_gpu}"
+        ]
+    )
+    print()
+    screen.table(_products_table(block))
+    screen.table(_collectives_table(best))
+    proof = "proven to be the cheapest" if best.complete else f"gap {100 * best.gap:.1f} %"
+    screen.lines(
+        [
+            f"Hidden states are handed on by {block.handed_on}; {format_bytes(best.bytes)} of "
+            f"weights and their states a rank; {proof} (integer program)."
+        ]
+    )
+
+
+def _choice_record(best: TensorPartition) -> dict[str, object]:
+    return {
+        "choice": best.choice,
+        "collectives": [change._asdict() for change in best.changes],
+    }
+
+
+def _products_table(block: BlockPartition) -> Table:
+    rows = tuple(
+        (name, *(f"{side:,}" for side in sides), SPLIT_MEANINGS[block.best.choice[name]])
+        for name, sides in block.shapes.items()
+    )
+    return Table(headers=("product", "m", "n", "k", "split"), rows=rows, words=frozenset({0, 4}))
+
+
+def _collectives_table(best: TensorPartition) -> Table:
+    rows = tuple(
+        (
+            change.tensor,
+            "backward" if change.backward else "forward",
+            change.collective.replace("_", "-"),
+            format_seconds(change.cost),
+        )
+        for change in best.changes
+    )
+    headers = ("tensor", "pass", "collective", "time")
+    return Table(headers=headers, rows=rows, words=frozenset({0, 1, 2}))
+
+
+def _partition_widths(widths: Sequence[float], ranks: int, screen: Screen | None) -> None:
+    """Print y = W_k .. W_1 x: every choice of rows and columns, and the integer program's."""
+    if ranks < 2:
+        raise InputError(f"--partition {ranks} must be 2 or more ranks")
+    from plan3d.search.layer_ilp import operator_graph
+    from plan3d.search.layer_ilp.block_partition import chain_of_products
+    from plan3d.search.layer_ilp.tensor_partition import partition
+
+    graph = chain_of_products(widths, ranks)
+    prices = operator_graph.ring_units(ranks)
+    names = [f"W{i + 1}" for i in range(len(widths))]
+    choices = {}
+    for choice in product((0, 1), repeat=len(widths)):
+        index = {"x": 0, "y": 0, **dict(zip(names, choice, strict=True))}
+        moves = [*operator_graph.changes(graph, prices, index, False)]
+        choices[choice] = (sum(move.cost for move in moves), moves)
+    best = partition(graph, prices, time_limit=LIMIT)
+    if screen is None:
+        every = [
+            {"partition": [SPLITS[i] for i in choice], "units": units}
+            for choice, (units, _) in choices.items()
+        ]
+        print_json({"widths": widths, "units": best.cost, **_choice_record(best), "every": every})
+        return
+    splits = ", ".join(best.choice[name] for name in names)
+    screen.lines(
+        [
+            f"y = {' '.join(reversed(names))} x over {ranks} ranks, outputs of widths "
+            f"{', '.join(f'{w:g}' for w in widths)}: {splits} at {best.cost:g} ring units, by the "
+            "integer program"
+        ]
+    )
+    print()
+    screen.table(_choices_table(choices))
+    screen.lines(
+        [
+            "A ring unit is (n - 1) / n of a tensor of width 1, sent by every rank; an all-reduce "
+            "is two. Rows split a weight's outputs (Megatron's column-parallel), columns its "
+            "inputs."
+        ]
+    )
+
+
+def _choices_table(choices: Choices) -> Table:
+    """The cheapest partitions, the best first."""
+    ranked = sorted(choices.items(), key=lambda item: item[1][0])[:LISTED_CHOICES]
+    rows = tuple(
+        (
+            ", ".join(SPLITS[i] for i in choice),
+            f"{units:g}",
+            ", ".join(
+                f"{move.collective.replace('_', '-')} of {move.tensor}"
+                for move in moves
+                if move.cost
+            ),
+        )
+        for choice, (units, moves) in ranked
+    )
+    headers = ("partition", "ring units", "collectives")
+    return Table(headers=headers, rows=rows, words=frozenset({0, 2}), highlighted=0)
+
+
+def _widths(text: str) -> list[float]:
+    """The numbers of --widths."""
+    try:
+        widths = [float(word) for word in text.split(",")]
+    except ValueError:
+        widths = []
+    if not 1 <= len(widths) <= MOST_WIDTHS or not all(0 < width < 1e12 for width in widths):
+        raise InputError(
+            f"--widths {text!r} must be up to {MOST_WIDTHS} numbers above 0, such as 4,1,1"
+        )
+    return widths

@@ -6,6 +6,7 @@ Nothing here imports numpy, so that help is instant.
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 
 from plan3d.simulator.analysis.goodput import CHECKPOINT, LLAMA_3, RESTART
@@ -371,3 +372,8 @@ def calibrate_options(subverb: str) -> list[Option]:
     borrowed = set(BORROWED.get(subverb, ())) - flags
     estimate = (option for option in OPTIONS if "estimate" in option.verbs)
     return [*own, *(option for option in estimate if option.flag in borrowed)]
+
+
+def with_every_option(args: argparse.Namespace, **values: object) -> argparse.Namespace:
+    """The options of one verb, with None for those that only other verbs have, and other values."""
+    return argparse.Namespace(**{**{o.name: None for o in OPTIONS}, **vars(args), **values})

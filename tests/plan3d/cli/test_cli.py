@@ -71,7 +71,7 @@ def test_help_and_catalogues_import_no_numpy(arguments: list[str]) -> None:
     code = (
         "import sys; from plan3d.cli.main import main; "
         f"status = main({arguments}); "
-        "print(sorted({'numpy', 'rich', 'pandas'} & set(sys.modules)), file=sys.stderr); "
+        "print(sorted({'numpy', 'rich', 'pandas', 'shtab'} & set(sys.modules)), file=sys.stderr); "
         "sys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

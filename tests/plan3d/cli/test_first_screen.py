@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from plan3d.cli.arguments.usual_sizes import TOKENS_A_GPU, most_of
-from plan3d.cli.catalogue.words import WORDS
+from plan3d.cli.catalogue.help import WORDS
 from plan3d.cli.evidence.calibrate import SUBVERBS
 from plan3d.cli.main import main
 from plan3d.cli.screen.output import ProgressBar, Screen
 from plan3d.cli.verbs import VERBS
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.plan.fields import FIELDS
+
+ROOT = Path(__file__).parents[3]
 
 LLAMA = ["llama-7b", "h100-sxm", "16"]
 SIZED = ["llama-7b", "h100-sxm", "16", "--global-batch", "64"]
@@ -248,6 +250,11 @@ COMPLETED = {
     "plan3d estimate --cluster h200": {"h200-sxm"},
     "plan3d estimate --global-batch-": {"--global-batch-tokens"},
     "plan3d systems gpi": {"gpipe"},
+    "plan3d calibrate fit --base h200": {"h200-sxm"},
+    "plan3d search hardware_profiles/h20": {
+        "hardware_profiles/h20.toml",
+        "hardware_profiles/h200-sxm.toml",
+    },
 }
 
 
@@ -256,9 +263,10 @@ def test_bash_completes(line: str, capsys: pytest.CaptureFixture[str], tmp_path:
     script = tmp_path / "completion.bash"
     script.write_text(printed(capsys, "completion", "bash"))
     words = line.split()
-    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _plan3d"
+    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _shtab_plan3d"
     done = subprocess.run(
         ["bash", "-c", f'source {script}; {asked}; echo "${{COMPREPLY[@]}}"'],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -273,8 +281,10 @@ def test_other_shells_get_every_option(
     script = printed(capsys, "completion", shell)
     flags = re.findall(r"--[a-z-]+", printed(capsys, "help", "search"))
     flags = [flag for flag in flags if flag != "--help-fields"]
-    wanted = {f"-l {flag[2:]} " if shell == "fish" else f"'{flag}:" for flag in flags}
-    assert all(part in script for part in wanted)
+    written = "-l {} " if shell == "fish" else '--{}["}}]*\\['
+    missing = [flag for flag in flags if not re.search(written.format(flag[2:]), script)]
+    assert flags
+    assert missing == []
     assert "llama-3.1-8b" in script
     assert "h200-sxm" in script
     if shutil.which(shell):

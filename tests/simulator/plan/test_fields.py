@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plan3d.cli.arguments.task_arguments import LAYOUTS, PLAN_FIELDS
-from plan3d.cli.catalogue import plan_fields
+from plan3d.cli.catalogue.help import fields_table
 from plan3d.cli.options.table import OPTIONS
 from plan3d.search.space.axes import DERIVED, OF_TASK, default_axes
 from plan3d.simulator.base.errors import InputError
@@ -262,7 +262,7 @@ def test_options_of_fields():
 
 
 def test_help_names_every_field_and_value():
-    table = plan_fields.table()
+    table = fields_table()
     names = [row[0] for row in table.rows if row[0]]
     assert names == list(FIELDS)
     said = " ".join(row[1].strip() for row in table.rows)
