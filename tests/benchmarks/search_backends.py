@@ -64,8 +64,7 @@ STAGED = (
     ("llama-33b", "v100-32gb-sxm", 64, 2048, 256),
     ("megatron-529.6b", "a100-80gb-sxm", 560, 2048, 1120),
 )
-"""Tasks of the plans that are not uniform; docs/decisions.md names those that settings were
-chosen on."""
+"""Tasks of the plans that are not uniform; settings were chosen on five others."""
 Question = tuple[str, str, int, int, int]
 
 
