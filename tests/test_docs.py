@@ -102,8 +102,10 @@ def test_commands_that_no_test_runs_are_understood(capsys: pytest.CaptureFixture
 
 
 def without_sessions(text: str) -> str:
-    """A page without its sessions, whose commands are run."""
-    return re.sub(r"^```\n.*?^```$", "", text, flags=re.M | re.S)
+    """A page without its sessions, whose commands are run: blocks that name no language."""
+    return re.sub(
+        r"^```(\w*)\n.*?^```$", lambda block: block[0] if block[1] else "", text, flags=re.M | re.S
+    )
 
 
 def keys_of(verb: str) -> Iterator[str]:

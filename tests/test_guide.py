@@ -1,4 +1,4 @@
-"""Every command and every line of Python that the how-to pages show works, and answers."""
+"""Every command and every line of Python that the guide shows works, and answers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ FEW = ("flagperf_paddle",)
 ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 
-PAGES = ("guide", "which_plan", "does_it_fit", "why_slow", "how_many_gpus", "own_steps")
-"""Pages of questions, in the order in which their commands are run."""
 LINES, COLUMNS = 28, 80
 """Of a first screen at most."""
 CATALOGUES = ("clusters", "systems")
@@ -87,8 +85,7 @@ def commands(page: str) -> list[list[str]]:
 
 
 def test_python_of_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(map(page, PAGES))
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```$", page("guide"), re.M | re.S)
     assert blocks
     for block in blocks:
         names: dict[str, object] = {}
@@ -105,7 +102,7 @@ def some_runs(folder: Path) -> str:
     return str(path)
 
 
-def test_commands_of_the_pages_are_answered(tmp_path: Path) -> None:
+def test_commands_of_the_guide_are_answered(tmp_path: Path) -> None:
     """One test, since the commands take ten seconds."""
     shown = screens(tmp_path)
     first_screens_answer(shown)
@@ -113,13 +110,13 @@ def test_commands_of_the_pages_are_answered(tmp_path: Path) -> None:
 
 
 def screens(folder: Path) -> dict[str, list[str]]:
-    """Lines of the first screen of every command of the pages, each run once, in their order."""
+    """Lines of the first screen of every command of the guide, each run once, in their order."""
     for name, source in BROUGHT.items():
         shutil.copy(source, folder / name)
     few = some_runs(folder)
     found: dict[str, list[str]] = {}
     with contextlib.chdir(folder):
-        for program, *words in (line for name in PAGES for line in commands(page(name))):
+        for program, *words in commands(page("guide")):
             assert program == "plan3d"
             asked, target = (words[:-2], words[-1]) if ">" in words else (words, None)
             if shlex.join(asked) not in found:
@@ -144,7 +141,7 @@ def first_screens_answer(screens: dict[str, list[str]]) -> None:
         assert len(lines) <= LINES or verb in CATALOGUES, asked
         assert re.search(SENTENCES[verb], " ".join(lines[:2])), lines[0]
     assert {asked.partition(" ")[0] for asked in screens} == {*SENTENCES, "export"}
-    assert len(screens) >= 50
+    assert len(screens) >= 45
 
 
 def each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> None:
@@ -169,7 +166,7 @@ def profile_of(name: str, folder: Path) -> Path:
 
 
 def test_the_stack_and_the_machine_that_pages_show_are_read(tmp_path: Path) -> None:
-    stack = software_profile(profile_of("software_profiles", tmp_path))
+    stack = software_profile(profile_of("profiles", tmp_path))
     assert (stack.sustained, stack.layer_floor, stack.dropout) == (0.9, 0.2e-3, True)
     machine = Cluster.profile(profile_of("extending", tmp_path), gpus=16)
     assert machine.accelerator.memory_bandwidth == 2e12

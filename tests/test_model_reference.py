@@ -12,7 +12,7 @@ from plan3d.simulator.plan.fields import FIELDS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
-ROOMS = sorted(set(re.findall(r"`(simulator/[\w/]+\.py):(\w+)`", PAGE)))
+FUNCTIONS = sorted(set(re.findall(r"`(simulator/[\w/]+\.py):(\w+)`", PAGE)))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FILE = r"`((?:simulator|search|plan3d|hardware_profiles|tests|docs|notebooks)/[\w./-]+)"
 LINK = r"\]\((?!https?:)([^)#:\s]+)"
@@ -21,15 +21,14 @@ CHOICES = ("schedule", "sync", "compression", "topology", "cp_comm", "expert_dis
 
 
 def public(path: Path) -> set[str]:
-    """Functions and classes of a room that others use."""
+    """Functions and classes of a module that others use."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.ClassDef)
     return {n.name for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")}
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=":".join)
-def test_rooms_that_the_reference_names_exist(room):
-    file, name = room
+@pytest.mark.parametrize(("file", "name"), FUNCTIONS, ids=[":".join(pair) for pair in FUNCTIONS])
+def test_functions_that_the_reference_names_exist(file, name):
     assert name in public(ROOT / file)
 
 
@@ -49,7 +48,7 @@ def test_every_value_of_a_plan_is_in_the_reference(field):
 
 
 def test_every_collective_is_in_the_reference():
-    named = {name for file, name in ROOMS if file.endswith("/collectives.py")}
+    named = {name for file, name in FUNCTIONS if file.endswith("/collectives.py")}
     assert (
         public(ROOT / "simulator" / "operators" / "collectives.py")
         - {"ProcessGroup", "inside_domain"}

@@ -261,7 +261,7 @@ def test_what_is_sent_is_told_by_axis():
 
 
 def test_beyond_a_fast_domain_3d_beats_1d():
-    """39 B parameters on 512 GPUs without a pipeline (docs/tensor_grids.md)."""
+    """39 B parameters on 512 GPUs without a pipeline (docs/model.md)."""
     fixed = {"pp": [1], "cp": [1], "recompute": ["none"]}
 
     def best(tp, grid):
@@ -300,7 +300,7 @@ def test_small_batches_use_all_three_axes():
 
 
 def test_axonn_on_perlmutter_reaches_57_percent_of_peak():
-    """Singh et al. 2023, abstract; docs/tensor_grids.md says what is assumed. 23 % too fast."""
+    """Singh et al. 2023, abstract; docs/model.md says what is assumed. 23 % too fast."""
     model = Model.from_config(Path(__file__).parents[3] / "docs" / "examples" / "gpt_80b.json")
     network = {"gpus_per_node": 4, "inter_node_bandwidth": 25e9}
     perlmutter = Cluster.profile("a100-40gb-sxm", gpus=1024, **network)
