@@ -72,7 +72,7 @@ class CollectiveBounds:
         its chord from the smallest layer to the whole model."""
         dense, expert = self.layers.single.dense, self.layers.single.expert
         start, slope = self._chord(dense, 0)
-        if not expert.any():
+        if not expert[:, self.counts > 0].any():
             return Chords(start, slope, np.zeros_like(slope))
         return Chords(start, slope, self._chord(expert, 1)[1])
 

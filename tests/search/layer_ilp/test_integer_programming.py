@@ -188,6 +188,17 @@ def test_a_program_is_below_what_the_simulator_says(name):
         assert program.solution(answer.value) == counts
 
 
+def test_kinds_that_no_layer_uses_bound_nothing():
+    """The first layers of DeepSeek-V3 are dense: its blocks of experts are then in no layer."""
+    question = task("deepseek-v3", 4)
+    question = replace(question, model=replace(question.model, order=(0, 0, 0, 0), mtp_layers=0))
+    choose = {"pp": [2], "tp": [2], "ep": [1, 2], "recompute": [0], "zero": [1]}
+    options = SearchOptions(limit=question.cluster.accelerator.memory, top=1)
+    found = integer_programming.search(Space.of(question, choices(choose)), options)
+    assert found.complete
+    assert 0 < found.bound <= found.costs.step[0]
+
+
 def test_a_hint_is_a_whole_solution_or_none():
     """Values of all variables, of which the solver is told those of the layers."""
     model, layers, choose = CASES["deep"]

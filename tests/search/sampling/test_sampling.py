@@ -12,9 +12,17 @@ from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.result.search_result import Trace
 from plan3d.search.sampling import samplers
 from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGradient
-from plan3d.search.sampling.samplers import BUDGET, SAMPLERS, STALE, AskTell, KnownScores, of_space
+from plan3d.search.sampling.samplers import (
+    BUDGET,
+    SAMPLERS,
+    STALE,
+    AskTell,
+    KnownScores,
+    Repeats,
+    of_space,
+)
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
-from plan3d.search.space.problem import Repeats, draw, encode, nearest
+from plan3d.search.space.problem import draw, encode, nearest
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.space.uniform_problem import UniformProblem
