@@ -177,8 +177,7 @@ def pipelines(
     """Every pipeline of a task; `axes` are the values that a stage's fields may have.
 
     A stage has N / p GPUs. If p does not divide N, or if they may be `unequal`, each whole stage
-    has any power of two within a node or any number of whole nodes. Without `shapes` stages are
-    whole, under the schedule of the axes.
+    has any number of GPUs. Without `shapes` stages are whole, under the schedule of the axes.
     """
     meshes = list(_meshes(task, axes["pp"], unequal))
     fixed = {name: axes[name][0] for name in FIXED}
@@ -207,14 +206,11 @@ Mesh = tuple[int, tuple[int, ...]]
 
 
 def _meshes(task: Task, pp: tuple[int, ...], unequal: bool) -> Iterator[Mesh]:
-    node = task.cluster.gpus_per_node
     for stages in pp:
         if stages > min(task.model.layers, task.gpus):
             continue
         if task.gpus % stages or (unequal and stages > 1):
-            most = task.gpus - stages + 1
-            small = {2**i for i in range(node.bit_length()) if 2**i <= min(node, most)}
-            yield stages, tuple(sorted({*small, *range(node, most + 1, node)}))
+            yield stages, tuple(range(1, task.gpus - stages + 2))
         else:
             yield stages, (task.gpus // stages,)
 
@@ -226,7 +222,9 @@ def _strategies(
     for at, (_, sizes) in enumerate(meshes):
         for size, tp in product(sizes, axes["tp"]):
             dp, rest = divmod(size, tp * cp)
-            if rest or not dp or (axes["dp"] != (AUTO,) and dp not in axes["dp"]):
+            if rest or not dp or task.global_batch % dp:
+                continue
+            if axes["dp"] != (AUTO,) and dp not in axes["dp"]:
                 continue
             for share in axes["micro_batch"]:
                 m, rest = divmod(task.global_batch, dp * share)

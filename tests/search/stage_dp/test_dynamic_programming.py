@@ -76,14 +76,14 @@ def cuts(layers, stages):
         yield np.diff((0, *inner, layers))
 
 
-def stage_options(layers, gpus, choose):
+def stage_options(layers, gpus, choose, batch):
     """Every stage of so many layers: (tp, dp, zero, layers of the first run, its mode, the other
     mode) rows."""
     modes = sorted(choose["recompute"])
     pairs = list(combinations(modes, 2)) or [(modes[0], modes[0])]
     for g, tp, zero, (low, high) in product(gpus, choose["tp"], choose["zero"], pairs):
         for more in range(layers + 1) if low != high else (0,):
-            if g % tp == 0:
+            if g % tp == 0 and batch % (g // tp) == 0:
                 first, second = high if more else low, low if more < layers else high
                 yield tp, g // tp, zero, more, first, second
 
@@ -92,9 +92,10 @@ def tables(question, choose, unequal):
     """Every plan of the set, as tables with one cut and number of micro-batches each."""
     batch, gpus, layers = question.global_batch, question.gpus, question.model.layers
     for pp, sp in product(choose["pp"], choose["sequence_parallel"]):
-        sizes = (1, 2, 4, 8) if unequal and pp > 1 else (gpus // pp,)
+        alike = gpus % pp == 0 and (pp == 1 or not unequal)
+        sizes = (gpus // pp,) if alike else tuple(range(1, gpus - pp + 2))
         for cut in cuts(layers, pp):
-            options = [np.array([*stage_options(int(n), sizes, choose)]) for n in cut]
+            options = [np.array([*stage_options(int(n), sizes, choose, batch)]) for n in cut]
             if not all(o.size for o in options):
                 continue
             index = np.indices([len(o) for o in options]).reshape(pp, -1)
@@ -174,6 +175,12 @@ SWEEP = {
     "listed unequal": ("listed", {}, {"pp": (2, 3), "tp": (1,), "zero": (1,)}, True),
     "unequal": ("tied", {"slow": SLOW}, {"pp": (2, 3), "tp": (1, 2), "zero": (1,)}, True),
     "unequal mixed": ("mixed", {}, {"pp": (2, 3), "zero": (1,), "recompute": (0,)}, True),
+    "five stages of twelve GPUs": (
+        "tied",
+        {"gpus": 12, "batch": 18},
+        {"pp": (5,), "tp": (1,), "zero": (1,)},
+        False,
+    ),
     "seven layers": ("seven", {}, {"pp": (4,), "zero": (1,), "tp": (1, 2)}, False),
     "seven slow": ("seven", {"slow": SLOW}, {"pp": (4,), "zero": (0, 1), "recompute": (0,)}, False),
     "seven unequal": ("seven", {"slow": SLOW}, {"pp": (3,), "tp": (1, 2), "zero": (1,)}, True),
