@@ -9,7 +9,7 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.fields import FIELDS
+from plan3d.simulator.plan.fields import FIELDS, SYNONYMS
 from plan3d.simulator.plan.given import Given, as_plan
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import check_field, code, spell
@@ -113,7 +113,7 @@ def _labelled(name: str, values: Values) -> list[tuple[Any, Any]]:
     if name not in OF_TASK:
         known = [*OF_TASK, *FIELDS]
         if name not in known:
-            raise InputError(f"over: {name} is no field{did_you_mean(name, known)}")
+            raise InputError(f"over: {name} is no field{did_you_mean(name, known, SYNONYMS)}")
         check_field(name)
         codes = [code(name, str(_plain(value))) for value in values]
         return [(_plain(spell(name, value)), value) for value in codes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .printable import escape, is_printable, one_line
 
@@ -73,12 +73,16 @@ MOST_SUGGESTIONS = 3
 """Names that an error line suggests."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error line: the known names that begin so or else are nearest, or all of them
-    when none is near."""
-    known, word = list(known), word.lower()
-    begin = [name for name in known if word and name.startswith(word)]
-    near = begin or difflib.get_close_matches(word, known, n=MOST_SUGGESTIONS, cutoff=0.5)
+def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """The end of an error line: the known names that begin so, else those of which the word is a
+    synonym, else the nearest, or all of them when none is near. `synonyms` names the known ones
+    by what other tools call them."""
+    known, word, others = list(known), word.lower(), synonyms or {}
+    near = [name for name in known if word and name.startswith(word)]
+    alike = [o for o in others if word and (o.startswith(word) or word.startswith(o))]
+    alike = alike or difflib.get_close_matches(word, others, cutoff=0.8)
+    near = near or list(dict.fromkeys(others[other] for other in alike))
+    near = near or difflib.get_close_matches(word, known, n=MOST_SUGGESTIONS, cutoff=0.5)
     if near:
         return f"; did you mean {', '.join(near[:MOST_SUGGESTIONS])}?"
     return f"; known: {', '.join(known)}" if known else ""

@@ -72,6 +72,8 @@ class Field:
     """Whether runs of layers may have values of their own (layer_runs)."""
     aliases: tuple[str, ...] = ()
     """Other names, where a plan is written out."""
+    synonyms: tuple[str, ...] = ()
+    """What other tools call it; an error line suggests the field for them."""
 
     def __post_init__(self) -> None:
         if self.default is None and self.is_column:

@@ -39,13 +39,24 @@ class PlanFields:
     """How a model is spread over GPUs: one attribute a field."""
 
     tp: Cell = layer(
-        help="tensor-parallel size", values=SIZE, turn=10, ranked=True, shown=ALWAYS, by_run=True
+        help="tensor-parallel size",
+        values=SIZE,
+        turn=10,
+        ranked=True,
+        shown=ALWAYS,
+        by_run=True,
+        synonyms=("tensor_parallel", "tensor_model_parallel_size"),
     )
     tp_grid: Cell = layer(
         help="grid of the tensor ranks", values=Grid(), turn=20, ranked=True, shown=SELDOM
     )
     pp: Cell = stages(
-        help="pipeline-parallel size (stages)", values=SIZE, turn=40, ranked=True, shown=ALWAYS
+        help="pipeline-parallel size (stages)",
+        values=SIZE,
+        turn=40,
+        ranked=True,
+        shown=ALWAYS,
+        synonyms=("pipeline_parallel", "pipeline_model_parallel_size"),
     )
     dp: Cell = stages(
         help="data-parallel size; derived from the GPUs when absent",
@@ -55,20 +66,36 @@ class PlanFields:
         ranked=True,
         shown=ALWAYS,
         by_run=True,
+        synonyms=("data_parallel",),
     )
     cp: Cell = layer(
-        help="context-parallel size; divides the sequence", values=SIZE, turn=30, ranked=True
+        help="context-parallel size; divides the sequence",
+        values=SIZE,
+        turn=30,
+        ranked=True,
+        synonyms=("context_parallel",),
     )
     ep: Cell = layer(
-        help="expert-parallel size; folds into the data ranks", values=SIZE, turn=60, ranked=True
+        help="expert-parallel size; folds into the data ranks",
+        values=SIZE,
+        turn=60,
+        ranked=True,
+        synonyms=("expert_parallel", "expert_model_parallel_size"),
     )
-    etp: Cell = layer(help="tensor-parallel size of the experts", values=SIZE, turn=70, ranked=True)
+    etp: Cell = layer(
+        help="tensor-parallel size of the experts",
+        values=SIZE,
+        turn=70,
+        ranked=True,
+        synonyms=("expert_tensor_parallel",),
+    )
     virtual_stages: Cell = stages(
         help="model chunks a pipeline rank holds (interleaving)",
         values=SIZE,
         turn=90,
         ranked=True,
         header="virtual",
+        synonyms=("virtual_pipeline", "num_virtual_stages"),
     )
     micro_batch: Cell = layer(
         help="sequences in one micro-batch",
@@ -77,6 +104,7 @@ class PlanFields:
         ranked=True,
         shown=ALWAYS,
         header="micro",
+        synonyms=("micro_batch_size", "microbatch", "local_batch_size"),
     )
     schedule: Cell = stages(
         help="order of the passes of a pipeline",
@@ -108,6 +136,7 @@ class PlanFields:
         searched=(0, 1, 2, 3),
         shown=ALWAYS,
         by_run=True,
+        synonyms=("zero_stage", "zero_optimization"),
     )
     recompute: Cell = layer(
         help="activations that are thrown away and computed again in the backward pass",
@@ -116,6 +145,7 @@ class PlanFields:
         searched=(0, 1, 2),
         shown=ALWAYS,
         by_run=True,
+        synonyms=("recompute_granularity", "activation_checkpoint", "gradient_checkpoint"),
     )
     overlap_grad_reduce: Cell = step(
         help="gradient reduction hides behind the backward pass",
@@ -301,6 +331,8 @@ FIELDS = records(PlanFields)
 """The record of every field, by name."""
 ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.aliases}
 """Other names of fields, where a plan is written out."""
+SYNONYMS = {other: name for name, record in FIELDS.items() for other in record.synonyms}
+"""Fields by what other tools call them."""
 
 
 def those(keep: Callable[[Field], bool]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError, did_you_mean
-from .fields import FIELDS
+from .fields import FIELDS, SYNONYMS
 from .value_kinds import AUTO as AUTO
 
 
@@ -22,4 +22,4 @@ def code(name: str, value: Any) -> int:
 def check_field(name: str) -> None:
     """Raise InputError, with the nearest names, when no plan has this field."""
     if name not in FIELDS:
-        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, FIELDS)}")
+        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, FIELDS, SYNONYMS)}")

@@ -95,7 +95,7 @@ def axes_of(args: argparse.Namespace) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    from plan3d.simulator.plan.fields import AXES, OF_TABLE
+    from plan3d.simulator.plan.fields import AXES, OF_TABLE, SYNONYMS
 
     name, equals, values = text.partition("=")
     name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
@@ -103,7 +103,7 @@ def _axis(text: str) -> Axis:
     if name in OF_TABLE:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
     if name not in known:
-        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
+        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known, SYNONYMS)}")
     if not equals or not all(texts):
         raise InputError(f"--over {text!r} must be FIELD=VALUE,VALUE, for example gpus=64,128")
     return Axis(name, list(dict.fromkeys(texts)), *_unit(name, texts))

@@ -1,8 +1,8 @@
-"""Which names are taken for slips of others."""
+"""Which names are taken for slips of others, or for words of other tools."""
 
 import pytest
 
-from plan3d.simulator.base.errors import is_one_slip
+from plan3d.simulator.base.errors import did_you_mean, is_one_slip
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,24 @@ def test_one_letter_is_a_slip(word: str) -> None:
 )
 def test_other_names_are_other_names(word: str, other: str) -> None:
     assert not is_one_slip(word, other)
+
+
+SYNONYMS = {"tensor_parallel": "tp", "tensor_model_parallel_size": "tp", "micro_batch_size": "mb"}
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("tensor_parallel", "tp"),
+        ("tensor_parallel_size", "tp"),
+        ("tensor_paralel", "tp"),
+        ("Tensor_Model_Parallel", "tp"),
+        ("micro_batch", "mb"),
+        ("sequence_par", "sequence_parallel"),
+        ("t", "tp"),
+        ("sequence", "sequence_parallel"),
+    ],
+)
+def test_words_of_other_tools_are_understood(word: str, name: str) -> None:
+    known = ("tp", "sequence_parallel", "mb")
+    assert did_you_mean(word, known, SYNONYMS) == f"; did you mean {name}?"

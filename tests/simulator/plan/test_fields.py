@@ -28,6 +28,7 @@ from plan3d.simulator.plan.fields import (
     SKELETON,
     STATED,
     STRATEGY,
+    SYNONYMS,
     TRAINED,
     those,
 )
@@ -271,6 +272,31 @@ def test_help_names_every_field_and_value():
         assert f"seen by {record.seen_by.value}" in said
     assert all(text in said for choice in CHOICES.values() for text in choice.names)
     assert "default auto" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    {
+        "tensor_parallel": "tp",
+        "tensor_model_parallel_size": "tp",
+        "pipeline_parallel_degree": "pp",
+        "pipeline_model_parallel_size": "pp",
+        "data_parallel_size": "dp",
+        "context_parallel": "cp",
+        "expert_model_parallel_size": "ep",
+        "expert_tensor_parallel_size": "etp",
+        "micro_batch_size": "micro_batch",
+        "zero_stage": "zero",
+        "recompute_granularity": "recompute",
+    }.items(),
+)
+def test_a_field_is_suggested_for_its_name_in_other_tools(word, field):
+    with pytest.raises(InputError, match=f"unknown plan field '{word}'; did you mean {field}[?]"):
+        Plan.parse(f"{word}=2")
+
+
+def test_no_synonym_is_a_field():
+    assert not set(SYNONYMS) & {*FIELDS, *ALIASES}
 
 
 def test_stated_defaults():
