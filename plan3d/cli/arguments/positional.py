@@ -7,12 +7,14 @@ resolved by task_arguments.model_of and cluster_of, wherever they were given.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_bytes
 
 from ..options.parser import integer
 
@@ -60,11 +62,13 @@ VARIES = {"sweep": (MODEL, CLUSTER, GPUS)}
 """The same of a verb that may vary it: asked for point by point."""
 OF_MODELS = (".json", ".csv")
 """Endings of files that may describe a model."""
+OF_FILES = (*OF_MODELS, ".sh", ".py", ".toml", ".yaml", ".yml")
+"""Endings of all files that stand in place of a name."""
 
 
 def placed(args: argparse.Namespace) -> None:
-    """Put the words without a flag where their options stand; InputError for one word too many,
-    for what is said twice, and for everything that is missing."""
+    """Put the words without a flag where their options stand; InputError for a file that is not
+    there, for one word too many, for what is said twice, and for everything that is missing."""
     words, places = args.words, PLACES.get(args.verb, ())
     if args.verb == "explain":
         args.file = None
@@ -72,6 +76,9 @@ def placed(args: argparse.Namespace) -> None:
     if len(words) > len(places):
         names, extra = " ".join(place.name.upper() for place in places), words[len(places)]
         raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}")
+    for word in words:
+        if word.endswith(OF_FILES) and not os.path.exists(word):
+            read_bytes(Path(word))  # says why it cannot be read
     for place, word in zip(places, words, strict=False):
         if getattr(args, place.name, None) is not None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")

@@ -248,3 +248,11 @@ def test_what_cannot_be_explained_is_one_line(capsys, words, why):
     assert code == 2
     assert why in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["nofile.sh", "runs/nofile.toml", "nofile.yaml", "nofile.json"])
+@pytest.mark.parametrize("words", [[], ["h100-sxm"], ["h100-sxm", "8", "--plan", "tp=2"]])
+def test_a_file_that_is_missing_is_refused_before_anything_is_asked_for(capsys, name, words):
+    assert main(["explain", name, *words]) == 2
+    error = capsys.readouterr().err
+    assert error == f"plan3d: {name}: cannot be read (No such file or directory)\n"
