@@ -36,3 +36,27 @@ def test_the_two_commands_stand_alone() -> None:
         "--global-batch 1536"
     )
     assert "pytest" in commands[1]
+
+
+def test_the_tutorial_concludes_what_its_screens_show() -> None:
+    page = next(page for page in session.PAGES if page.name == session.TUTORIAL)
+    text = page.read_text(encoding="utf-8")
+    shown = [found["output"] for found in session.SESSION.finditer(text)]
+    first, last = (screen for screen in shown if screen.startswith("$ plan3d search"))
+    steps, intervals = [], []
+    for screen in (first, last):
+        found = re.search(r": ([\d.]+) s a step \(([\d.]+) to ([\d.]+) at 80 %\)", screen)
+        assert found
+        step, low, high = map(float, found.groups())
+        steps.append(step)
+        intervals.append(high / low)
+    assert steps[1] > steps[0]
+    assert intervals[1] < intervals[0]
+    plans = [re.search(r"^plan +(.+)$", screen, re.M) for screen in (first, last)]
+    assert plans[0]
+    assert plans[1]
+    assert plans[0][1] == "tp=2 dp=32 overlap_tp=1"
+    assert f"The first plan is another one, `{plans[1][1]}`" in text
+    assert float(re.search(r"^TP +[\d.]+ +\+([\d.]+) .* tp=2 ", last, re.M)[1]) < 1
+    (tried,) = (screen for screen in shown if screen.startswith("$ plan3d calibrate"))
+    assert plans[1][1] not in tried
